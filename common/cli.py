@@ -1,0 +1,151 @@
+"""The command lines of every taskN/compile.py and taskN/test.py.
+
+compile_main("task2")                  python -m task2.compile [--solution] [--backend] [--arch] [--verbose]
+test_main("task2", PARTS, cases())     python -m task2.test [--softmax ...] [--solution] [--backend] [--arch] [--seed]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from common import build, toolchain
+from common.gaps import shown_path
+
+if TYPE_CHECKING:
+    from common.checking import Case
+
+EXPECTED_ERRORS = (build.BuildError, toolchain.ToolchainError, FileNotFoundError, ValueError)
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    """--solution, --backend, --arch: what to build and for what."""
+    parser.add_argument("--solution", action="store_true", help="use the reference solution instead of your files")
+    parser.add_argument(
+        "--backend",
+        choices=("auto", *toolchain.BACKENDS),
+        default="auto",
+        help="default: the GPU if it can be used",
+    )
+    parser.add_argument("--arch", metavar="sm_XX", help="nvcc's target, for example sm_80 (default: the GPU present)")
+
+
+def _parser(task: str, module: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m {task}.{module}", description=description)
+    add_build_arguments(parser)
+    return parser
+
+
+@contextlib.contextmanager
+def working(console: Console, what: str) -> Iterator[None]:
+    """A spinner on a terminal, one line elsewhere."""
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        console.print(what)
+        yield
+
+
+def say_backend(console: Console, requested: str) -> None:
+    """Says which backend was chosen, and warns when a GPU is left unused."""
+    backend = toolchain.choose_backend(requested)
+    if backend.problem:
+        console.print(f"[yellow]{escape(backend.problem)}[/]")
+    console.print(f"backend: {backend.name} ({escape(backend.reason)})", highlight=False)
+
+
+def _variant(options: argparse.Namespace) -> str:
+    return "reference solution" if options.solution else "your files"
+
+
+def _kernel_table(kernels: Sequence[build.KernelResources]) -> Table:
+    table = Table(title="kernels, as ptxas reports them (bytes)", title_justify="left")
+    table.add_column("kernel")
+    table.add_column("arch")
+    for column in ("registers", "shared memory", "stack", "spill stores", "spill loads"):
+        table.add_column(column, justify="right")
+    for one in kernels:
+        spills = "[red]" if one.spill_stores or one.spill_loads else ""
+        numbers = (
+            one.registers,
+            one.shared,
+            one.stack,
+            f"{spills}{one.spill_stores}",
+            f"{spills}{one.spill_loads}",
+        )
+        table.add_row(escape(one.name), one.arch, *map(str, numbers))
+    return table
+
+
+def report_build(console: Console, task: str, result: build.BuildResult) -> None:
+    """Prints what a build did: time, warnings, kernels, unfilled gaps."""
+    for warning in result.warnings:
+        console.print(f"[yellow]{escape(warning)}[/]", highlight=False)
+    if result.kernels:
+        console.print(_kernel_table(result.kernels))
+    if result.gaps:
+        console.print(f"{len(result.gaps)} gaps are not filled yet:")
+        for gap in result.gaps:
+            console.print(f"  {escape(str(gap))}", highlight=False)
+    did = "built" if result.rebuilt else "nothing had changed"
+    where = (
+        "compiled only: this torch has no CUDA to load it with"
+        if result.library is None
+        else shown_path(result.library)
+    )
+    console.print(f"{task}: {did}, {result.seconds:.1f} s ({where})", highlight=False, soft_wrap=True)
+
+
+def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
+    """`python -m taskN.compile`; returns the exit status: 0 built, 1 the sources do not compile, 2 nothing to build with."""
+    parser = _parser(task, "compile", f"Compile {task}'s kernels and show what the compiler says.")
+    parser.add_argument("--verbose", action="store_true", help="print the compilers' whole output")
+    options = parser.parse_args(argv)
+    console = Console()
+    try:
+        say_backend(console, options.backend)
+        with working(console, f"compiling {task} ({_variant(options)}) ..."):
+            result = build.compile_task(task, options.solution, options.backend, options.arch)
+    except EXPECTED_ERRORS as error:
+        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        console.print(f"[red]{task}: not built[/]")
+        return 1 if isinstance(error, build.BuildError) else 2
+    if options.verbose:
+        console.print(escape((result.folder / "compile.log").read_text()), highlight=False, soft_wrap=True)
+    report_build(console, task, result)
+    return 0
+
+
+def test_main(task: str, parts: dict[str, str], cases: Sequence[Case], argv: Sequence[str] | None = None) -> int:
+    """`python -m taskN.test`; returns the exit status: 0 if every chosen case passed.
+
+    Args:
+        task: "task2", ...
+        parts: part name -> help text; each becomes a flag, no flag means all of them.
+        cases: the task's test cases, see common.checking.
+    """
+    from common import checking
+
+    parser = _parser(task, "test", f"Test {task}'s kernels against a float64 reference.")
+    for part, text in parts.items():
+        parser.add_argument(f"--{part}", action="append_const", dest="parts", const=part, help=text)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    options = parser.parse_args(argv)
+    console = Console()
+    try:
+        say_backend(console, options.backend)
+        with working(console, f"compiling {task} ({_variant(options)}) ..."):
+            ops = build.load(task, options.solution, options.backend, options.arch)
+    except EXPECTED_ERRORS as error:
+        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        console.print(f"[red]{task}: not built, so nothing was tested[/]")
+        return 2
+    title = f"{task}, {_variant(options)}, {ops.backend}"
+    return checking.run(title, cases, ops, seed=options.seed, parts=options.parts, console=console)

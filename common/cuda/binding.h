@@ -1,0 +1,112 @@
+// binding.h - what every taskN/binding.cpp needs to turn raw-pointer launchers into PyTorch operators.
+//
+//   TASK_OPERATORS(m)       { m.def("softmax(Tensor x) -> Tensor"); }     the schemas
+//   TASK_KERNELS(m)         { m.impl("softmax", TORCH_BOX(&softmax)); }   their implementations for this backend
+//   check(ok, parts...)     throws std::invalid_argument made of the parts unless ok
+//   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
+//   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
+//   data<float>(x)          the raw pointer (float, int32_t)
+//   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
+//
+// Only the stable ABI of LibTorch is included: 0.8 s to compile where torch/extension.h takes 20 s. The build defines
+// TASK_NAMESPACE (a namespace of its own for every task, variant and backend) and, for the simulator, CUDA_SIMULATOR.
+#pragma once
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+using torch::stable::Tensor;
+
+#define TASK_OPERATORS_IN(ns, m) STABLE_TORCH_LIBRARY(ns, m)
+#define TASK_KERNELS_IN(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
+#define TASK_OPERATORS(m) TASK_OPERATORS_IN(TASK_NAMESPACE, m)
+#ifdef CUDA_SIMULATOR
+#define TASK_KERNELS(m) TASK_KERNELS_IN(TASK_NAMESPACE, CPU, m)
+#else
+#define TASK_KERNELS(m) TASK_KERNELS_IN(TASK_NAMESPACE, CUDA, m)
+#endif
+
+template <typename... Parts>
+inline void check(bool ok, const Parts&... parts) {
+    if (ok) return;
+    std::ostringstream message;
+    (message << ... << parts);
+    throw std::invalid_argument(message.str());
+}
+
+// "[2, 12, 1024, 64]"
+inline std::string shape_of(const Tensor& x) {
+    std::ostringstream text;
+    text << "[";
+    for (int64_t i = 0; i < x.dim(); ++i) text << (i ? ", " : "") << x.size(i);
+    text << "]";
+    return text.str();
+}
+
+// Refuses anything but a contiguous, non-empty tensor of `dtype` on the backend's device with one dimension per name.
+inline void check_tensor(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
+                         torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
+    std::ostringstream expected;
+    for (const char* dim : dims) expected << (dim == *dims.begin() ? "[" : ", ") << dim;
+    check(x.dim() == static_cast<int64_t>(dims.size()), name, " has ", x.dim(), " dimensions, shape ", shape_of(x),
+          "; it must be ", expected.str(), "]");
+    check(x.scalar_type() == dtype, name, " has dtype ", torch::headeronly::toString(x.scalar_type()), "; it must be ",
+          torch::headeronly::toString(dtype));
+    check(x.is_contiguous(), name, " of shape ", shape_of(x), " is not contiguous; call ", name, ".contiguous() first");
+    int64_t i = 0;
+    for (const char* dim : dims) {
+        check(x.size(i) > 0, name, " has shape ", shape_of(x), ", so ", dim, " is 0; it must be at least 1");
+        check(x.size(i) <= std::numeric_limits<int>::max(), name, " has ", dim, " = ", x.size(i),
+              "; at most 2^31 - 1 is supported");
+        ++i;
+    }
+#ifdef CUDA_SIMULATOR
+    check(x.is_cpu(), name, " is not on the CPU; the simulator works on CPU tensors");
+#else
+    check(x.is_cuda(), name, " is not on a CUDA device; these kernels were built for the GPU");
+#endif
+}
+
+inline void check_same_size(const Tensor& a, const char* a_name, int64_t i, const Tensor& b, const char* b_name,
+                            int64_t j) {
+    check(a.size(i) == b.size(j), a_name, " has shape ", shape_of(a), " and ", b_name, " has shape ", shape_of(b),
+          "; dimension ", i, " of ", a_name, " (", a.size(i), ") must equal dimension ", j, " of ", b_name, " (",
+          b.size(j), ")");
+}
+
+inline void check_same_device(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name) {
+    check(a.get_device_index() == b.get_device_index(), a_name, " is on device ", a.get_device_index(), " and ", b_name,
+          " on device ", b.get_device_index(), "; they must be on the same one");
+}
+
+template <typename T>
+inline T* data(const Tensor& x) {
+    return static_cast<T*>(x.data_ptr());
+}
+
+#ifdef CUDA_SIMULATOR
+struct DeviceScope {
+    explicit DeviceScope(const Tensor&) {}
+};
+inline cudaStream_t current_stream(const Tensor&) { return nullptr; }
+#else
+struct DeviceScope {
+    explicit DeviceScope(const Tensor& x) : guard(x.get_device_index()) {}
+    torch::stable::accelerator::DeviceGuard guard;
+};
+inline cudaStream_t current_stream(const Tensor& x) {
+    void* stream = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
+    return static_cast<cudaStream_t>(stream);
+}
+#endif

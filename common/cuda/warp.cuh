@@ -1,0 +1,23 @@
+// warp.cuh - reductions over the 32 lanes of a warp. Every lane calls; every lane gets the result.
+//
+//   warp_max(v)   the largest v
+//   warp_sum(v)   the sum of all v
+//
+// Butterfly: at step `distance` each lane combines its value with that of the lane whose number differs in one bit, so
+// after log2(32) = 5 steps every lane holds the result, and every lane holds exactly the same bits.
+#pragma once
+#include <cuda_runtime.h>
+
+constexpr unsigned FULL_WARP = 0xffffffffu;
+
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, distance));
+    return v;
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(FULL_WARP, v, distance);
+    return v;
+}

@@ -1,0 +1,47 @@
+"""Fixtures of all tests: the backend under test, and the operators of every solution, built once per session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Fork-safe and quiet: the tokenizers library warns when tests start compilers after using its threads
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def gpu_can_be_used() -> bool:
+    """A GPU that torch sees and an nvcc to build for it."""
+    from common import toolchain
+
+    return toolchain.choose_backend("auto").name == "cuda"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not gpu_can_be_used():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device and a matching nvcc"))
+
+
+@pytest.fixture(scope="session", params=["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every test that takes it runs in the simulator and, where there is one, on the GPU."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def solution(backend: str):
+    """solution("task4") -> the operators of task 4's reference solution on this backend."""
+    from common import build
+
+    return lambda task: build.load(task, solution=True, backend=backend)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
