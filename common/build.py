@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +42,8 @@ NVCC_FLAGS = [
         for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
     ),
 ]
+# A compiler that links libstdc++ statically must not mix its copy's symbols with torch's libstdc++
+LINKER_FLAGS = ["-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
 # What an unfilled gap leaves unused is no mistake of the student's
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 
@@ -226,7 +229,7 @@ def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # torch's own lock file outlives a killed build and would be waited for forever. Nobody else can be building here.
+        # torch's own lock file outlives a killed build and would be waited for forever. Nobody else is building here.
         (folder / "lock").unlink(missing_ok=True)
         yield
 
@@ -236,17 +239,17 @@ _one_build = threading.Lock()
 
 
 def _load_arguments(plan: _Plan) -> dict:
-    """What torch's load() is given. The compilers' output goes to a file: load() drops it when the build succeeds."""
+    """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
     log = f">>{plan.log_file.name} 2>&1"
     defines = [f"-DTASK_NAMESPACE={plan.name}"]
     if plan.backend == "cuda":
         nvcc = _nvcc_for_build()
-        linker = []
+        linker = list(LINKER_FLAGS)
         if runtime := nvcc.cudart():
             link = plan.folder / "libcudart.so"
             link.unlink(missing_ok=True)
             link.symlink_to(runtime)
-            linker = [f"-L{plan.folder}"]
+            linker.append(f"-L{plan.folder}")
         return {
             "sources": [str(source) for source in (*plan.kernels, plan.binding)],
             "extra_cflags": ["-O1", LANGUAGE, *defines, log],
@@ -275,6 +278,7 @@ def _load_arguments(plan: _Plan) -> dict:
     return {
         "sources": [str(source) for source in sources],
         "extra_cflags": [*rewriter.CXX_FLAGS, *unused, "-DCUDA_SIMULATOR", *defines, log],
+        "extra_ldflags": list(LINKER_FLAGS),
         "extra_include_paths": [str(folder) for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)],
         "with_cuda": False,
     }
@@ -291,6 +295,7 @@ def _run_build(plan: _Plan) -> None:
     try:
         cpp_extension.load(name=plan.name, build_directory=str(plan.folder), is_python_module=False, **arguments)
     except (RuntimeError, OSError) as error:
+        _remembered_kernels(plan)
         log = plan.log_file.read_text() + "\n" + compile_report.demangled(str(error))
         plan.log_file.write_text(log)
         raise BuildError(compile_report.explain_failure(log, plan.kernels, plan.log_file)) from None

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -66,21 +67,17 @@ def _variant(options: argparse.Namespace) -> str:
 
 
 def _kernel_table(kernels: Sequence[build.KernelResources]) -> Table:
-    table = Table(title="kernels, as ptxas reports them (bytes)", title_justify="left")
-    table.add_column("kernel")
-    table.add_column("arch")
-    for column in ("registers", "shared memory", "stack", "spill stores", "spill loads"):
-        table.add_column(column, justify="right")
+    table = Table(
+        title="per thread, as ptxas reports it; shared memory per block; bytes", title_justify="left", box=SIMPLE
+    )
+    table.add_column("kernel", overflow="fold")
+    for column in ("arch", "registers", "shared", "stack", "spills out/in"):
+        table.add_column(column, justify="right", no_wrap=True)
     for one in kernels:
-        spills = "[red]" if one.spill_stores or one.spill_loads else ""
-        numbers = (
-            one.registers,
-            one.shared,
-            one.stack,
-            f"{spills}{one.spill_stores}",
-            f"{spills}{one.spill_loads}",
-        )
-        table.add_row(escape(one.name), one.arch, *map(str, numbers))
+        spills = f"{one.spill_stores}/{one.spill_loads}"
+        if one.spill_stores or one.spill_loads:
+            spills = f"[red]{spills}[/]"
+        table.add_row(escape(one.name), one.arch, str(one.registers), str(one.shared), str(one.stack), spills)
     return table
 
 
@@ -104,7 +101,7 @@ def report_build(console: Console, task: str, result: build.BuildResult) -> None
 
 
 def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
-    """`python -m taskN.compile`; returns the exit status: 0 built, 1 the sources do not compile, 2 nothing to build with."""
+    """`python -m taskN.compile`; exit status 0: built, 1: the sources do not compile, 2: nothing to build with."""
     parser = _parser(task, "compile", f"Compile {task}'s kernels and show what the compiler says.")
     parser.add_argument("--verbose", action="store_true", help="print the compilers' whole output")
     options = parser.parse_args(argv)

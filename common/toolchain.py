@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,15 +125,20 @@ def _toolkit_of(path: Path) -> tuple[Path, Path]:
 
 
 @functools.cache
-def all_nvccs() -> tuple[Nvcc, ...]:
-    """Every nvcc found, system toolkits before the wheels, each toolkit once."""
-    found: dict[Path, Nvcc] = {}
+def _examine(candidate: Path, origin: str) -> Nvcc | None:
+    path, home = _toolkit_of(candidate)
+    version = _nvcc_version(path)
+    return Nvcc(path, home, version, origin) if version else None
+
+
+def all_nvccs() -> Iterator[Nvcc]:
+    """Every nvcc, system toolkits before the wheels, each toolkit once; lazily, for each costs two processes."""
+    homes: set[Path] = set()
     for candidate, origin in _nvcc_candidates():
-        path, home = _toolkit_of(candidate)
-        version = _nvcc_version(path)
-        if version and home not in found:
-            found[home] = Nvcc(path, home, version, origin)
-    return tuple(found.values())
+        nvcc = _examine(candidate.resolve(), origin)
+        if nvcc and nvcc.home not in homes:
+            homes.add(nvcc.home)
+            yield nvcc
 
 
 def torch_cuda_version() -> tuple[int, int] | None:
@@ -151,11 +157,13 @@ def find_nvcc() -> Nvcc | None:
     With a CPU build of torch nothing can be loaded, only compiled, and any version will do.
     """
     wanted = torch_cuda_version()
-    if wanted is None:
-        return next(iter(all_nvccs()), None)
-    exact = [nvcc for nvcc in all_nvccs() if nvcc.version == wanted]
-    same_major = [nvcc for nvcc in all_nvccs() if nvcc.version[0] == wanted[0]]
-    return next(iter(exact + same_major), None)
+    same_major = None
+    for nvcc in all_nvccs():
+        if wanted is None or nvcc.version == wanted:
+            return nvcc
+        if nvcc.version[0] == wanted[0]:
+            same_major = same_major or nvcc
+    return same_major
 
 
 def host_compiler() -> Path:
@@ -177,7 +185,7 @@ def compiler_version(path: Path) -> str:
 
 
 def find_ninja() -> Path:
-    """ninja: on PATH, beside this Python, or inside the `ninja` package; wherever it is, it is put on this process's PATH."""
+    """ninja: on PATH, beside this Python or inside the `ninja` package; it is put on this process's PATH."""
     found = shutil.which("ninja")
     if not found:
         folders = [Path(sysconfig.get_path("scripts")), Path(sys.executable).parent]

@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 
@@ -36,30 +35,34 @@ using torch::stable::Tensor;
 #define TASK_KERNELS(m) TASK_KERNELS_IN(TASK_NAMESPACE, CUDA, m)
 #endif
 
+// Messages are put together from strings and numbers by hand: no iostreams, which are slow to compile and break where
+// a compiler links libstdc++ statically into every library.
+inline std::string as_text(const std::string& part) { return part; }
+inline std::string as_text(const char* part) { return part; }
+template <typename Number>
+inline std::string as_text(Number part) {
+    return std::to_string(part);
+}
+
 template <typename... Parts>
 inline void check(bool ok, const Parts&... parts) {
-    if (ok) return;
-    std::ostringstream message;
-    (message << ... << parts);
-    throw std::invalid_argument(message.str());
+    if (!ok) throw std::invalid_argument((std::string() + ... + as_text(parts)));
 }
 
 // "[2, 12, 1024, 64]"
 inline std::string shape_of(const Tensor& x) {
-    std::ostringstream text;
-    text << "[";
-    for (int64_t i = 0; i < x.dim(); ++i) text << (i ? ", " : "") << x.size(i);
-    text << "]";
-    return text.str();
+    std::string text = "[";
+    for (int64_t i = 0; i < x.dim(); ++i) text += (i ? ", " : "") + std::to_string(x.size(i));
+    return text + "]";
 }
 
 // Refuses anything but a contiguous, non-empty tensor of `dtype` on the backend's device with one dimension per name.
 inline void check_tensor(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                          torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
-    std::ostringstream expected;
-    for (const char* dim : dims) expected << (dim == *dims.begin() ? "[" : ", ") << dim;
+    std::string expected;
+    for (const char* dim : dims) expected += (expected.empty() ? "" : ", ") + std::string(dim);
     check(x.dim() == static_cast<int64_t>(dims.size()), name, " has ", x.dim(), " dimensions, shape ", shape_of(x),
-          "; it must be ", expected.str(), "]");
+          "; it must be [", expected, "]");
     check(x.scalar_type() == dtype, name, " has dtype ", torch::headeronly::toString(x.scalar_type()), "; it must be ",
           torch::headeronly::toString(dtype));
     check(x.is_contiguous(), name, " of shape ", shape_of(x), " is not contiguous; call ", name, ".contiguous() first");
@@ -100,6 +103,9 @@ struct DeviceScope {
 };
 inline cudaStream_t current_stream(const Tensor&) { return nullptr; }
 #else
+// Part of the stable ABI, but torch's header shows it only to torch's own build.
+extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
+
 struct DeviceScope {
     explicit DeviceScope(const Tensor& x) : guard(x.get_device_index()) {}
     torch::stable::accelerator::DeviceGuard guard;

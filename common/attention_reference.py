@@ -1,0 +1,55 @@
+"""The mathematics of the course in plain PyTorch, in whatever precision the inputs have: the oracle of the checks.
+
+    softmax(x)                        [..., cols] -> [..., cols], over the last axis
+    gemm_nt(a, b), gemm_nn(a, b)      A @ B^T and A @ B, batched
+    stages(query, key, value, ...)    S, P and O of "Attention Is All You Need" (Vaswani et al. 2017), equation 1
+    attention(query, key, value, ...) O alone
+
+One definition is the course's own: a row whose every score is masked (-inf) has the softmax 0, not NaN.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def softmax(x: Tensor) -> Tensor:
+    """exp(x - max) / sum over the last axis; a row of nothing but -inf gives zeros."""
+    largest = x.amax(-1, keepdim=True)
+    e = torch.exp(x - torch.where(largest == -math.inf, 0.0, largest))
+    total = e.sum(-1, keepdim=True)
+    return torch.where(total == 0, 0.0, e / total)
+
+
+def gemm_nt(a: Tensor, b: Tensor) -> Tensor:
+    """a [batch, M, K], b [batch, N, K] -> [batch, M, N]."""
+    return a @ b.transpose(-2, -1)
+
+
+def gemm_nn(a: Tensor, b: Tensor) -> Tensor:
+    """a [batch, M, K], b [batch, K, N] -> [batch, M, N]."""
+    return a @ b
+
+
+def causal_mask(seq_q: int, seq_k: int, device=None) -> Tensor:
+    """[seq_q, seq_k], True where query i may see key j: j <= i."""
+    return torch.ones(seq_q, seq_k, dtype=torch.bool, device=device).tril()
+
+
+def scores(query: Tensor, key: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
+    """S [..., S_q, S_k]: query @ key^T * scale, -inf where masked; scale is 1 / sqrt(head_dim) unless given."""
+    s = gemm_nt(query, key) * (query.size(-1) ** -0.5 if scale is None else scale)
+    return s.masked_fill(~causal_mask(*s.shape[-2:], s.device), -math.inf) if causal else s
+
+
+def stages(query: Tensor, key: Tensor, value: Tensor, causal: bool = False, scale: float | None = None):
+    """{"S": scores, "P": softmax(S), "O": P @ V} for query [..., S_q, head_dim], key and value [..., S_k, head_dim]."""
+    s = scores(query, key, causal, scale)
+    p = softmax(s)
+    return {"S": s, "P": p, "O": p @ value}
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
+    """O [..., S_q, head_dim]."""
+    return stages(query, key, value, causal, scale)["O"]

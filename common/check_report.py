@@ -1,0 +1,105 @@
+"""Prints verdicts: the table of cases, what each failure is, and the points. Used by common.checking.run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from common.checking import Verdict
+
+COLOURS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "yellow"}
+DETAILED_PER_PART = 3  # failures of one part that nobody could name are explained in full up to this many
+
+
+def print_report(console: Console, title: str, verdicts: Sequence[Verdict]) -> None:
+    """Everything that `python -m taskN.test` says after the cases have run."""
+    wide = console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
+    wide.print(_table(title, verdicts))
+    _print_failures(wide, [one for one in verdicts if one.status not in ("pass", "skipped")])
+    _print_points(wide, verdicts)
+
+
+def _table(title: str, verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in ("part", "case", "shapes", "verdict"):
+        table.add_column(column)
+    for column in ("max error", "bound", "points"):
+        table.add_column(column, justify="right")
+    for one in verdicts:
+        colour = COLOURS.get(one.status, "dim")
+        points = f"{one.case.points if one.ok else 0:g}/{one.case.points:g}" if one.case.points else ""
+        name = escape(one.case.name) + (" *" if one.case.required else "")
+        table.add_row(
+            one.case.part,
+            name,
+            escape(one.shapes),
+            f"[{colour}]{one.status}[/]",
+            _number(one.max_error),
+            _number(one.bound),
+            points,
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else "NaN or Inf" if not math.isfinite(value) else f"{value:.1e}"
+
+
+def _print_failures(console: Console, failures: Sequence[Verdict]) -> None:
+    """Each failure's diagnosis. Cases with the same cause are told once, and the others' names listed."""
+    told: dict[tuple, list[Verdict]] = {}
+    for one in failures:
+        told.setdefault(_cause(one), []).append(one)
+    unnamed: dict[str, int] = {}
+    for (part, status, *_), alike in told.items():
+        first = alike[0]
+        unnamed[part] = unnamed.get(part, 0) + (status == "FAIL" and not first.mistakes)
+        brief = status == "FAIL" and not first.mistakes and unnamed[part] > DETAILED_PER_PART
+        console.print(f"\n[bold]{part}: {escape(first.case.name)}[/]  {status}", highlight=False)
+        for sentence in first.diagnosis[: 1 if brief else None]:
+            console.print(Padding(escape(sentence), (0, 0, 0, 2)), highlight=False)
+        if len(alike) > 1:
+            names = "; ".join(other.case.name for other in alike[1:])
+            console.print(f"  The same holds for: {escape(names)}", highlight=False)
+
+
+def _cause(one: Verdict) -> tuple:
+    """Verdicts with equal causes are told together."""
+    if one.mistakes:
+        return one.case.part, one.status, one.mistakes[0]
+    if one.status != "FAIL":
+        return one.case.part, one.status, *one.diagnosis
+    return one.case.part, one.status, one.case.name
+
+
+def points_of(verdicts: Sequence[Verdict]) -> tuple[float, float]:
+    """(earned, possible) for the verdicts of one part: nothing is earned until every required case passes."""
+    possible = sum(one.case.points for one in verdicts)
+    if not all(one.ok for one in verdicts if one.case.required):
+        return 0.0, possible
+    return sum(one.case.points for one in verdicts if one.ok), possible
+
+
+def _print_points(console: Console, verdicts: Sequence[Verdict]) -> None:
+    parts = list(dict.fromkeys(one.case.part for one in verdicts))
+    total_earned = total = 0.0
+    console.print()
+    for part in parts:
+        of_part = [one for one in verdicts if one.case.part == part]
+        earned, possible = points_of(of_part)
+        total_earned, total = total_earned + earned, total + possible
+        missing = [one.case.name for one in of_part if one.case.required and not one.ok]
+        why = f"   none before the case marked * passes: {'; '.join(missing)}" if missing else ""
+        console.print(f"  {part:<12} {_points(earned)} of {_points(possible)}{escape(why)}", highlight=False)
+    console.print(f"Points: {_points(total_earned)} of {_points(total)}", highlight=False)
+
+
+def _points(value: float) -> str:
+    return f"{round(value, 2):g}"

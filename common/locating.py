@@ -1,0 +1,130 @@
+"""Where a wrong output is wrong, in words: how much of it, the first element, what the wrong elements have in common.
+
+    locate(out, ref, tolerance, axes)       sentences on any wrong output
+    wrong_mask(out, ref, tolerance)         bool, the shape of out
+
+`out` is float32 as the operator left it, `ref` float64; unwritten elements of `out` still hold the poison, the NaN that
+PyTorch fills fresh memory with while the checks call an operator.
+"""
+
+import torch
+from torch import Tensor
+
+POISON_BITS = 0x7FC00000  # what torch.empty holds under torch.utils.deterministic.fill_uninitialized_memory
+EDGES = (256, 128, 64, 32, 16, 8)
+
+
+def wrong_mask(out: Tensor, ref: Tensor, tolerance: float) -> Tensor:
+    """True where out differs from ref by more than tolerance, is NaN, or is infinite where ref is not."""
+    out = out.to(ref.dtype)
+    return ~((out == ref) | ((out - ref).abs() <= tolerance))
+
+
+def unwritten_mask(out: Tensor) -> Tensor:
+    """True where a float32 output holds exactly the bits of the poison."""
+    if out.dtype != torch.float32:
+        return torch.isnan(out)
+    return out.contiguous().view(torch.int32) == POISON_BITS
+
+
+def place(index, axes) -> str:
+    """(0, 2, 5) -> "batch 0, row 2, col 5"."""
+    return ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
+
+
+def locate(out: Tensor, ref: Tensor, tolerance: float, axes: tuple[str, ...]) -> list[str]:
+    """Says how many elements are wrong, which is the first, and which rows, columns, heads... they are confined to."""
+    wrong = wrong_mask(out, ref, tolerance)
+    count = int(wrong.sum())
+    if count == 0:
+        return []
+    first = tuple(wrong.nonzero()[0].tolist())
+    got, expected = float(out[first]), float(ref[first])
+    says = [
+        f"{count} of {wrong.numel()} elements are wrong ({_percent(count, wrong.numel())}); the first is at "
+        f"{place(first, axes)}: got {got:.6g}, expected {expected:.6g}."
+    ]
+    says += _not_finite(out, ref, axes)
+    for axis, name in enumerate(axes):
+        others = [other for other in range(wrong.dim()) if other != axis]
+        touched = wrong.amax(others) if others else wrong
+        if sentence := _along(name, touched):
+            says.append(sentence)
+    if not torch.isfinite(out[wrong]).all():
+        return says
+    return says + _one_factor(out, ref, wrong)
+
+
+def _percent(count: int, total: int) -> str:
+    share = 100 * count / total
+    return "all" if count == total else f"{share:.1f}%" if share >= 0.1 else "under 0.1%"
+
+
+def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...]) -> list[str]:
+    """Unwritten elements first, then NaN and Inf that the kernel computed."""
+    says = []
+    bad = ~torch.isfinite(out) & torch.isfinite(ref)
+    unwritten = unwritten_mask(out) & bad
+    if count := int(unwritten.sum()):
+        where = place(tuple(unwritten.nonzero()[0].tolist()), axes)
+        whole = "All" if count == out.numel() else f"{count} of {out.numel()}"
+        says.append(
+            f"{whole} elements still hold the NaN that filled the memory before the call, the first at {where}: "
+            "they were never written, or were computed from an intermediate result that was never written. Does "
+            "the grid cover the whole output, and does every thread store what it computed?"
+        )
+    nan, inf = int((torch.isnan(out) & bad & ~unwritten).sum()), int((torch.isinf(out) & bad).sum())
+    if nan:
+        says.append(
+            f"{nan} elements are NaN: inf - inf, inf / inf, 0 / 0, shared memory read before it was written, or a "
+            "read outside an input (the inputs lie between guards of NaN)."
+        )
+    if inf:
+        says.append(f"{inf} elements are infinite: exp or a sum overflowed.")
+    return says
+
+
+def _along(name: str, touched: Tensor) -> str:
+    """What the indices with a wrong element have in common along one axis; "" if nothing that helps."""
+    size = touched.numel()
+    indices = touched.nonzero().flatten()
+    first, last, count = int(indices[0]), int(indices[-1]), indices.numel()
+    if count == size:
+        return ""
+    if count == 1:
+        return f"Only {name} {first} (of {size}) is wrong."
+    if count == last - first + 1:
+        if last == size - 1:
+            return f"Only {name} >= {first} is wrong (of {size}){_edge(first)}."
+        if first == 0:
+            return f"Only {name} < {last + 1} is wrong (of {size}){_edge(last + 1)}."
+        return f"Only {name} {first} to {last} is wrong (of {size})."
+    for step in (256, 128, 64, 32, 16, 8, 4, 2):
+        residues = indices.remainder(step)
+        if count > 2 and int(residues.min()) == int(residues.max()):
+            kind = {0: "even", 1: "odd"}[int(residues[0])] if step == 2 else f"% {step} == {int(residues[0])}"
+            all_of_them = " and every one of these" if count == len(range(int(residues[0]), size, step)) else ""
+            return f"Only {name} {kind} is wrong{all_of_them}."
+    return f"{count} of {size} values of {name} are touched, from {first} to {last}."
+
+
+def _edge(boundary: int) -> str:
+    for edge in EDGES:
+        if boundary % edge == 0:
+            return (
+                f"; {boundary} is a multiple of {edge}, so look at the edge of a tile, warp or block: what lies "
+                "past the last full one, and whether the loop goes round again"
+            )
+    return ""
+
+
+def _one_factor(out: Tensor, ref: Tensor, wrong: Tensor) -> list[str]:
+    """A constant factor between out and ref."""
+    here = wrong & (ref.abs() > 1e-3 * ref.abs().max())
+    if int(here.sum()) < 3:
+        return []
+    factor = out.to(ref.dtype)[here] / ref[here]
+    middle = float(factor.median())
+    if middle and abs(middle - 1) > 1e-3 and float((factor - middle).abs().max()) < 1e-3 * abs(middle):
+        return [f"Every wrong element is the right one times {middle:.5g}."]
+    return []

@@ -1,0 +1,1 @@
+"""CUDA C++ on the CPU: one fiber per CUDA thread. See README.md in this folder."""

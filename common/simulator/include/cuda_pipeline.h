@@ -1,0 +1,1 @@
+#error "the CPU simulator does not model cuda::pipeline (cuda_pipeline.h)"

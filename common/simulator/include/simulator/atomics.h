@@ -1,0 +1,70 @@
+// atomics.h - atomicAdd, Sub, Min, Max, And, Or, Xor, Exch, CAS, Inc, Dec on any type of 2, 4 or 8 bytes.
+//
+// All are compare-and-swap loops, since blocks run on several OS threads. One that leaves memory as it was looks like
+// waiting for another thread, so it lets the others run: spin locks work.
+#pragma once
+#include "thread.h"
+
+namespace simulator {
+
+template <size_t Bytes>
+struct Bits;
+template <>
+struct Bits<2> {
+    using Type = uint16_t;
+};
+template <>
+struct Bits<4> {
+    using Type = uint32_t;
+};
+template <>
+struct Bits<8> {
+    using Type = uint64_t;
+};
+
+template <typename T, typename Update>
+T read_modify_write(T* address, Update update) {
+    using Word = typename Bits<sizeof(T)>::Type;
+    Word* word = reinterpret_cast<Word*>(address);
+    Word before = __atomic_load_n(word, __ATOMIC_RELAXED), after;
+    do {
+        after = __builtin_bit_cast(Word, static_cast<T>(update(__builtin_bit_cast(T, before))));
+    } while (!__atomic_compare_exchange_n(word, &before, after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    if (before == after) yield();
+    return __builtin_bit_cast(T, before);
+}
+
+// T itself, where it must not be deduced: atomicAdd(&counter, 1) takes its type from the counter.
+template <typename T>
+struct Exactly {
+    using Type = T;
+};
+
+}  // namespace simulator
+
+#define SIMULATOR_ATOMIC_NAMED(name, expression)                                                              \
+    template <typename T>                                                                                     \
+    T name(T* address, typename simulator::Exactly<T>::Type value) {                                          \
+        return simulator::read_modify_write(address, [value]([[maybe_unused]] T old) { return expression; }); \
+    }
+#define SIMULATOR_ATOMIC(name, expression)            \
+    SIMULATOR_ATOMIC_NAMED(name, expression)          \
+    SIMULATOR_ATOMIC_NAMED(name##_block, expression)  \
+    SIMULATOR_ATOMIC_NAMED(name##_system, expression)
+SIMULATOR_ATOMIC(atomicAdd, old + value)
+SIMULATOR_ATOMIC(atomicSub, old - value)
+SIMULATOR_ATOMIC(atomicMin, value < old ? value : old)
+SIMULATOR_ATOMIC(atomicMax, old < value ? value : old)
+SIMULATOR_ATOMIC(atomicAnd, old & value)
+SIMULATOR_ATOMIC(atomicOr, old | value)
+SIMULATOR_ATOMIC(atomicXor, old ^ value)
+SIMULATOR_ATOMIC(atomicExch, value)
+SIMULATOR_ATOMIC(atomicInc, old >= value ? T(0) : T(old + 1))
+SIMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : T(old - 1))
+#undef SIMULATOR_ATOMIC
+#undef SIMULATOR_ATOMIC_NAMED
+
+template <typename T>
+T atomicCAS(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+    return simulator::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
+}

@@ -1,0 +1,121 @@
+// language.h - the words that CUDA adds to C++: function and variable attributes, threadIdx and its like, barriers,
+// clocks, and the object that the rewriter puts in the place of <<<...>>>.
+#pragma once
+#include <assert.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "thread.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __forceinline__ __inline__ __attribute__((always_inline))
+#define __align__(n) __attribute__((aligned(n)))
+// __shared__ and __noinline__ are the rewriter's business (the standard library uses __attribute__((__noinline__))).
+
+#define threadIdx (::simulator::current_thread()->index)
+#define blockIdx (::simulator::current_block()->index)
+#define blockDim (::simulator::current_block()->size)
+#define gridDim (::simulator::current_block()->grid)
+constexpr int warpSize = 32;
+
+inline void __syncthreads(simulator::Position at = simulator::here()) {
+    simulator::barrier(false, "__syncthreads", at);
+}
+inline int __syncthreads_count(int predicate, simulator::Position at = simulator::here()) {
+    return simulator::barrier(predicate != 0, "__syncthreads_count", at);
+}
+inline int __syncthreads_or(int predicate, simulator::Position at = simulator::here()) {
+    return simulator::barrier(predicate != 0, "__syncthreads_or", at) != 0;
+}
+inline int __syncthreads_and(int predicate, simulator::Position at = simulator::here()) {
+    return simulator::barrier(predicate == 0, "__syncthreads_and", at) == 0;
+}
+
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __threadfence(); }
+inline void __threadfence_system() { __threadfence(); }
+inline void __nanosleep(unsigned) { simulator::yield(); }
+[[noreturn]] inline void __trap(simulator::Position at = simulator::here()) {
+    simulator::fail("%s:%d: __trap()", at.file, at.line);
+}
+inline void __brkpt() {}
+
+// Nanoseconds instead of cycles: enough to see that time passes, nothing to measure kernels with.
+inline long long clock64() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+// clock() is the C library's.
+
+namespace simulator {
+
+struct Kernel {
+    const char* name;
+    Position position;       // of the launch
+    const void* address;     // of the kernel, where C++ lets us name it, else null
+    void (*run)(void* data);  // one thread's work
+    void* data;
+};
+// Runs the whole grid. Throws std::runtime_error for what would hang or crash on a GPU; a launch that a GPU refuses only
+// sets the error that cudaGetLastError() returns.
+void launch(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes);
+
+template <typename... Types>
+struct Arguments {};
+
+// Only a call can name the kernel when its template arguments are deduced; so overload resolution decides, late
+// (hence the unused Arguments), whether there is a single function to take the address of.
+template <typename Late, typename... Parameters>
+const void* address_of(void (*kernel)(Parameters...)) {
+    return reinterpret_cast<const void*>(kernel);
+}
+
+// kernel<<<grid, block, bytes, stream>>>(arguments) is rewritten as
+//     ::simulator::Launcher{SIMULATOR_KERNEL(kernel), grid, block, bytes, stream}(arguments)
+template <typename Address, typename Call>
+struct Launcher {
+    const char* name;
+    Position position;
+    Address address;
+    Call call;
+    dim3 grid, block;
+    size_t dynamic_bytes = 0;
+    const void* stream = nullptr;
+
+    template <typename... Types>
+    void operator()(Types... arguments) const {
+        auto one_thread = [&] { call(arguments...); };
+        launch({name, position, address(Arguments<Types...>{}),
+                [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},
+               grid, block, dynamic_bytes);
+    }
+};
+template <typename Address, typename Call, typename... Shape>
+Launcher(const char*, Position, Address, Call, Shape...) -> Launcher<Address, Call>;
+
+}  // namespace simulator
+
+// SIMULATOR_KERNEL is the first part of a Launcher; SIMULATOR_CALL is for arguments that have no type of their own
+// (braces, NULL, 0): they stay in the text of the call, `given` names the others.
+#define SIMULATOR_KERNEL(...) \
+    SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) { __VA_ARGS__(arguments_...); }
+#define SIMULATOR_CALL(given, arguments, ...) SIMULATOR_NAME(__VA_ARGS__), [&] given { __VA_ARGS__ arguments; }
+#define SIMULATOR_NAME(...)                                                                      \
+    #__VA_ARGS__, ::simulator::here(),                                                           \
+        [&]<typename... Types_>(::simulator::Arguments<Types_...>) -> const void* {              \
+            using Late_ = ::simulator::Arguments<Types_...>;                                     \
+            if constexpr (requires { ::simulator::address_of<Late_>(__VA_ARGS__); })             \
+                return ::simulator::address_of<Late_>(__VA_ARGS__);                              \
+            else if constexpr (requires { static_cast<void (*)(Types_...)>(__VA_ARGS__); })      \
+                return reinterpret_cast<const void*>(static_cast<void (*)(Types_...)>(__VA_ARGS__)); \
+            else                                                                                 \
+                return nullptr;                                                                  \
+        }

@@ -1,0 +1,118 @@
+// thread.h - who is running: the CUDA thread, its block, and what device code may ask of the runtime.
+//
+//   current_thread(), current_block()    found from the stack pointer
+//   barrier(), collective(), yield()     the three ways in which one thread lets others run
+//   shared_variable<S>(), dynamic_shared<Alignment>()
+//   fail(), not_implemented()            give up, with a message
+//
+// A worker (one OS thread) runs one block at a time; every CUDA thread of the block is a fiber with its own stack. All
+// stacks of a worker lie in one region whose start is a multiple of REGION_BYTES, behind the worker's own data:
+//
+//     region start                                                                   region start + REGION_BYTES
+//     | Block, Thread[1024], ... | stack of thread 0 | stack of thread 1 | ... | stack of thread 1023 |
+//       STACK_BYTES                STACK_BYTES         STACK_BYTES
+//
+// so the stack pointer alone tells block and thread: no thread-local storage, no register set aside.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "vector_types.h"
+
+namespace simulator {
+
+constexpr uintptr_t STACK_BYTES = 256 << 10;
+constexpr uintptr_t REGION_BYTES = 512 << 20;
+constexpr unsigned MAX_THREADS = 1024;
+constexpr unsigned MAX_SHARED_VARIABLES = 512;  // declarations of __shared__ variables in one library
+
+// A position in the student's source; as a default argument `here()` is that of the caller.
+struct Position {
+    const char* file;
+    int line;
+};
+constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+
+// Computes the results of a warp operation: lanes[i] are the arguments of lane i, for every i in `mask`.
+using Combine = void (*)(void** lanes, unsigned mask);
+
+enum class State { running, at_barrier, in_warp_operation, returned };
+
+struct alignas(64) Thread {
+    void* stack_pointer;  // where it goes on; meaningful while another thread runs
+    uint3 index;
+    unsigned lane, warp;
+    State state;
+    const char* operation;  // what it waits in, or waited in last
+    Position position;
+    // the same, of a warp operation
+    unsigned mask;
+    Combine combine;
+    void* arguments;
+};
+
+// Where the variable lies in shared memory in block number `block`.
+struct SharedSlot {
+    uint64_t block;
+    char* address;
+};
+
+struct Block {
+    uint3 index;
+    dim3 size, grid;
+    uint64_t number;    // counts the blocks that ran anywhere since the program started
+    uint64_t interval;  // counts the barriers that this block has passed
+    char* dynamic_end;  // dynamic shared memory lies just below, and above it comes a page that traps
+    size_t dynamic_bytes;
+    SharedSlot shared[MAX_SHARED_VARIABLES];
+    Thread threads[MAX_THREADS];
+};
+
+inline uintptr_t stack_address() { return reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); }
+inline Block* current_block() { return reinterpret_cast<Block*>(stack_address() & ~(REGION_BYTES - 1)); }
+inline Thread* current_thread() {
+    return &current_block()->threads[stack_address() / STACK_BYTES % (REGION_BYTES / STACK_BYTES) - 1];
+}
+
+// Waits for all threads of the block; returns for how many of them `predicate` was true.
+unsigned barrier(bool predicate, const char* operation, Position position);
+// Waits for all lanes in `mask`; the last to arrive runs `combine` for all of them.
+void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position);
+// Lets the other threads of the block run first.
+void yield();
+
+[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
+void not_implemented(const char* file, int line);
+
+// `struct S { float tile[32][33]; }` is what the rewriter makes of `__shared__ float tile[32][33]`.
+int new_shared_slot();
+char* place_shared_variable(SharedSlot& slot, size_t bytes, size_t alignment, const char* names);
+template <typename S>
+inline const int shared_slot = new_shared_slot();
+template <typename S>
+S& shared_variable(const char* names) {
+    Block* block = current_block();
+    SharedSlot& slot = block->shared[shared_slot<S>];
+    char* address = slot.block == block->number ? slot.address
+                                                : place_shared_variable(slot, sizeof(S), alignof(S), names);
+    return *reinterpret_cast<S*>(address);
+}
+
+template <size_t Alignment>
+void* dynamic_shared(const Block* block = current_block()) {
+    constexpr size_t alignment = Alignment < 16 ? 16 : Alignment;
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(block->dynamic_end - block->dynamic_bytes) &
+                                   ~(alignment - 1));
+}
+
+// __shared__ variables at namespace scope are thread-local variables of the worker that `prepare` makes ready: a
+// static one is filled with NaN, an extern one pointed at dynamic shared memory. It runs before every block.
+struct NamespaceShared {
+    NamespaceShared(void (*prepare)(const Block*), size_t bytes);
+    void (*prepare)(const Block*);
+    size_t bytes;
+    NamespaceShared* next;
+};
+
+}  // namespace simulator

@@ -1,0 +1,158 @@
+// warp.h - shuffles, votes, matches and reductions among the 32 lanes of a warp.
+//
+// All are built on collective(): every lane brings a struct with its operands and a place for its result, and the last
+// lane to arrive computes all results. A lane that reads from one that does not take part gets NaN bytes.
+#pragma once
+#include "thread.h"
+
+inline void __syncwarp(unsigned mask = ~0u, simulator::Position at = simulator::here()) {
+    simulator::collective(mask, nullptr, nullptr, "__syncwarp", at);
+}
+inline unsigned __activemask() {
+    const simulator::Thread* first = simulator::current_thread() - simulator::current_thread()->lane;
+    const simulator::Block* block = simulator::current_block();
+    const unsigned threads = block->size.x * block->size.y * block->size.z;
+    unsigned mask = 0;
+    for (unsigned lane = 0; lane < 32 && first->warp * 32 + lane < threads; ++lane)
+        if (first[lane].state != simulator::State::returned) mask |= 1u << lane;
+    return mask;
+}
+
+namespace simulator {
+
+template <typename T>
+struct Exchange {
+    T value, result;
+    int source;  // the lane to read from
+};
+
+template <typename T>
+T exchange(unsigned mask, T value, int source, const char* operation, Position at) {
+    Exchange<T> mine{value, value, source};
+    Combine combine = [](void** lanes, unsigned mask) {
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            if (!(mask >> lane & 1)) continue;
+            auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
+            if (mask >> reader->source & 1)
+                reader->result = static_cast<Exchange<T>*>(lanes[reader->source])->value;
+            else
+                memset(static_cast<void*>(&reader->result), 0xff, sizeof(T));
+        }
+    };
+    collective(mask, &mine, combine, operation, at);
+    return mine.result;
+}
+
+// The first lane of the caller's group of `width` lanes.
+inline int group_start(int width) { return static_cast<int>(current_thread()->lane) & ~(width - 1); }
+
+template <typename T, typename R>
+struct Contribution {
+    T value;
+    R result;
+};
+
+// Every lane gets reduce(values of all lanes, mask, own lane).
+template <typename R, typename T, typename Reduce>
+R gather(unsigned mask, T value, Reduce, const char* operation, Position at) {
+    Contribution<T, R> mine{value, R()};
+    Combine combine = [](void** lanes, unsigned mask) {
+        T values[32] = {};
+        for (unsigned lane = 0; lane < 32; ++lane)
+            if (mask >> lane & 1) values[lane] = static_cast<Contribution<T, R>*>(lanes[lane])->value;
+        for (unsigned lane = 0; lane < 32; ++lane)
+            if (mask >> lane & 1)
+                static_cast<Contribution<T, R>*>(lanes[lane])->result = Reduce()(values, mask, lane);
+    };
+    collective(mask, &mine, combine, operation, at);
+    return mine.result;
+}
+
+inline unsigned ballot(unsigned mask, bool predicate, const char* operation, Position at) {
+    auto votes = [](const bool* values, unsigned mask, unsigned) {
+        unsigned result = 0;
+        for (unsigned lane = 0; lane < 32; ++lane) result |= (mask >> lane & 1 && values[lane] ? 1u : 0u) << lane;
+        return result;
+    };
+    return gather<unsigned>(mask, predicate, votes, operation, at);
+}
+
+template <typename T>
+unsigned match(unsigned mask, T value, const char* operation, Position at) {
+    auto equal_lanes = [](const T* values, unsigned mask, unsigned me) {
+        unsigned result = 0;
+        for (unsigned lane = 0; lane < 32; ++lane)
+            result |= (mask >> lane & 1 && values[lane] == values[me] ? 1u : 0u) << lane;
+        return result;
+    };
+    return gather<unsigned>(mask, value, equal_lanes, operation, at);
+}
+
+}  // namespace simulator
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, simulator::Position at = simulator::here()) {
+    const int start = simulator::group_start(width);
+    return simulator::exchange(mask, value, start | (source & (width - 1)), "__shfl_sync", at);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, simulator::Position at = simulator::here()) {
+    const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
+    const int source = lane ^ (bits & 31);
+    return simulator::exchange(mask, value, source < start + width ? source : lane, "__shfl_xor_sync", at);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32,
+                   simulator::Position at = simulator::here()) {
+    const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
+    const bool inside = distance < 32 && lane + static_cast<int>(distance) < start + width;
+    return simulator::exchange(mask, value, inside ? lane + static_cast<int>(distance) : lane, "__shfl_down_sync", at);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32,
+                 simulator::Position at = simulator::here()) {
+    const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
+    const bool inside = distance < 32 && lane - static_cast<int>(distance) >= start;
+    return simulator::exchange(mask, value, inside ? lane - static_cast<int>(distance) : lane, "__shfl_up_sync", at);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
+    return simulator::ballot(mask, predicate != 0, "__ballot_sync", at);
+}
+inline int __any_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
+    return simulator::ballot(mask, predicate != 0, "__any_sync", at) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
+    return simulator::ballot(mask, predicate == 0, "__all_sync", at) == 0;
+}
+template <typename T>
+unsigned __match_any_sync(unsigned mask, T value, simulator::Position at = simulator::here()) {
+    return simulator::match(mask, value, "__match_any_sync", at);
+}
+template <typename T>
+unsigned __match_all_sync(unsigned mask, T value, int* predicate, simulator::Position at = simulator::here()) {
+    const unsigned equal = simulator::match(mask, value, "__match_all_sync", at);
+    *predicate = equal == mask;
+    return *predicate ? mask : 0;
+}
+
+#define SIMULATOR_REDUCE(name, expression)                                                                  \
+    template <typename T>                                                                                   \
+    T name(unsigned mask, T value, simulator::Position at = simulator::here()) {                            \
+        auto reduce = [](const T* values, unsigned mask, unsigned me) {                                     \
+            T a = values[me];                                                                               \
+            for (unsigned lane = 0; lane < 32; ++lane) {                                                    \
+                const T b = values[lane];                                                                   \
+                if (lane != me && mask >> lane & 1) a = expression;                                         \
+            }                                                                                               \
+            return a;                                                                                       \
+        };                                                                                                  \
+        return simulator::gather<T>(mask, value, reduce, #name, at);                                        \
+    }
+SIMULATOR_REDUCE(__reduce_add_sync, a + b)
+SIMULATOR_REDUCE(__reduce_min_sync, b < a ? b : a)
+SIMULATOR_REDUCE(__reduce_max_sync, a < b ? b : a)
+SIMULATOR_REDUCE(__reduce_and_sync, a & b)
+SIMULATOR_REDUCE(__reduce_or_sync, a | b)
+SIMULATOR_REDUCE(__reduce_xor_sync, a ^ b)
+#undef SIMULATOR_REDUCE

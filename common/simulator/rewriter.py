@@ -1,0 +1,405 @@
+"""CUDA C++ -> C++20: rewrites the few things in a `.cu` file that a C++ compiler cannot read.
+
+    translate(source, out_dir, include_dirs)   a .cu file and the local headers it includes
+    rewrite(text, name)                        one file's text
+    CXX_FLAGS, INCLUDE_DIR, RUNTIME_SOURCES    what else the build needs
+
+The edits, all in place, so that lines keep their numbers (`#line` names the original file):
+
+    kernel<<<grid, block, bytes>>>(x)   ::simulator::Launcher{SIMULATOR_KERNEL(kernel), grid, block, bytes}(x)
+    __shared__ float a[32], b;          a struct with these members, placed in the block's shared memory, and references
+    extern __shared__ float s[];        a pointer to the block's dynamic shared memory
+    __noinline__                        __attribute__((noinline))
+    #include "local.cuh"                the rewritten copy of it
+
+They are found in a copy of the text of the same length, in which comments, strings and the code behind
+`#ifndef CUDA_SIMULATOR` are blank.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+INCLUDE_DIR = HERE / "include"
+RUNTIME_SOURCES = [HERE / "runtime" / f"{name}.cpp" for name in ("fiber", "scheduler", "launch", "report", "host_api")]
+CXX_FLAGS = [
+    "-std=c++20",
+    "-O2",
+    "-g",
+    "-fno-strict-aliasing",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wall",
+    "-Wno-unknown-pragmas",
+    "-Wno-sign-compare",
+]
+
+
+class RewriteError(Exception):
+    """The source holds something that the simulator cannot run; the message begins with file and line."""
+
+
+@dataclass
+class Translation:
+    path: Path
+    inputs: list[Path] = field(default_factory=list)
+
+
+def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Translation:
+    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, the rewritten copies of the local headers it includes."""
+    source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
+    include_dirs = [Path(folder).resolve() for folder in include_dirs]
+    translation = Translation(out_dir / f"{source.stem}.cu.cpp")
+
+    def visit(file: Path, target: Path) -> None:
+        translation.inputs.append(file)
+        text = file.read_text()
+
+        def include(name: str, quoted: bool) -> str | None:
+            folders = ([file.parent] if quoted else []) + include_dirs
+            header = next((folder / name for folder in folders if (folder / name).is_file()), None)
+            if header is None:
+                return None
+            header = header.resolve()
+            copy = _copy_of(header, source.parent, out_dir, include_dirs)
+            if header not in translation.inputs:
+                visit(header, copy)
+            return str(copy)
+
+        _write_if_changed(target, rewrite(text, str(file), include))
+
+    visit(source, translation.path)
+    return translation
+
+
+def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[Path]) -> Path:
+    """Where the rewritten copy goes: the folders below the include directory (or the source's) are kept."""
+    for folder in [*include_dirs, source_dir]:
+        if header.is_relative_to(folder):
+            return out_dir / header.relative_to(folder)
+    return out_dir / "elsewhere" / header.relative_to(header.anchor)
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    if path.is_file() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+# ---- one file
+
+
+def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
+    """The text as C++20. `include(name, quoted)` gives the path to write into an #include, or None to leave it."""
+    file = _File(text, name)
+    file.refuse_inline_ptx()
+    file.rewrite_includes(include)
+    file.rewrite_launches()
+    file.rewrite_shared()
+    for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
+        if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
+            file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
+    return f'#include <cuda_runtime.h>\n#line 1 "{name}"\n{file.edited()}'
+
+
+_NOT_CODE = re.compile(
+    r"""//(?:\\\n|[^\n])* | /\*.*?\*/ | R"(?P<raw>[^()\s\\]{0,16})\(.*?\)(?P=raw)" | "(?:\\.|[^"\\\n])*" """
+    r"""| (?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+' """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def _skip_group(code: str, start: int) -> int:
+    """The position behind the bracket that closes the one at `start`, or -1."""
+    depth = 0
+    for i in range(start, len(code)):
+        depth += (code[i] in "([{") - (code[i] in ")]}")
+        if depth == 0:
+            return i + 1
+    return -1
+
+
+def _split_commas(code: str, brackets: str = "([{") -> list[tuple[int, int]]:
+    """The spans of the parts between commas outside all brackets; `brackets` may hold `<` too."""
+    closing = brackets.translate(str.maketrans("([{<", ")]}>"))
+    spans, depth, start = [], 0, 0
+    for i, c in enumerate(code):
+        depth += (c in brackets) - (c in closing)
+        if c == "," and depth == 0:
+            spans.append((start, i))
+            start = i + 1
+    return [*spans, (start, len(code))]
+
+
+class _File:
+    def __init__(self, text: str, name: str):
+        self.text, self.name = text, name
+        self.edits: list[tuple[int, int, str]] = []
+        # Includes need their quotes, so strings go last.
+        self.code = _NOT_CODE.sub(lambda m: _blank(m.group()), text)
+        self._blank_inactive()
+        lines = re.finditer(r"^[ \t]*#(?:\\\n|[^\n])*", self.code, re.MULTILINE)
+        self.directives = [m.span() for m in lines]
+
+    def edited(self) -> str:
+        text = self.text
+        for start, end, replacement in sorted(self.edits, reverse=True):
+            text = text[:start] + replacement + text[end:]
+        return text
+
+    def error(self, position: int, message: str) -> RewriteError:
+        return RewriteError(f"{self.name}:{self.code.count(chr(10), 0, position) + 1}: {message}")
+
+    def directive_at(self, position: int) -> tuple[int, int] | None:
+        """The span of the preprocessor line (a macro's definition, say) that holds the position."""
+        return next(((a, b) for a, b in self.directives if a <= position < b), None)
+
+    def newlines(self, start: int, end: int) -> str:
+        """As many line ends as the span holds, so that replacing it keeps the lines below in place."""
+        count = self.code.count("\n", start, end)
+        return ("\\\n" if self.directive_at(start) else "\n") * count
+
+    # ---- conditional code
+
+    def _blank_inactive(self) -> None:
+        """Blanks what the preprocessor drops because CUDA_SIMULATOR is defined and __CUDA_ARCH__ is not."""
+        active, stack, result = True, [], []
+        for line in re.findall(r"(?:\\\n|[^\n])*\n|(?:\\\n|[^\n])+$", self.code):
+            directive = re.match(r"\s*#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)", line, re.DOTALL)
+            if directive:
+                word, condition = directive.groups()
+                if word in ("if", "ifdef", "ifndef"):
+                    known = _condition(word, condition)
+                    stack.append((active, known))
+                    active = active and known is not False
+                elif word in ("elif", "else") and stack:
+                    outer, known = stack[-1]
+                    mine = None if word == "else" else _condition("if", condition)
+                    active = outer and known is not True and mine is not False
+                    stack[-1] = (outer, known or mine)
+                elif word == "endif" and stack:
+                    active = stack.pop()[0]
+            result.append(line if active or directive else _blank(line))
+        self.code = "".join(result)
+
+    # ---- what cannot run
+
+    def refuse_inline_ptx(self) -> None:
+        match = re.search(r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()", self.code)
+        if match:
+            raise self.error(
+                match.start(),
+                "inline PTX cannot run on the CPU; call a wrapper from common/cuda instead, "
+                "or put it behind #ifndef CUDA_SIMULATOR",
+            )
+
+    # ---- includes
+
+    def rewrite_includes(self, include) -> None:
+        pattern = re.compile(r'[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)')
+        for start, end in self.directives:
+            match = pattern.match(self.text, start, end)
+            if not match:
+                continue
+            quoted = match.group(1) is not None
+            path = include(match.group(1) or match.group(2), quoted)
+            if path:
+                group = 1 if quoted else 2
+                self.edits.append((match.start(group) - 1, match.end(group) + 1, f'"{path}"'))
+
+    # ---- launches
+
+    def rewrite_launches(self) -> None:
+        code = self.code
+        for match in re.finditer(r"<<<", code):
+            begin, depth, end = self._kernel_start(match.start()), 0, match.end()
+            while end < len(code) and not (depth == 0 and code.startswith(">>>", end)):
+                depth += (code[end] in "([{") - (code[end] in ")]}")
+                end += 1
+            call = re.compile(r"(?:\s|\\\n)*\(").match(code, end + 3)
+            close = _skip_group(code, call.end() - 1) if call else -1
+            kernel = " ".join(code[begin : match.start()].replace("\\\n", " ").split())
+            if close < 0 or not kernel:
+                raise self.error(match.start(), "cannot read this launch: expected kernel<<<grid, block>>>(arguments)")
+            opening = f"::simulator::Launcher{{{self._kernel_text(kernel, call.end(), close - 1)}, "
+            self.edits.append((begin, match.end(), opening + self.newlines(begin, match.end())))
+            self.edits.append((end, end + 3, "}"))
+
+    def _kernel_text(self, kernel: str, start: int, end: int) -> str:
+        """SIMULATOR_KERNEL(kernel), or the long form when some argument has no type of its own: {1, 2}, NULL, 0."""
+        arguments = self.code[start:end]
+        parts = [self.text[start + a : start + b] for a, b in _split_commas(arguments)]
+        blank = r"(?:\s|\\\n)*"
+        typeless = [bool(re.fullmatch(rf"{blank}(?:\{{.*\}}|NULL|0){blank}", p, re.DOTALL)) for p in parts]
+        if not any(typeless):
+            return f"SIMULATOR_KERNEL({kernel})"
+        flat = [" ".join(part.replace("\\\n", " ").split()) for part in parts]
+        passed = [part if pasted else f"a{i}_" for i, (part, pasted) in enumerate(zip(flat, typeless, strict=True))]
+        given = [f"auto {name}" for name, pasted in zip(passed, typeless, strict=True) if not pasted]
+        values = ", ".join(part for part, pasted in zip(flat, typeless, strict=True) if not pasted)
+        self.edits.append((start, end, values + self.newlines(start, end)))
+        return f"SIMULATOR_CALL(({', '.join(given)}), ({', '.join(passed)}), {kernel})"
+
+    def _kernel_start(self, end: int) -> int:
+        """Where the expression that names the kernel begins: `ns::A<(N > 3), f(x)>::kernel`, `(*pointer)`, `table[i]`."""
+        code, i = self.code, end
+        while True:
+            i = self._skip_space_back(i)
+            if i and code[i - 1] in ">)]":
+                i = self._skip_group_back(i)
+                if code[i] != "(" or re.search(r"\w$", code[: self._skip_space_back(i)]):
+                    continue  # template arguments, an index or a call belong to the name before them
+                start = i
+            else:
+                start = i - len(re.search(r"\w*$", code[:i]).group())
+            before = self._skip_space_back(start)
+            joint = re.search(r"(?:::|->|\.|(?<!\w)template)$", code[:before])
+            if joint:
+                i = self._skip_space_back(joint.start())
+                if joint.group() == "::" and not re.search(r"[\w>]$", code[:i]):
+                    return joint.start()  # a leading ::
+                continue
+            if before and code[before - 1] in "<,":
+                i = self._template_start(before)  # inside template arguments that hold a < without parentheses
+                continue
+            return start
+
+    def _skip_space_back(self, i: int) -> int:
+        while i and (self.code[i - 1].isspace() or self.code[i - 1] == "\\"):
+            i -= 1
+        return i
+
+    def _skip_group_back(self, i: int) -> int:
+        """The position of the bracket that opens the group closed just before i."""
+        angles = rounds = 0
+        for k in range(i - 1, -1, -1):
+            c = self.code[k]
+            rounds += (c in ")]}") - (c in "([{")
+            if rounds == 0:
+                angles += (c == ">" and self.code[k - 1] != "-") - (c == "<")
+            if rounds <= 0 and angles <= 0:
+                return k
+        raise self.error(i, "unbalanced brackets before <<<")
+
+    def _template_start(self, i: int) -> int:
+        """The position of the < that opens the template argument list around i."""
+        rounds = 0
+        for k in range(i - 1, -1, -1):
+            c = self.code[k]
+            rounds += (c in ")]}") - (c in "([{")
+            if rounds == 0 and c == "<":
+                return k
+        raise self.error(i, "unbalanced brackets before <<<")
+
+    # ---- shared memory
+
+    def rewrite_shared(self) -> None:
+        done = 0
+        for number, match in enumerate(re.finditer(r"(?<!\w)__shared__(?!\w)", self.code)):
+            if match.start() < done:
+                continue
+            directive = self.directive_at(match.start())
+            start = self._declaration_start(match.start(), directive)
+            end = self.code.find(";", match.end(), directive[1] if directive else len(self.code))
+            if end < 0:
+                end = directive[1] if directive else len(self.code)  # a macro without its semicolon
+            done = end
+            flat = " ".join(self.code[start:end].replace("\\\n", " ").split())
+            external = re.search(r"(?<!\w)extern(?!\w)", flat)
+            declaration = re.sub(r"(?<!\w)(?:extern|static|__shared__)(?!\w) ?", "", flat)
+            local = bool(directive) or self._in_function(start)
+            make = self._dynamic if external else self._static
+            new = make(declaration, f"{Path(self.name).stem}_{number}", local, match.start())
+            self.edits.append((start, end, new + self.newlines(start, end)))
+
+    def _declaration_start(self, position: int, directive: tuple[int, int] | None) -> int:
+        start = max(self.code.rfind(c, 0, position) for c in ";{}") + 1
+        start = max([start, *(b for _, b in self.directives if b <= position)])
+        if directive:
+            head = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?").match(self.code, directive[0], directive[1])
+            start = max(start, head.end() if head else directive[0])
+        while self.code[start].isspace() or self.code[start] == "\\":
+            start += 1
+        label = re.compile(r"(?:case\b[^:;{}]*|\w+)\s*:(?!:)").match(self.code, start, position)
+        return label.end() if label else start
+
+    def _in_function(self, position: int) -> bool:
+        opened = []
+        for match in re.finditer(r"[{}]", self.code[:position]):
+            if match.group() == "{":
+                opened.append(match.start())
+            elif opened:
+                opened.pop()
+        # a namespace or a class is no function
+        outer = re.compile(r"(?:(?<!\w)(?:namespace|struct|class|union|enum)(?!\w)[^;{}()=]*|(?<!\w)extern\s*)$")
+        return any(not outer.search(self.code[max(0, at - 300) : at]) for at in opened)
+
+    def _static(self, declaration: str, label: str, local: bool, position: int) -> str:
+        spans = _split_commas(declaration, "([{<")
+        names = []
+        for a, b in spans:
+            declarator = re.search(r"(\w+)\s*((?:\[.*\])?)\s*$", declaration[a:b], re.DOTALL)
+            if not declarator or "=" in re.sub(r"[<>=!]=", "", re.sub(r"\[.*?\]|<.*>", "", declaration[a:b])):
+                raise self.error(position, "cannot read this __shared__ declaration (they take no initialiser)")
+            names.append(declarator.group(1))
+        label = re.sub(r"\W", "_", label)
+        if local:
+            text = ", ".join(names)
+            references = " ".join(f"[[maybe_unused]] auto& {name} = shared_{label}_.{name};" for name in names)
+            return (
+                f"struct Shared_{label}_ {{ {declaration}; }}; "
+                f'auto& shared_{label}_ = ::simulator::shared_variable<Shared_{label}_>("{text}"); {references[:-1]}'
+            )
+        prepare = " ".join(f"memset((void*)&{name}, 0xff, sizeof {name});" for name in names)
+        size = " + ".join(f"sizeof {name}" for name in names)
+        return (
+            f"static thread_local {declaration}; "
+            f"static ::simulator::NamespaceShared shared_{label}_([](const ::simulator::Block*) {{ {prepare} }}, {size})"
+        )
+
+    def _dynamic(self, declaration: str, label: str, local: bool, position: int) -> str:
+        align = re.compile(r"(?:__align__|alignas|__attribute__)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))\s*")
+        alignment = "16"
+        for match in align.finditer(declaration):
+            alignment = re.sub(r"^\(\(\s*(?:__)?aligned(?:__)?\s*(.*)\)\)$", r"\1", match.group(1))
+        declaration = align.sub("", declaration)
+        match = re.fullmatch(r"(.*?)(\w+)\s*\[\s*\]\s*(.*)", declaration, re.DOTALL)
+        if not match:
+            raise self.error(position, "cannot read this extern __shared__ declaration: expected type name[]")
+        kind, name, rest = (part.strip() for part in match.groups())
+        pointer = f"(*{name}){rest}" if rest else f"*{name}"
+        value = f"reinterpret_cast<{kind} (*){rest}>(::simulator::dynamic_shared<{alignment}>"
+        if local:
+            return f"[[maybe_unused]] {kind} {pointer} = {value}())"
+        label = re.sub(r"\W", "_", label)
+        return (
+            f"static thread_local {kind} {pointer}; "
+            f"static ::simulator::NamespaceShared shared_{label}_([](const ::simulator::Block* block) {{ {name} = {value}(block)); }}, 0)"
+        )
+
+
+def _condition(word: str, condition: str) -> bool | None:
+    """The value of a preprocessor condition that speaks of nothing but the macros known here, else None."""
+    known = {"CUDA_SIMULATOR": "1", "__CUDA_ARCH__": "0", "__CUDACC__": "0"}
+    if word in ("ifdef", "ifndef"):
+        value = known.get(condition.strip().split()[0] if condition.strip() else "")
+        return None if value is None else (value == "1") == (word == "ifdef")
+    text = condition.replace("\\\n", " ")
+    for macro, value in known.items():
+        text = re.sub(rf"(?<!\w)(?:defined\s*\(\s*{macro}\s*\)|defined\s+{macro}|{macro})(?!\w)", value, text)
+    if not re.fullmatch(r"[\s\d()!&|<>=]+", text):
+        return None
+    text = re.sub(r"!(?!=)", " not ", text).replace("&&", " and ").replace("||", " or ")
+    try:
+        return bool(eval(text.strip(), {"__builtins__": {}}))  # digits, brackets and comparisons only
+    except (SyntaxError, TypeError):
+        return None

@@ -1,0 +1,147 @@
+// host_api.cpp - the state behind the host API: the last error of each host thread, what was set for each kernel, and the
+// properties of the simulated device (those of an H100, where they matter to a kernel).
+#include <stdio.h>
+
+#include <map>
+
+#include "worker.h"
+
+static thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetLastError() {
+    const cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+#define SIMULATOR_ERROR_TEXT(name, code, text) \
+    case name: return text;
+#define SIMULATOR_ERROR_NAME(name, code, text) \
+    case name: return #name;
+const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) { SIMULATOR_ERRORS(SIMULATOR_ERROR_TEXT) }
+    return "unrecognized error code";
+}
+const char* cudaGetErrorName(cudaError_t error) {
+    switch (error) { SIMULATOR_ERRORS(SIMULATOR_ERROR_NAME) }
+    return "unrecognized error code";
+}
+
+// ---- the device
+
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return simulator::finished(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    if (device != 0) return simulator::finished(cudaErrorInvalidDevice);
+    cudaDeviceProp p = {};
+    snprintf(p.name, sizeof p.name, "CUDA simulator");
+    p.major = 9, p.minor = 0;
+    p.totalGlobalMem = size_t(16) << 30;
+    p.totalConstMem = 64 << 10;
+    p.sharedMemPerBlock = simulator::DEFAULT_SHARED_LIMIT;
+    p.sharedMemPerBlockOptin = simulator::OPTIN_SHARED_LIMIT;
+    p.sharedMemPerMultiprocessor = 228 << 10;
+    p.regsPerBlock = p.regsPerMultiprocessor = 64 << 10;
+    p.warpSize = 32;
+    p.maxThreadsPerBlock = 1024;
+    p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024, p.maxThreadsDim[2] = 64;
+    p.maxGridSize[0] = 2147483647, p.maxGridSize[1] = p.maxGridSize[2] = 65535;
+    p.multiProcessorCount = 132;
+    p.maxThreadsPerMultiProcessor = 2048;
+    p.maxBlocksPerMultiProcessor = 32;
+    p.l2CacheSize = 50 << 20;
+    p.clockRate = 1980000;
+    *properties = p;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, device) != cudaSuccess) return cudaErrorInvalidDevice;
+    switch (attribute) {
+        case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+        case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
+        case cudaDevAttrWarpSize: *value = p.warpSize; break;
+        case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
+        case cudaDevAttrClockRate: *value = p.clockRate; break;
+        case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+        case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+        case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+        case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(p.sharedMemPerMultiprocessor); break;
+        case cudaDevAttrCooperativeLaunch: *value = 0; break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(p.sharedMemPerBlockOptin); break;
+        default: return simulator::finished(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+namespace simulator {
+
+cudaError_t finished(cudaError_t error) {
+    if (error != cudaSuccess) last_error = error;
+    return error;
+}
+
+cudaError_t allocate(void** address, size_t bytes) {
+    *address = nullptr;
+    if (bytes && posix_memalign(address, 256, bytes)) return finished(cudaErrorMemoryAllocation);
+    if (bytes) memset(*address, 0xff, bytes);  // NaN, so that reading fresh memory shows
+    return cudaSuccess;
+}
+
+// ---- kernels
+
+static std::map<const void*, KernelState>& kernel_states() {
+    static auto* states = new std::map<const void*, KernelState>;  // never destroyed: launches may come late
+    return *states;
+}
+
+KernelState& kernel_state(const void* address) {
+    auto& states = kernel_states();
+    const bool known = states.count(address) != 0;
+    KernelState& state = states[address];
+    if (address || known) return state;
+    for (const auto& [other, its] : states)
+        if (its.dynamic_limit > state.dynamic_limit) state.dynamic_limit = its.dynamic_limit;
+    return state;
+}
+
+cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+    LaunchLock lock;
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    const size_t most = OPTIN_SHARED_LIMIT - kernel_state(kernel).static_bytes;
+    if (value < 0 || static_cast<size_t>(value) > most) return finished(cudaErrorInvalidValue);
+    kernel_state(kernel).dynamic_limit = static_cast<size_t>(value);
+    return cudaSuccess;
+}
+
+cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel) {
+    LaunchLock lock;
+    const KernelState& state = kernel_state(kernel);
+    *attributes = {};
+    attributes->sharedSizeBytes = state.static_bytes;
+    attributes->maxThreadsPerBlock = 1024;
+    attributes->numRegs = 32;
+    attributes->ptxVersion = attributes->binaryVersion = 90;
+    attributes->maxDynamicSharedSizeBytes = static_cast<int>(state.dynamic_limit);
+    return cudaSuccess;
+}
+
+cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dynamic_bytes) {
+    if (block_size < 1) return finished(cudaErrorInvalidValue);
+    LaunchLock lock;
+    *blocks = 0;
+    const size_t shared = kernel_state(kernel).static_bytes + dynamic_bytes + 1024;  // the system takes 1 KB
+    if (block_size > 1024 || shared > OPTIN_SHARED_LIMIT + 1024) return cudaSuccess;
+    const int by_threads = 2048 / ((block_size + 31) / 32 * 32), by_shared = static_cast<int>((228 << 10) / shared);
+    *blocks = by_threads < by_shared ? by_threads : by_shared;
+    if (*blocks > 32) *blocks = 32;
+    return cudaSuccess;
+}
+
+}  // namespace simulator

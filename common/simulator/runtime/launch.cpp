@@ -1,0 +1,244 @@
+// launch.cpp - one grid: is it allowed, who runs it, and who watches.
+//
+// The launching thread runs blocks itself and so starts at once; helpers from a pool join when they wake up, so that a
+// tiny grid does not wait for them. A watchdog thread looks at every worker's progress a few times per second and
+// interrupts those that make none.
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <new>
+#include <stdexcept>
+
+#include "worker.h"
+
+namespace simulator {
+
+// g++ gives an inline variable with default visibility one address in the whole process, so the lock serialises the
+// launches of all loaded libraries, which share the process's signal handlers.
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+inline std::recursive_mutex process_lock;
+
+constexpr unsigned MAX_WORKERS = 16;
+static Worker* workers[MAX_WORKERS];  // workers[0] belongs to the launching thread
+
+// The pool. After a fork none of its threads exists: the child starts with a new one and never touches the old.
+struct Pool {
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t work = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER, watch = PTHREAD_COND_INITIALIZER;
+    Grid* grid = nullptr;     // null: nothing to join
+    uint64_t launches = 0;    // numbers the grids
+    unsigned helpers = 0;     // threads that exist
+    unsigned places = 0;      // how many helpers may still join this grid
+    unsigned active = 0;      // how many work on it
+    bool watchdog_exists = false, watchdog_sleeps = false;
+};
+static Pool* pool = nullptr;
+
+LaunchLock::LaunchLock() {
+    static const bool once = [] {
+        pthread_atfork([] { process_lock.lock(); }, [] { process_lock.unlock(); },
+                       [] {
+                           new (&process_lock) std::recursive_mutex;
+                           pool = nullptr;
+                       });
+        return true;
+    }();
+    (void)once;
+    process_lock.lock();
+}
+LaunchLock::~LaunchLock() { process_lock.unlock(); }
+
+static double seconds_from_environment(const char* name, double otherwise) {
+    const char* text = getenv(name);
+    const double value = text ? atof(text) : 0;
+    return value > 0 ? value : otherwise;
+}
+
+static unsigned worker_limit() {
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const double value = seconds_from_environment("SIMULATOR_WORKERS", static_cast<double>(cores));
+    return value > MAX_WORKERS ? MAX_WORKERS : value < 1 ? 1 : static_cast<unsigned>(value);
+}
+
+// ---- the work of one OS thread
+
+static void run_blocks(Worker& worker, Grid& grid) {
+    this_worker = &worker;
+    worker.grid_run = &grid;
+    worker.size = grid.block;
+    worker.grid = grid.size;
+    worker.thread_count = grid.block.x * grid.block.y * grid.block.z;
+    worker.warp_count = (worker.thread_count + 31) / 32;
+    worker.dynamic_bytes = grid.dynamic_bytes;
+    worker.dynamic_end = worker.arena + SHARED_ARENA;
+    worker.os_thread = pthread_self();
+    worker.failed = false;
+    worker.trace_size = 0;
+    stack_t previous;
+    use_signal_stack(worker, &previous);
+    worker.busy = true;
+    uint64_t block;
+    while (!grid.stop && (block = grid.next_block++) < grid.block_count) {
+        prepare_threads(worker);
+        run_block(worker, block);
+        if (worker.failed) grid.stop = true;
+    }
+    worker.busy = false;
+    sigaltstack(&previous, nullptr);
+    this_worker = nullptr;
+}
+
+static void* helper_main(void* data) {
+    Worker& worker = *static_cast<Worker*>(data);
+    Pool& mine = *pool;
+    pthread_mutex_lock(&mine.lock);
+    for (uint64_t last = 0;;) {
+        while (!mine.places || mine.launches == last) pthread_cond_wait(&mine.work, &mine.lock);
+        last = mine.launches;
+        Grid& grid = *mine.grid;
+        --mine.places;
+        ++mine.active;
+        pthread_mutex_unlock(&mine.lock);
+        run_blocks(worker, grid);
+        pthread_mutex_lock(&mine.lock);
+        if (--mine.active == 0) pthread_cond_signal(&mine.done);
+    }
+}
+
+static void start_thread(void* (*main)(void*), void* data) {
+    // Signals sent to the process, such as Ctrl-C, are for Python's threads.
+    sigset_t all, previous;
+    sigfillset(&all);
+    for (int ours : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, INTERRUPT}) sigdelset(&all, ours);
+    pthread_sigmask(SIG_SETMASK, &all, &previous);
+    pthread_t thread;
+    const int error = pthread_create(&thread, nullptr, main, data);
+    pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+    if (error) throw std::runtime_error("simulator: cannot start a thread");
+    pthread_detach(thread);
+}
+
+// ---- the watchdog
+
+// Processor time, so that neither a debugger nor a busy machine counts as lack of progress.
+static double time_of(pthread_t thread) {
+    timespec now;
+#ifdef __linux__
+    clockid_t clock;
+    if (pthread_getcpuclockid(thread, &clock) != 0) clock = CLOCK_MONOTONIC;
+    clock_gettime(clock, &now);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+static void* watchdog_main(void*) {
+    Pool& mine = *pool;
+    struct Seen {
+        uint64_t block, progress;
+        double block_time, progress_time;
+    } seen[MAX_WORKERS] = {};
+    pthread_mutex_lock(&mine.lock);
+    for (int idle = 0;;) {
+        timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 50000000;
+        if (until.tv_nsec >= 1000000000) ++until.tv_sec, until.tv_nsec -= 1000000000;
+        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
+        if (mine.watchdog_sleeps)
+            pthread_cond_wait(&mine.watch, &mine.lock);
+        else
+            pthread_cond_timedwait(&mine.watch, &mine.lock, &until);
+        idle = mine.grid || mine.active ? 0 : idle + 1;
+        if (idle) continue;
+        const double limit = seconds_from_environment("SIMULATOR_TIMEOUT", 10);
+        for (unsigned i = 0; i < MAX_WORKERS; ++i) {
+            Worker* worker = workers[i];
+            if (!worker || !worker->busy) continue;
+            const double now = time_of(worker->os_thread);
+            const uint64_t block = __atomic_load_n(&worker->number, __ATOMIC_RELAXED), progress = worker->progress;
+            if (block != seen[i].block) seen[i] = {block, progress, now, now};
+            if (progress != seen[i].progress) seen[i].progress = progress, seen[i].progress_time = now;
+            if (now - seen[i].progress_time > limit || now - seen[i].block_time > 10 * limit)
+                pthread_kill(worker->os_thread, INTERRUPT);
+        }
+    }
+}
+
+// ---- the launch
+
+static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
+    const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
+    if (threads == 0 || block.x > 1024 || block.y > 1024 || block.z > 64 || threads > MAX_THREADS)
+        return cudaErrorInvalidConfiguration;
+    if (!grid.x || !grid.y || !grid.z || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535)
+        return cudaErrorInvalidConfiguration;
+    const size_t limit = state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
+    if (dynamic_bytes > state.dynamic_limit || dynamic_bytes + state.static_bytes > limit) return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
+    LaunchLock lock;
+    if (this_worker) fail("%s:%d: a kernel launches %s; the simulator does not model that", kernel.position.file,
+                          kernel.position.line, kernel.name);
+    KernelState& state = kernel_state(kernel.address);
+    if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) return;
+
+    Grid grid;
+    grid.kernel = &kernel;
+    grid.size = size;
+    grid.block = block;
+    grid.dynamic_bytes = dynamic_bytes;
+    grid.shared_limit = state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
+    grid.block_count = static_cast<uint64_t>(size.x) * size.y * size.z;
+    const uint64_t limit = worker_limit();
+    const unsigned count = static_cast<unsigned>(grid.block_count < limit ? grid.block_count : limit);
+
+    prepare_reports();
+    if (!pool) pool = new Pool;
+    for (unsigned i = 0; i < count; ++i)
+        if (!workers[i]) workers[i] = new_worker();
+    if (!pool->watchdog_exists) start_thread(watchdog_main, nullptr), pool->watchdog_exists = true;
+    for (; pool->helpers + 1 < count; ++pool->helpers) start_thread(helper_main, workers[pool->helpers + 1]);
+    for (Worker* worker : workers)
+        if (worker) worker->failed = false;
+
+    install_handlers();
+    pthread_mutex_lock(&pool->lock);
+    pool->grid = &grid;
+    ++pool->launches;
+    pool->places = count - 1;
+    if (count > 1) pthread_cond_broadcast(&pool->work);
+    if (pool->watchdog_sleeps) pthread_cond_signal(&pool->watch);
+    pthread_mutex_unlock(&pool->lock);
+
+    run_blocks(*workers[0], grid);
+
+    pthread_mutex_lock(&pool->lock);
+    pool->places = 0;  // who has not joined yet need not
+    while (pool->active) pthread_cond_wait(&pool->done, &pool->lock);
+    pool->grid = nullptr;
+    pthread_mutex_unlock(&pool->lock);
+    restore_handlers();
+    fflush(stdout);  // what the kernel printed
+
+    if (grid.static_bytes > state.static_bytes) state.static_bytes = grid.static_bytes;
+    if (grid.out_of_shared) {
+        finished(cudaErrorInvalidValue);
+        return;
+    }
+    for (Worker* worker : workers)
+        if (worker && worker->failed)
+            throw std::runtime_error(worker->error + source_lines(*worker) + "\n  launched at " +
+                                     kernel.position.file + ":" + std::to_string(kernel.position.line));
+}
+
+}  // namespace simulator

@@ -1,0 +1,171 @@
+// report.cpp - what went wrong: failures found by the runtime, signals raised in kernels, source lines.
+//
+// An error in a kernel is written down with block, thread and call stack; then the worker leaves all threads of the
+// block where they are and goes back to scheduling (no C++ exception: other threads of the block wait halfway). launch()
+// throws when all workers are back.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+#include "worker.h"
+
+namespace simulator {
+
+thread_local Worker* this_worker = nullptr;
+
+std::string whereabouts(const Worker& worker, const Thread& thread) {
+    char text[160];
+    snprintf(text, sizeof text, ", block (%u,%u,%u) thread (%u,%u,%u)", worker.index.x, worker.index.y, worker.index.z,
+             thread.index.x, thread.index.y, thread.index.z);
+    return std::string("in kernel ") + worker.grid_run->kernel->name + text;
+}
+
+static bool in_kernel() { return this_worker && this_worker->running; }
+
+[[noreturn]] static void give_up(Worker& worker, const std::string& what) {
+    worker.error = what + "\n  " + whereabouts(worker, *worker.running);
+    worker.failed = true;
+    leave_threads(worker);
+}
+
+void fail(const char* format, ...) {
+    char text[1024];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    if (!in_kernel()) throw std::runtime_error(text);
+    this_worker->trace_size = backtrace(this_worker->trace, 32);
+    give_up(*this_worker, text);
+}
+
+void not_implemented(const char* file, int line) { fail("%s:%d: not implemented", file, line); }
+
+// ---- signals
+
+static const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, INTERRUPT};
+constexpr int SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS;
+static struct sigaction previous_actions[SIGNAL_COUNT];
+
+// The handler runs in code of this library, so a call stack that leaves it is in a function of another library.
+static bool in_this_library(void* address) {
+    Dl_info there, here;
+    return dladdr(address, &there) && dladdr(reinterpret_cast<void*>(&in_this_library), &here) &&
+           there.dli_fbase == here.dli_fbase;
+}
+
+static void describe_address(const Worker& worker, const char* address, char* text, size_t size) {
+    const char* region = reinterpret_cast<const char*>(&worker);
+    if (address >= worker.dynamic_end && address < worker.dynamic_end + STACK_BYTES)
+        snprintf(text, size, "out of bounds: %zu byte(s) past the end of the %zu bytes of dynamic shared memory",
+                 static_cast<size_t>(address - worker.dynamic_end), worker.dynamic_bytes);
+    else if (address >= region && address < region + REGION_BYTES)
+        snprintf(text, size, "stack overflow: recursion without end, or more than %zu KB of local variables",
+                 static_cast<size_t>(STACK_BYTES >> 10));
+    else if (reinterpret_cast<uintptr_t>(address) < 65536)
+        snprintf(text, size, "illegal memory access through a null pointer (address %p)",
+                 static_cast<const void*>(address));
+    else
+        snprintf(text, size, "illegal memory access at address %p", static_cast<const void*>(address));
+}
+
+static void on_signal(int signal, siginfo_t* info, void*) {
+    if (!in_kernel()) {
+        if (signal == INTERRUPT) return;
+        for (int i = 0; i < SIGNAL_COUNT; ++i)  // not ours: let the previous handler see it happen again
+            if (SIGNALS[i] == signal) sigaction(signal, &previous_actions[i], nullptr);
+        return;
+    }
+    Worker& worker = *this_worker;
+    worker.trace_size = backtrace(worker.trace, 32);
+    char text[256];
+    if (signal == INTERRUPT) {
+        // In the middle of another library a lock may be held, such as malloc's: the watchdog will come again.
+        if (worker.trace_size > 2 && !in_this_library(worker.trace[2])) return;
+        snprintf(text, sizeof text, "no progress for a long time: an endless loop? (SIMULATOR_TIMEOUT sets the limit)");
+    } else if (signal == SIGFPE)
+        snprintf(text, sizeof text, "integer division by zero");
+    else if (signal == SIGILL || signal == SIGTRAP)
+        snprintf(text, sizeof text, "undefined operation: an index outside its array, a misaligned vector access, a "
+                                    "division by zero");
+    else
+        describe_address(worker, static_cast<const char*>(info->si_addr), text, sizeof text);
+    give_up(worker, text);
+}
+
+void prepare_reports() {
+    static const bool once = [] {
+        void* addresses[4];
+        return backtrace(addresses, 4) > 0;  // loads the unwinder now and not in a signal handler
+    }();
+    (void)once;
+}
+
+void install_handlers() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;  // the handler is left by switching stacks
+    for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &action, &previous_actions[i]);
+}
+void restore_handlers() {
+    for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &previous_actions[i], nullptr);
+}
+
+// Signals are handled on a stack of their own: the thread's may be the one that overflowed.
+void use_signal_stack(Worker& worker, stack_t* previous) {
+    constexpr size_t SIZE = 128 << 10;
+    if (!worker.signal_stack) worker.signal_stack = new char[SIZE];
+    stack_t stack = {};
+    stack.ss_sp = worker.signal_stack;
+    stack.ss_size = SIZE;
+    sigaltstack(&stack, previous);
+}
+
+// ---- source lines
+
+// addr2line knows them: it comes with the compiler. Without it the message has no lines.
+std::string source_lines(const Worker& worker) {
+    std::string addresses, result;
+    Dl_info library = {}, here;
+    dladdr(reinterpret_cast<void*>(&in_this_library), &here);
+    for (int i = 1; i < worker.trace_size; ++i) {
+        if (!dladdr(worker.trace[i], &library) || library.dli_fbase != here.dli_fbase) continue;
+        char text[32];  // a return address points behind its call; only the interrupted instruction itself is exact
+        const char* at = static_cast<const char*>(worker.trace[i]) - 1;
+        snprintf(text, sizeof text, " 0x%zx", static_cast<size_t>(at - static_cast<const char*>(library.dli_fbase)));
+        addresses += text;
+    }
+    if (addresses.empty()) return result;
+    const std::string command = std::string("addr2line -Cfpie '") + here.dli_fname + "'" + addresses + " 2>/dev/null";
+    FILE* lines = popen(command.c_str(), "r");
+    if (!lines) return result;
+    char line[1024];
+    for (int count = 0; count < 6 && fgets(line, sizeof line, lines);) {
+        std::string text = line;
+        if (text.find("simulator/include/") != std::string::npos || text.find("simulator/runtime/") != std::string::npos)
+            continue;
+        const size_t at = text.rfind(" at "), inlined = text.find("(inlined by) ");
+        if (at == std::string::npos || text.find("??") != std::string::npos) continue;
+        std::string function = text.substr(0, at);
+        if (inlined != std::string::npos) function = function.substr(inlined + 13);
+        result += "\n  at " + text.substr(at + 4, text.find_last_not_of('\n') - at - 3) + " in " + function;
+        ++count;
+    }
+    pclose(lines);
+    return result;
+}
+
+}  // namespace simulator
+
+// The C library's assert() ends here; hidden visibility makes this library's calls, and only those, find it.
+extern "C" [[noreturn]] void __assert_fail(const char* expression, const char* file, unsigned line,
+                                           const char* function) noexcept;
+void __assert_fail(const char* expression, const char* file, unsigned line, const char* function) noexcept {
+    if (simulator::in_kernel()) simulator::fail("%s:%u: assertion `%s' failed in %s", file, line, expression, function);
+    fprintf(stderr, "%s:%u: %s: assertion `%s' failed.\n", file, line, function, expression);
+    abort();
+}

@@ -1,0 +1,254 @@
+// scheduler.cpp - one block: which thread runs next, barriers, warp operations, and where shared variables lie.
+//
+// Threads are never interrupted. One runs until it waits (at a barrier, in a warp operation, in yield()) or returns; then
+// the next thread that can run goes on, of the same warp if there is one, since its data is in the cache. When none can
+// run, the block is finished or it is a deadlock, and a deadlock is reported with everyone's whereabouts.
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "worker.h"
+
+namespace simulator {
+
+// ---- who runs next
+
+static void make_ready(Worker& worker, unsigned warp, uint32_t lanes) {
+    worker.ready[warp] |= lanes;
+    if (worker.ready[warp]) worker.ready_warps |= 1u << warp;
+}
+
+// The lowest set bit above `after`, or else the lowest one.
+static unsigned next_bit(uint32_t bits, unsigned after) {
+    const uint32_t above = bits & ~((2u << after) - 1);
+    return __builtin_ctz(above ? above : bits);
+}
+
+static Thread* take(Worker& worker, unsigned warp, unsigned lane) {
+    worker.ready[warp] &= ~(1u << lane);
+    if (!worker.ready[warp]) worker.ready_warps &= ~(1u << warp);
+    return &worker.threads[warp * 32 + lane];
+}
+
+// The next thread after `from`, lanes of its own warp first; null when none can run.
+static Thread* next_thread(Worker& worker, const Thread& from) {
+    if (worker.ready[from.warp]) return take(worker, from.warp, next_bit(worker.ready[from.warp], from.lane));
+    if (!worker.ready_warps) return nullptr;
+    const unsigned warp = next_bit(worker.ready_warps, from.warp);
+    return take(worker, warp, __builtin_ctz(worker.ready[warp]));
+}
+
+void yield() {
+    Worker& worker = current_worker();
+    Thread& me = *worker.running;
+    // All other threads get their turn before this one does, so not the own warp first but in order of their numbers.
+    Thread* next;
+    const uint32_t above = worker.ready[me.warp] & ~((2u << me.lane) - 1);
+    if (above)
+        next = take(worker, me.warp, __builtin_ctz(above));
+    else if (worker.ready_warps) {
+        const unsigned warp = next_bit(worker.ready_warps, me.warp);
+        next = take(worker, warp, __builtin_ctz(worker.ready[warp]));
+    } else
+        return;
+    make_ready(worker, me.warp, 1u << me.lane);
+    switch_thread(worker, next);
+}
+
+static void wait_for_others(Worker& worker, Thread& me) { switch_thread(worker, next_thread(worker, me)); }
+
+void thread_returned(Worker& worker) {
+    Thread& me = *worker.running;
+    me.state = State::returned;
+    worker.alive[me.warp] &= ~(1u << me.lane);
+    --worker.live;
+    make_ready(worker, me.warp, worker.arrived[me.warp]);  // those that waited for this lane look again
+    wait_for_others(worker, me);
+}
+
+// ---- barriers
+
+unsigned barrier(bool predicate, const char* operation, Position position) {
+    Worker& worker = current_worker();
+    Thread& me = *worker.running;
+    me.operation = operation;
+    me.position = position;
+    const Position first = worker.barrier_position;
+    if (worker.at_barrier == 0)
+        worker.barrier_position = position;
+    else if (position.line != first.line || (position.file != first.file && strcmp(position.file, first.file) != 0))
+        fail("barrier divergence: this thread reached %s at %s:%d while %u thread(s) of its block wait at %s:%d",
+             operation, position.file, position.line, worker.at_barrier, first.file, first.line);
+    const unsigned parity = worker.interval & 1;
+    worker.votes += predicate;
+    if (++worker.at_barrier < worker.thread_count) {
+        me.state = State::at_barrier;
+        wait_for_others(worker, me);
+        me.state = State::running;
+    } else {
+        worker.result[parity] = worker.votes;
+        worker.votes = worker.at_barrier = 0;
+        ++worker.interval;
+        worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        for (unsigned warp = 0; warp < worker.warp_count; ++warp) make_ready(worker, warp, worker.alive[warp]);
+        take(worker, me.warp, me.lane);
+    }
+    return worker.result[parity];
+}
+
+// ---- warp operations
+
+// True when all lanes that `mask` names and that still run wait in an operation with this mask.
+static bool all_arrived(const Worker& worker, unsigned warp, uint32_t mask) {
+    const uint32_t needed = mask & worker.alive[warp];
+    if ((worker.arrived[warp] & needed) != needed) return false;
+    const Thread* lanes = &worker.threads[warp * 32];
+    for (unsigned lane = 0; lane < 32; ++lane)
+        if (needed >> lane & 1 && lanes[lane].mask != mask) return false;
+    return true;
+}
+
+void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position) {
+    Worker& worker = current_worker();
+    Thread& me = *worker.running;
+    const unsigned warp = me.warp;
+    const uint32_t my_bit = 1u << me.lane;
+    me.operation = operation;
+    me.position = position;
+    me.mask = mask;
+    me.combine = combine;
+    me.arguments = arguments;
+    if (!(mask & my_bit))
+        fail("%s at %s:%d: its mask 0x%08x does not name the calling lane %u", operation, position.file, position.line,
+             mask, me.lane);
+    worker.arrived[warp] |= my_bit;
+    while (!all_arrived(worker, warp, mask)) {
+        me.state = State::in_warp_operation;
+        wait_for_others(worker, me);
+        me.state = State::running;
+        if (!(worker.arrived[warp] & my_bit)) return;  // the last lane has computed all results
+    }
+    const uint32_t lanes = mask & worker.alive[warp];
+    void* all_arguments[32];
+    Thread* first = &worker.threads[warp * 32];
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        if (!(lanes >> lane & 1)) continue;
+        const Thread& other = first[lane];
+        if (other.combine != combine || (other.operation != operation && strcmp(other.operation, operation) != 0))
+            fail("warp divergence: this thread reached %s at %s:%d while lane %u of its warp waits in %s at %s:%d",
+                 operation, position.file, position.line, lane, other.operation, other.position.file,
+                 other.position.line);
+        all_arguments[lane] = other.arguments;
+    }
+    worker.arrived[warp] &= ~lanes;
+    make_ready(worker, warp, lanes & ~my_bit);
+    worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (combine) combine(all_arguments, lanes);
+}
+
+// ---- shared memory
+
+int new_shared_slot() {
+    static int count = 0;
+    if (count == static_cast<int>(MAX_SHARED_VARIABLES))
+        throw std::runtime_error("simulator: too many __shared__ declarations in one library");
+    return count++;
+}
+
+static NamespaceShared* namespace_shared = nullptr;
+NamespaceShared::NamespaceShared(void (*prepare_)(const Block*), size_t bytes_)
+    : prepare(prepare_), bytes(bytes_), next(namespace_shared) {
+    namespace_shared = this;
+}
+
+static void use_static_shared(Worker& worker, size_t bytes, const char* names) {
+    worker.static_used = bytes;
+    if (bytes > STATIC_SHARED_LIMIT)
+        fail("%s: static shared memory reaches %zu bytes, the limit is %zu (use dynamic shared memory)", names, bytes,
+             STATIC_SHARED_LIMIT);
+    Grid& grid = *worker.grid_run;
+    if (bytes > grid.static_bytes) grid.static_bytes = bytes;
+    if (bytes + grid.dynamic_bytes <= grid.shared_limit) return;
+    // A GPU would have refused the launch; here the size of static shared memory is known only now.
+    grid.out_of_shared = true;
+    worker.failed = true;
+    leave_threads(worker);
+}
+
+// Variables follow each other in the order in which the block comes to their declarations.
+char* place_shared_variable(SharedSlot& slot, size_t bytes, size_t alignment, const char* names) {
+    Worker& worker = current_worker();
+    const size_t at = (worker.static_used + alignment - 1) & ~(alignment - 1);
+    use_static_shared(worker, at + bytes, names);
+    slot.address = worker.arena + at;
+    slot.block = worker.number;
+    memset(slot.address, 0xff, bytes);
+    return slot.address;
+}
+
+// ---- one block
+
+static void report_deadlock(Worker& worker) {
+    char text[512];
+    snprintf(text, sizeof text, "deadlock: in block (%u,%u,%u) of %s no thread can go on", worker.index.x,
+             worker.index.y, worker.index.z, worker.grid_run->kernel->name);
+    worker.error = text;
+    std::vector<bool> told(worker.thread_count);
+    for (unsigned i = 0; i < worker.thread_count; ++i) {
+        if (told[i]) continue;
+        const Thread& first = worker.threads[i];
+        unsigned count = 0;
+        for (unsigned k = i; k < worker.thread_count; ++k) {
+            const Thread& other = worker.threads[k];
+            const bool same = other.state == first.state &&
+                              (first.state == State::returned ||
+                               (other.operation == first.operation && other.position.line == first.position.line &&
+                                (first.state == State::at_barrier || other.mask == first.mask)));
+            if (same && !told[k]) told[k] = true, ++count;
+        }
+        int length = snprintf(text, sizeof text, "\n  %u thread(s), first (%u,%u,%u), ", count, first.index.x,
+                              first.index.y, first.index.z);
+        if (first.state == State::returned)
+            snprintf(text + length, sizeof text - length, "returned from the kernel");
+        else if (first.state == State::at_barrier)
+            snprintf(text + length, sizeof text - length, "wait in %s at %s:%d", first.operation,
+                     first.position.file, first.position.line);
+        else
+            snprintf(text + length, sizeof text - length, "wait in %s at %s:%d for the lanes 0x%08x",
+                     first.operation, first.position.file, first.position.line, first.mask);
+        worker.error += text;
+    }
+    worker.failed = true;
+    worker.prepared = 0;
+}
+
+static std::atomic<uint64_t> blocks_run{0};
+
+void run_block(Worker& worker, uint64_t i) {
+    const Grid& grid = *worker.grid_run;
+    worker.Block::index = {static_cast<unsigned>(i % grid.size.x), static_cast<unsigned>(i / grid.size.x % grid.size.y),
+                           static_cast<unsigned>(i / grid.size.x / grid.size.y)};
+    worker.number = ++blocks_run;
+    worker.interval = 0;
+    worker.live = worker.thread_count;
+    worker.at_barrier = worker.votes = 0;
+    worker.static_used = 0;
+    for (unsigned k = 0; k < worker.thread_count; ++k) worker.threads[k].state = State::running;
+    worker.ready_warps = 0;
+    for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
+        const unsigned lanes = worker.thread_count - warp * 32;
+        worker.alive[warp] = lanes >= 32 ? ~0u : (1u << lanes) - 1;
+        worker.ready[warp] = worker.arrived[warp] = 0;
+        make_ready(worker, warp, worker.alive[warp]);
+    }
+    memset(worker.dynamic_end - grid.dynamic_bytes, 0xff, grid.dynamic_bytes);
+    for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next) variable->prepare(&worker);
+
+    enter_threads(worker, take(worker, 0, 0));
+    if (!worker.failed && worker.live) report_deadlock(worker);
+    worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+}  // namespace simulator

@@ -1,0 +1,112 @@
+// worker.h - what the parts of the runtime share: the worker, one OS thread that runs blocks one after the other.
+//
+//   fiber.cpp       stacks and the switch from one to another
+//   scheduler.cpp   one block: barriers, warp operations, shared memory
+//   launch.cpp      one grid: checks, the pool of OS threads, the watchdog
+//   report.cpp      what went wrong: failures, signals, source lines
+//   host_api.cpp    the state behind cudaGetLastError() and cudaFuncSetAttribute()
+#pragma once
+#include <signal.h>
+
+#include <atomic>
+#include <string>
+
+#include "../include/simulator/host_api.h"
+
+namespace simulator {
+
+constexpr size_t STATIC_SHARED_LIMIT = 48 << 10;    // the compiler's limit for __shared__ T x[N]
+constexpr size_t DEFAULT_SHARED_LIMIT = 48 << 10;   // static + dynamic, without cudaFuncSetAttribute
+constexpr size_t OPTIN_SHARED_LIMIT = 227 << 10;    // static + dynamic, with it
+constexpr size_t SHARED_ARENA = 276 << 10;          // static from the start, dynamic up to the end
+
+// One launch, seen by all workers.
+struct Grid {
+    const Kernel* kernel;
+    dim3 size, block;
+    size_t dynamic_bytes, shared_limit;
+    uint64_t block_count;
+    std::atomic<uint64_t> next_block{0};
+    std::atomic<bool> stop{false};           // after an error the remaining blocks do not run
+    std::atomic<bool> out_of_shared{false};  // static + dynamic shared memory exceed the limit
+    std::atomic<size_t> static_bytes{0};     // the most that a block used
+};
+
+struct Worker : Block {
+    // the block
+    Grid* grid_run;
+    unsigned thread_count, warp_count, live;
+    uint32_t ready[32];        // the lanes of each warp that can run
+    uint32_t alive[32];        // ... that have not returned
+    uint32_t arrived[32];      // ... that wait in a warp operation
+    uint32_t ready_warps;      // the warps with a lane that can run
+    unsigned at_barrier;       // threads that wait at the barrier
+    unsigned votes, result[2]; // of the barrier; results of even and odd intervals
+    Position barrier_position;
+    size_t static_used;
+    // the fibers
+    Thread* running;           // null outside kernels
+    void* scheduler_stack;     // where scheduling goes on when no thread can run
+    unsigned prepared;         // how many fibers wait at the start of thread_main()
+    unsigned guarded;          // how many warps have a guard page below their stacks
+    char* arena;               // shared memory
+    dim3 indexed;              // the block size for which threads[].index is right
+    // errors
+    bool failed;
+    std::string error;         // without source lines
+    void* trace[32];           // the call stack where a signal came
+    int trace_size;
+    void* signal_stack;
+    // for the watchdog
+    pthread_t os_thread;
+    std::atomic<bool> busy;
+    std::atomic<uint64_t> progress;  // barriers, warp operations and blocks
+};
+static_assert(sizeof(Worker) < STACK_BYTES);
+
+inline Worker& current_worker() { return *static_cast<Worker*>(current_block()); }
+
+// fiber.cpp
+Worker* new_worker();                            // throws std::runtime_error without memory
+void prepare_threads(Worker& worker);            // every thread of the block gets a fiber
+void enter_threads(Worker& worker, Thread* first);  // runs fibers until no thread can run
+[[noreturn]] void leave_threads(Worker& worker);    // for good: none of them will go on
+
+extern "C" __attribute__((visibility("hidden"))) void simulator_switch(void** save, void* to);
+
+inline void switch_thread(Worker& worker, Thread* next) {  // null: back to enter_threads()
+    Thread* me = worker.running;
+    worker.running = next;
+    simulator_switch(&me->stack_pointer, next ? next->stack_pointer : worker.scheduler_stack);
+}
+
+// scheduler.cpp
+void run_block(Worker& worker, uint64_t number);
+void thread_returned(Worker& worker);
+
+// launch.cpp
+struct LaunchLock {  // launches run one at a time, and never while the process forks
+    LaunchLock();
+    ~LaunchLock();
+};
+
+// report.cpp
+extern thread_local Worker* this_worker;         // of this OS thread, during a launch
+void prepare_reports();                          // once, outside signal handlers
+void install_handlers();                         // around every launch
+void restore_handlers();
+void use_signal_stack(Worker& worker, stack_t* previous);
+std::string whereabouts(const Worker& worker, const Thread& thread);
+std::string source_lines(const Worker& worker);  // "\n  in f at file:line" for the call stack of the error
+constexpr int INTERRUPT = SIGURG;                // sent by the watchdog; ignored wherever it is not expected
+
+// host_api.cpp
+struct KernelState {
+    size_t dynamic_limit = DEFAULT_SHARED_LIMIT;  // set by cudaFuncSetAttribute
+    size_t static_bytes = 0;                      // as far as seen
+};
+// Under a LaunchLock. Null stands for the kernels whose address is not known (template arguments deduced from converted
+// arguments): what was set for any kernel holds for them.
+KernelState& kernel_state(const void* address);
+
+}  // namespace simulator

@@ -1,0 +1,1 @@
+"""Task 2: softmax and GEMM kernels, assembled into tiled attention. The handout is README.md."""

@@ -1,0 +1,302 @@
+// attention_kernel.cu - attention out of three kernels: softmax, matrix product, mask. All float32.
+//
+//   1. Softmax         block_reduce            tree reduction in shared memory
+//                      softmax_kernel          one block per row, three passes over the row
+//   2. GEMM            load_tile               a tile from global to shared memory
+//                      load_tile_transposed    the same, turned over on the way
+//                      multiply_tiles          the inner product of two tiles
+//                      store_tile              the result from registers to global memory
+//                      gemm_nn_kernel          C = A @ B
+//                      gemm_nt_kernel          C = A @ B^T
+//   3. Mask            scale_and_causal_mask_kernel
+//   4. Launchers       softmax, gemm_nn, gemm_nt, scale_and_causal_mask
+//   5. Attention       custom_attention        the four launchers, one after the other
+//
+// Matrices are row-major: element (row, col) of a [rows, cols] matrix is matrix[row * cols + col]. That
+// product can pass 2^31, so it is computed in 64 bits. Shapes stand beside the buffers; attention_kernel.h
+// holds the contract.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/cuda/check.h"
+#include "common/cuda/not_implemented.h"
+#include "task2/attention_kernel.h"
+
+// ------------------------------------------------------------------------------------------------ 1. Softmax
+//
+//     y[i] = exp(x[i] - max(x)) / sum_j exp(x[j] - max(x))
+//
+// Subtracting the maximum changes nothing mathematically (numerator and denominator shrink by the same
+// factor), but no exponent is above 0 any more: exp() cannot overflow, and the sum is at least 1.
+//
+// A row may have 65,536 entries, 256 KiB: more shared memory than a block can have (48 KiB unless it asks for
+// more, 227 KiB at most on an H100). So the row stays in global memory, where three passes read it (the
+// second and third mostly from the caches), and shared memory holds one partial result per thread.
+
+constexpr int ROW_THREADS = 256;  // threads of a block that works on one row; a power of two, for the tree
+
+struct Max {
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+struct Sum {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+
+// Combines the ROW_THREADS entries of `partial` (shared memory) into partial[0].
+//
+//   before: each thread has just written partial[threadIdx.x]; there has been no barrier yet
+//   after:  every thread may read partial[0]; it takes a barrier before anyone writes to `partial` again
+//
+// With 8 threads:   step 1   p0+p4   p1+p5   p2+p6   p3+p7       four threads active
+//                   step 2   p0+p2   p1+p3                       two
+//                   step 3   p0+p1                               one: partial[0] is complete
+template <typename Combine>
+__device__ __forceinline__ void block_reduce(float* partial, Combine combine) {
+    // TODO (about 7 lines): the tree. In each step the first `active` threads combine their entry with
+    //     the one `active` places further on (use combine(a, b)); `active` starts at half the block and
+    //     halves every time. A step reads what other threads wrote in the step before, and the first step
+    //     what all threads wrote before the call: think where the barriers go. Every thread of the block has
+    //     to reach every barrier.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// One block per row: grid (rows), block (ROW_THREADS).
+//
+//   x, y [rows, cols]   y may be x, since in pass 3 a thread reads only the entries that it writes itself.
+//                       Hence no __restrict__ on these pointers.
+//
+// Thread t takes the entries t, t + 256, t + 512, ... of the row: in every step the 32 threads of a warp read
+// 32 neighbouring floats (a coalesced access). No length needs special care.
+__global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, float* y, int cols) {
+    __shared__ float partial[ROW_THREADS];
+    const float* row_x = x + static_cast<size_t>(blockIdx.x) * cols;
+    float* row_y = y + static_cast<size_t>(blockIdx.x) * cols;
+
+    // Pass 1: the largest entry of the row.
+    float row_max = -INFINITY;
+    // TODO (about 5 lines): afterwards row_max is the largest entry of the whole row, in every thread.
+    //     First each thread finds the maximum of its own entries; then block_reduce with Max() combines these
+    //     maxima. Pass 2 writes to `partial` again: make sure that all threads have read partial[0] by then.
+    NOT_IMPLEMENTED();
+    // END TODO
+
+    // A row that is masked throughout has the maximum -inf, and -inf - (-inf) is NaN. With 0 in its place
+    // every exp() is exp(-inf) = 0, the sum is 0, and pass 3 writes zeros: such a query attends to nothing.
+    const float shift = row_max == -INFINITY ? 0.0f : row_max;
+
+    // Pass 2: the sum of the exponentials.
+    float row_sum = 0.0f;
+    // TODO (about 4 lines): afterwards row_sum is the sum of exp(x - shift) over the whole row, in every
+    //     thread. The steps are those of pass 1; expf is the exponential of a float.
+    NOT_IMPLEMENTED();
+    // END TODO
+
+    // Pass 3: the result. The exponentials are computed again: to keep them, the row would have to be written
+    // and read once more.
+    // TODO (about 4 lines): write y. A sum that is exactly 0 (the masked row above) must give zeros, not
+    //     0 / 0.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// --------------------------------------------------------------------------------------------------- 2. GEMM
+//
+// A block computes one TILE x TILE piece of C. It walks along K in steps of TILE; in each step it brings a
+// tile of A and a tile of B into shared memory and adds their product to sums kept in registers.
+//
+//                          N                  Read straight from global memory, each entry of A would be
+//                    +---+---+---+            fetched N times and each entry of B M times. Through shared
+//                  K |   | B |   |            memory it is N / 32 and M / 32 times: once fetched, an entry
+//                    |   | v |   |            serves 32 columns or rows of C.
+//           K        +---+---+---+
+//        +-------+   +---+---+---+            The last tile of a row or column may stick out of its matrix.
+//      M |  A >  |   |   | C |   |            What sticks out is loaded as 0, adds nothing to the product and
+//        +-------+   +---+---+---+            is not stored. So no size has to be a multiple of 32.
+//
+// block (32, 8): threadIdx.y is the number of the warp, threadIdx.x the lane. A thread computes OUTPUTS = 4
+// entries of one column of the tile, 8 rows apart:
+//
+//     sums[i] is tile entry (row threadIdx.y + i * TILE_ROWS, column threadIdx.x)
+
+constexpr int TILE = 32;
+constexpr int TILE_ROWS = 8;               // rows that the block's 256 threads cover at a time
+constexpr int OUTPUTS = TILE / TILE_ROWS;  // entries of C per thread
+constexpr int MAX_GRID_Z = 65535;
+static_assert(MAX_GEMM_N == int64_t(65535) * TILE && MAX_GEMM_SIZE == 2147483648 - TILE);
+
+// tile[r][c] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
+// A warp reads 32 neighbours of one row (a coalesced access) and writes them to 32 banks (no conflict).
+template <int WIDTH>
+__device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const float* matrix, int rows, int cols,
+                                          int first_row, int first_col) {
+    const int col = first_col + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; ++i) {
+        const int r = threadIdx.y + i * TILE_ROWS;
+        const bool inside = first_row + r < rows && col < cols;
+        tile[r][threadIdx.x] = inside ? matrix[static_cast<size_t>(first_row + r) * cols + col] : 0.0f;
+    }
+}
+
+// tile[c][r] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
+//
+// A warp still reads 32 neighbours of one row, so that the reads stay coalesced; but now it writes them to
+// one column of the tile. Shared memory has 32 banks, entry number n of an array lies in bank n % 32, and
+// lanes that write to the same bank take turns. In a tile of width 32 a column lies in one single bank: 32
+// turns. With one unused entry at the end of each row, width 33, entry (c, r) is number 33 * c + r, bank
+// (c + r) % 32: every lane has a bank of its own.
+template <int WIDTH>
+__device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH], const float* matrix,
+                                                     int rows, int cols, int first_row, int first_col) {
+    static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");
+    // TODO (about 7 lines): as load_tile above, except for where in the tile an entry goes. The reads
+    //     from `matrix` have to stay as they are there: neighbouring threads, neighbouring addresses.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// sums += a_tile @ b_tile, this thread's four entries.          a_tile [row, k], b_tile [k, col]
+//
+// For one k the lanes of a warp read 32 neighbours of b_tile (32 banks) and all the same entry of a_tile (one
+// read, handed to all lanes): no conflicts. Each value of b_tile serves four multiplications.
+template <int WIDTH>
+__device__ __forceinline__ void multiply_tiles(const float (&a_tile)[TILE][TILE],
+                                               const float (&b_tile)[TILE][WIDTH], float (&sums)[OUTPUTS]) {
+    // TODO (about 6 lines): for every k, multiply this thread's entry of b_tile with its four entries of
+    //     a_tile and add to sums. Which rows and which column are this thread's stands at the head of this
+    //     section. Read the entry of b_tile once per k, not four times. `#pragma unroll` before the loop over
+    //     the four keeps sums in registers; `#pragma unroll 8` before the one over k saves loop overhead.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// c[first_row + r][first_col + c] = this thread's entries, where they are inside the matrix.         c [M, N]
+__device__ __forceinline__ void store_tile(float* c, int M, int N, int first_row, int first_col,
+                                           const float (&sums)[OUTPUTS]) {
+    const int col = first_col + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; ++i) {
+        const int row = first_row + threadIdx.y + i * TILE_ROWS;
+        if (row < M && col < N) c[static_cast<size_t>(row) * N + col] = sums[i];
+    }
+}
+
+// C = A @ B for every matrix of the batch.          a [batch, M, K], b [batch, K, N], c [batch, M, N]
+//
+// grid (tiles of rows, tiles of columns, matrices). Rows are on x because x allows 2^31 - 1 blocks where y
+// and z allow 65,535; a batch that is larger than z goes through the loop several times.
+__global__ void __launch_bounds__(TILE * TILE_ROWS)
+    gemm_nn_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
+                   int64_t batch, int M, int N, int K) {
+    __shared__ float a_tile[TILE][TILE];
+    __shared__ float b_tile[TILE][TILE];
+    const int first_row = blockIdx.x * TILE;
+    const int first_col = blockIdx.y * TILE;
+    for (int64_t matrix = blockIdx.z; matrix < batch; matrix += gridDim.z) {
+        const float* a_matrix = a + matrix * M * K;
+        const float* b_matrix = b + matrix * K * N;
+        float* c_matrix = c + matrix * M * N;
+        float sums[OUTPUTS] = {};
+        // TODO (about 7 lines): walk along K in steps of TILE: load_tile for a_tile and for b_tile, then
+        //     multiply_tiles. The tiles are written by all threads and read by all threads: nobody may read
+        //     before all have written, and nobody may overwrite (in the next step) before all have read.
+        NOT_IMPLEMENTED();
+        // END TODO
+        store_tile(c_matrix, M, N, first_row, first_col, sums);
+    }
+}
+
+// C = A @ B^T for every matrix of the batch.          a [batch, M, K], b [batch, N, K], c [batch, M, N]
+//
+// Here a column of C belongs to a row of B. load_tile_transposed turns the tile of B over, and from there on
+// everything is as in gemm_nn_kernel.
+__global__ void __launch_bounds__(TILE * TILE_ROWS)
+    gemm_nt_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
+                   int64_t batch, int M, int N, int K) {
+    __shared__ float a_tile[TILE][TILE];
+    __shared__ float b_tile[TILE][TILE + 1];  // + 1: see load_tile_transposed
+    const int first_row = blockIdx.x * TILE;
+    const int first_col = blockIdx.y * TILE;
+    for (int64_t matrix = blockIdx.z; matrix < batch; matrix += gridDim.z) {
+        const float* a_matrix = a + matrix * M * K;
+        const float* b_matrix = b + matrix * N * K;
+        float* c_matrix = c + matrix * M * N;
+        float sums[OUTPUTS] = {};
+        // TODO (about 7 lines): as in gemm_nn_kernel, but b_tile comes from the [N, K] matrix b_matrix
+        //     and is turned over. Think which of its sizes are its rows and columns, and where in it this
+        //     block's tile begins.
+        NOT_IMPLEMENTED();
+        // END TODO
+        store_tile(c_matrix, M, N, first_row, first_col, sums);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------- 3. Mask
+
+// One block per row of scores, in place: multiply by `scale`; if causal, set entries k > q to -inf (the
+// softmax makes them 0).
+//
+//   scores [batch_heads, S_q, S_k]          grid (batch_heads * S_q), block (ROW_THREADS)
+__global__ void __launch_bounds__(ROW_THREADS)
+    scale_and_causal_mask_kernel(float* scores, int S_q, int S_k, float scale, bool causal) {
+    const int q = blockIdx.x % S_q;
+    float* row = scores + static_cast<size_t>(blockIdx.x) * S_k;
+    for (int k = threadIdx.x; k < S_k; k += ROW_THREADS) {
+        row[k] = causal && k > q ? -INFINITY : row[k] * scale;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- 4. Launchers
+
+void softmax(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream) {
+    softmax_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, y, cols);
+    CUDA_CHECK_LAUNCH();
+}
+
+static dim3 gemm_grid(int64_t batch, int M, int N) {
+    const unsigned matrices = static_cast<unsigned>(std::min<int64_t>(batch, MAX_GRID_Z));
+    return dim3(ceil_div(M, TILE), ceil_div(N, TILE), matrices);
+}
+
+void gemm_nn(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K,
+             cudaStream_t stream) {
+    gemm_nn_kernel<<<gemm_grid(batch, M, N), dim3(TILE, TILE_ROWS), 0, stream>>>(a, b, c, batch, M, N, K);
+    CUDA_CHECK_LAUNCH();
+}
+
+void gemm_nt(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K,
+             cudaStream_t stream) {
+    gemm_nt_kernel<<<gemm_grid(batch, M, N), dim3(TILE, TILE_ROWS), 0, stream>>>(a, b, c, batch, M, N, K);
+    CUDA_CHECK_LAUNCH();
+}
+
+void scale_and_causal_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float scale, bool causal,
+                           cudaStream_t stream) {
+    const unsigned rows = static_cast<unsigned>(batch_heads * S_q);
+    scale_and_causal_mask_kernel<<<rows, ROW_THREADS, 0, stream>>>(scores, S_q, S_k, scale, causal);
+    CUDA_CHECK_LAUNCH();
+}
+
+// ---------------------------------------------------------------------------------------------- 5. Attention
+
+// out = softmax(mask(query @ key^T * scale)) @ value, for each head.
+//
+//   query, out [batch_heads, S_q, head_dim]
+//   key, value [batch_heads, S_k, head_dim]
+//   scores     [batch_heads, S_q, S_k]        workspace: first the scores, in the end the weights
+//
+// Kernels on one stream run one after the other, so each finds the scores as the one before it left them.
+void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
+                      int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,
+                      cudaStream_t stream) {
+    // TODO (about 4 lines): call the four launchers of section 4 in the right order, with `scores` as the
+    //     place where each leaves its result for the next (the softmax works in place). For each of the two
+    //     products think which of S_q, S_k and head_dim are its M, N and K.
+    NOT_IMPLEMENTED();
+    // END TODO
+}

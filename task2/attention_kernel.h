@@ -1,0 +1,38 @@
+// attention_kernel.h - the launchers of task 2: what attention_kernel.cu provides and binding.cpp calls.
+//
+// Every pointer is to float32 in the memory of the device; the last dimension of a shape is the contiguous
+// one. Every function puts its kernels on `stream` and returns without waiting for them. Nothing is checked
+// here: binding.cpp refuses sizes beyond the limits before it calls.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+constexpr int MAX_SOFTMAX_COLS = 65536;
+constexpr int64_t MAX_ROW_BLOCKS = 2147483647;  // 2^31 - 1: gridDim.x, one block per row
+constexpr int64_t MAX_GEMM_SIZE = 2147483616;   // M, N, K: 2^31 - 32; rounded up to a tile still an int
+constexpr int64_t MAX_GEMM_N = 65535 * 32;      // gridDim.y tiles of 32 columns
+
+// y[r, :] = softmax(x[r, :])          x, y [rows, cols]; y may be x
+// A row that is -inf throughout (everything masked) gives zeros.
+void softmax(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream);
+
+// c[i] = a[i] @ b[i]                  a [batch, M, K], b [batch, K, N], c [batch, M, N]
+void gemm_nn(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K,
+             cudaStream_t stream);
+
+// c[i] = a[i] @ b[i]^T                a [batch, M, K], b [batch, N, K], c [batch, M, N]
+void gemm_nt(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K,
+             cudaStream_t stream);
+
+// scores *= scale; causal: scores[:, q, k] = -inf where k > q          scores [batch_heads, S_q, S_k]
+void scale_and_causal_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float scale, bool causal,
+                           cudaStream_t stream);
+
+// out = softmax(mask(query @ key^T * scale)) @ value, for each of the batch * heads heads
+//     query, out [batch_heads, S_q, head_dim]
+//     key, value [batch_heads, S_k, head_dim]
+//     scores     [batch_heads, S_q, S_k]       workspace; holds the attention weights afterwards
+void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
+                      int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,
+                      cudaStream_t stream);

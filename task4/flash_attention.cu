@@ -1,0 +1,304 @@
+// flash_attention.cu - FlashAttention-2, forward, float32: one kernel, and the scores are never stored.
+//
+// Contents
+//   Tiles                    sizes that follow from B_r, B_c and D; where each tile lies in shared memory
+//   RowState                 a warp's rows in registers: running maximum, running sum, output
+//   add_dot                  sum + a . b for four floats
+//   load_tile                global memory -> shared memory, padded with zeros            (gap 1)
+//   compute_scores           S = Q K^T for one tile                                       (gap 2)
+//   mask_scores              -infinity for keys that a row may not see                    (gap 3)
+//   online_softmax           S -> P; old output and sum are rescaled to the new maximum   (gap 4)
+//   accumulate_output        O += P V                                                     (gap 5)
+//   store_output             O / l -> global memory                                       (gap 6)
+//   flash_attention_kernel   the loop over the K/V tiles                                  (gap 7)
+//   launch_flash_attention   shared memory, grid and launch for one B_r, B_c, D           (gap 8)
+//   custom_flash_attention   the host function: picks B_r, B_c and D for a head_dim
+//
+// The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 1). One block computes B_r rows of
+// the output of one head. It keeps its Q tile and walks over K and V in tiles of B_c keys. Per row it carries
+//
+//   m   the largest score so far
+//   l   the sum of exp(score - m) so far
+//   O   the sum of exp(score - m) * V[key] so far: the output times l
+//
+// A tile that raises m to m_new makes every older term too large by exp(m_new - m): l and O are multiplied by
+// exp(m - m_new), a factor of at most 1, and then the tile's own terms are added. After the last tile, O / l.
+//
+// Who does what. 4 warps; warp w owns the rows w * ROWS .. w * ROWS + ROWS - 1 of the tile from beginning to
+// end, so the warps only have to agree on when K and V may be overwritten: two barriers per tile. Within a
+// warp, the lanes split the keys of S and P, but the columns of O:
+//
+//        S, P: lane owns keys lane, lane + 32, ...          O: lane owns columns lane, lane + 32, ...
+//              key 0   1   2  ...  31                              column 0   1   2  ...  31 | 32  33 ...
+//        row 0   [ L0  L1  L2 ... L31 ]                      row 0      [ L0  L1  L2 ... L31 | L0  L1 ... ]
+//        row 1   [ L0  L1  L2 ... L31 ]                      row 1      [ L0  L1  L2 ... L31 | L0  L1 ... ]
+//
+// The change of owner between the two goes through shared memory (the P tile); a warp reads only the rows of
+// P that it wrote itself, so a __syncwarp() is enough there.
+//
+// Names: the shape of every array is written beside it. Positions in the whole sequence are int64_t (a tensor
+// may have more than 2^31 elements), positions within a tile are int.
+
+#include "task4/flash_attention.h"
+
+#include <stdexcept>
+
+#include "common/cuda/check.h"
+#include "common/cuda/not_implemented.h"
+#include "common/cuda/warp.cuh"
+
+constexpr int WARPS = 4;
+constexpr int THREADS = 32 * WARPS;
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// B_r rows of Q, B_c keys, D = head_dim rounded up to a multiple of 32.
+//
+// Shared memory has 32 banks of 4 bytes; lanes that want different words of one bank wait for each other. How
+// each tile is read decides its row length:
+//
+//   Q  one row by all lanes at once: a broadcast                                  -> D floats
+//   K  32 different rows, the same column, 4 floats (16 bytes) per lane, served 8 lanes at a time.
+//      With D floats per row the 8 lanes would meet in the same 4 banks; with D + 4
+//      each row starts 4 banks further                                            -> D + 4 floats
+//   V  one row, neighbouring columns in neighbouring lanes                        -> D floats
+//   P  written like V is read, read like Q                                        -> B_c floats
+template <int B_r, int B_c, int D>
+struct Tiles {
+    static_assert(B_r % WARPS == 0 && B_c % 32 == 0 && D % 32 == 0);
+    static constexpr int ROWS = B_r / WARPS;  // rows per warp
+    static constexpr int KEYS = B_c / 32;     // keys per lane
+    static constexpr int COLS = D / 32;       // output columns per lane
+    static constexpr int K_STRIDE = D + 4;
+
+    static constexpr int Q_AT = 0;                           // Q [B_r][D]
+    static constexpr int K_AT = Q_AT + B_r * D;              // K [B_c][K_STRIDE]
+    static constexpr int V_AT = K_AT + B_c * K_STRIDE;       // V [B_c][D]
+    static constexpr int P_AT = V_AT + B_c * D;              // P [B_r][B_c]
+    static constexpr int FLOATS = P_AT + B_r * B_c;
+    static constexpr int BYTES = FLOATS * sizeof(float);
+    static_assert(BYTES <= 64 * 1024, "one block must fit into the 64 KB of a Turing multiprocessor (sm_75)");
+};
+
+// A warp's rows, held in registers: every loop over these arrays must be unrolled, an index has to be a
+// constant. m is the same in all 32 lanes. l is not: each lane sums the keys it owns, and the 32 parts are
+// added once, at the end.
+template <int ROWS, int COLS>
+struct RowState {
+    float m[ROWS];
+    float l[ROWS];
+    float o[ROWS][COLS];
+};
+
+// sum + a . b: the four fused multiply-adds that a pair of 16-byte loads pays for.
+__device__ __forceinline__ float add_dot(float sum, float4 a, float4 b) {
+    sum += a.x * b.x;
+    sum += a.y * b.y;
+    sum += a.z * b.z;
+    sum += a.w * b.w;
+    return sum;
+}
+
+// tile[row][col] = source[row][col] * factor for row < rows_left and col < head_dim; zero elsewhere, so that
+// nothing below has to know that head_dim is smaller than D or that the last tile is short. (Zero, not
+// "whatever was there": 0 * NaN is NaN.)
+//
+//   tile     [TILE_ROWS][STRIDE], shared        source   [rows_left][head_dim], global
+template <int TILE_ROWS, int D, int STRIDE>
+__device__ __forceinline__ void load_tile(float* tile, const float* source, int64_t rows_left, int head_dim,
+                                          float factor) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    // TODO (about 7 lines): each warp takes every WARPS-th row, each lane every 32nd column, so that
+    //     neighbouring lanes read neighbouring floats. Write all TILE_ROWS x D elements of the tile.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// s[r][c] = dot product of Q row (first_row + r) and K row (lane + 32 * c).
+//
+// Four columns at a time: one float4 of each K row of the lane is used for ROWS rows, one float4 of Q for
+// KEYS keys. That is what the registers are for: ROWS + KEYS loads feed 4 * ROWS * KEYS multiplications.
+//
+//   s   [ROWS][KEYS], registers      q_tile [B_r][D], k_tile [B_c][K_STRIDE], shared
+template <typename T, int D>
+__device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], const float* q_tile,
+                                               const float* k_tile, int first_row) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < T::ROWS; ++r) {
+#pragma unroll
+        for (int c = 0; c < T::KEYS; ++c) s[r][c] = 0.0f;
+    }
+    // TODO (about 13 lines): for d = 0, 4, 8, ... < D: load the float4 at column d of each of the lane's
+    //     KEYS rows of K (reinterpret_cast<const float4*>); then, row by row, the float4 of Q, and add their
+    //     product to s[r][c]. #pragma unroll before every loop over r or c; #pragma unroll 1 before the one over
+    //     d, whose body is long enough: copies of it would only take registers.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// Key `key` of the tile exists when key < keys_left, and row `row` of the tile may see it when key <= row +
+// diagonal. Without a causal mask, diagonal is so large that every key passes.
+template <typename T>
+__device__ __forceinline__ void mask_scores(float (&s)[T::ROWS][T::KEYS], int first_row, int keys_left,
+                                            int diagonal) {
+    const int lane = threadIdx.x % 32;
+    // TODO (about 8 lines): s[r][c] = -INFINITY unless row first_row + r may see key lane + 32 * c and
+    //     that key exists.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// The online softmax for one tile: takes s into m, l and P, and rescales what older tiles left in l and o.
+//
+// The scores arrive multiplied by log2(e) (custom_flash_attention puts it into the scale), so e^x is
+// exp2f(s): the GPU has an instruction for powers of two, and __expf(x) is that instruction after a
+// multiplication by log2(e), which is saved here.
+//
+// A row that has seen no key yet has m = -infinity, and -infinity - (-infinity) is NaN: such a row subtracts
+// 0 instead, and all its exp2f(-infinity) become 0.
+//
+//   s [ROWS][KEYS], state.m, state.l [ROWS], state.o [ROWS][COLS], registers      p_tile [B_r][B_c], shared
+template <typename T, int B_c>
+__device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS][T::KEYS],
+                                               RowState<T::ROWS, T::COLS>& state, float* p_tile,
+                                               int first_row) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < T::ROWS; ++r) {
+        float tile_max = s[r][0];
+#pragma unroll
+        for (int c = 1; c < T::KEYS; ++c) tile_max = fmaxf(tile_max, s[r][c]);
+        tile_max = warp_max(tile_max);
+        // TODO (about 13 lines): the new maximum of the row; the factor that turns sums relative to the
+        //     old maximum into sums relative to the new one; rescale l and all o of the row with it; then for
+        //     each of the lane's keys p = exp2f(s - maximum): add it to l and store it at row first_row + r,
+        //     column lane + 32 * c of p_tile. Watch the row that has seen no key yet.
+        NOT_IMPLEMENTED();
+        // END TODO
+    }
+}
+
+// o[r][c] += sum over the tile's keys j of P[first_row + r][j] * V[j][lane + 32 * c].
+//
+// Four keys at a time: P comes as float4 (a broadcast, all lanes want the same), V as 4 * COLS floats that
+// are used for all ROWS rows.
+//
+//   p_tile [B_r][B_c], v_tile [B_c][D], shared
+template <typename T, int B_c, int D>
+__device__ __forceinline__ void accumulate_output(RowState<T::ROWS, T::COLS>& state, const float* p_tile,
+                                                  const float* v_tile, int first_row) {
+    const int lane = threadIdx.x % 32;
+    // TODO (about 15 lines): for j = 0, 4, 8, ... < B_c: for each c, collect rows j .. j + 3 of V at column
+    //     lane + 32 * c in a float4 (make_float4); then, row by row, load the float4 of P at column j and add
+    //     their product to o[r][c]. Unroll as in compute_scores.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// out[row][col] = o / l, the only division of the algorithm. A row that saw no key at all (l = 0) gives
+// zeros.
+//
+//   out [rows_left][head_dim], global
+template <typename T>
+__device__ __forceinline__ void store_output(float* out, const RowState<T::ROWS, T::COLS>& state,
+                                             int first_row, int64_t rows_left, int head_dim) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < T::ROWS; ++r) {
+        const int row = first_row + r;
+        // TODO (about 7 lines): add up the lanes' parts of l (every lane must take part, also for rows
+        //     that do not exist), then write the columns of o that exist, if the row exists.
+        NOT_IMPLEMENTED();
+        // END TODO
+    }
+}
+
+// One block: rows q_start .. q_start + B_r - 1 of one head. Grid: batch_heads * q_tiles blocks along x, which
+// may have 2^31 - 1 of them (y and z only 65,535). The blocks of a head are neighbours, so that they find its
+// K and V in the L2 cache, and its last rows come first: under a causal mask they have the longest way to go
+// and should not start last.
+//
+//   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
+template <int B_r, int B_c, int D>
+__global__ void __launch_bounds__(THREADS)
+    flash_attention_kernel(const float* __restrict__ query, const float* __restrict__ key,
+                           const float* __restrict__ value, float* __restrict__ out, int64_t S_q, int64_t S_k,
+                           int head_dim, float scale_log2, bool causal) {
+    using T = Tiles<B_r, B_c, D>;
+    extern __shared__ __align__(16) float shared[];
+    float* q_tile = shared + T::Q_AT;  // [B_r][D]
+    float* k_tile = shared + T::K_AT;  // [B_c][K_STRIDE]
+    float* v_tile = shared + T::V_AT;  // [B_c][D]
+    float* p_tile = shared + T::P_AT;  // [B_r][B_c]
+
+    const int64_t q_tiles = ceil_div(S_q, int64_t{B_r});
+    const int64_t head = blockIdx.x / q_tiles;
+    const int64_t q_start = (q_tiles - 1 - blockIdx.x % q_tiles) * B_r;
+    const int first_row = threadIdx.x / 32 * T::ROWS;  // this warp's first row of the tile
+    query += (head * S_q + q_start) * head_dim;
+    out += (head * S_q + q_start) * head_dim;
+    key += head * S_k * head_dim;
+    value += head * S_k * head_dim;
+
+    // The scale goes into Q, once, and not into every score.
+    load_tile<B_r, D, D>(q_tile, query, S_q - q_start, head_dim, scale_log2);
+
+    RowState<T::ROWS, T::COLS> state;
+#pragma unroll
+    for (int r = 0; r < T::ROWS; ++r) {
+        state.m[r] = -INFINITY;
+        state.l[r] = 0.0f;
+#pragma unroll
+        for (int c = 0; c < T::COLS; ++c) state.o[r][c] = 0.0f;
+    }
+
+    // Under a causal mask the last row of this block sees keys up to q_start + B_r - 1: later tiles are not
+    // even loaded.
+    const int64_t keys_end = causal && q_start + B_r < S_k ? q_start + B_r : S_k;
+    for (int64_t k_start = 0; k_start < keys_end; k_start += B_c) {
+        const int keys_left = static_cast<int>(S_k - k_start < B_c ? S_k - k_start : B_c);
+        const int64_t offset = q_start - k_start;  // row i of the Q tile is token i + offset of the K tile
+        const int diagonal = causal && offset < B_c ? static_cast<int>(offset) : B_c;
+        // TODO (about 10 lines): K and V tile into shared memory, then scores, mask, online softmax, and
+        //     the product with V. Three synchronisations: nobody may read the tiles before all warps have
+        //     filled them; nobody may overwrite them before all warps have read them; and P is written by one
+        //     lane and read by others of the same warp.
+        NOT_IMPLEMENTED();
+        // END TODO
+    }
+
+    store_output<T>(out, state, first_row, S_q - q_start, head_dim);
+}
+
+template <int B_r, int B_c, int D>
+void launch_flash_attention(const float* query, const float* key, const float* value, float* out,
+                            int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, float scale_log2,
+                            bool causal, cudaStream_t stream) {
+    const int64_t blocks = batch_heads * ceil_div(S_q, int64_t{B_r});
+    if (blocks > 0x7fffffff) {
+        throw std::invalid_argument("query needs " + std::to_string(blocks) +
+                                    " blocks; a grid has at most 2^31 - 1: split the batch");
+    }
+    // TODO (about 6 lines): allow the kernel Tiles<B_r, B_c, D>::BYTES of dynamic shared memory (more
+    //     than 48 KB needs cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize), launch it,
+    //     and check both calls with CUDA_CHECK and CUDA_CHECK_LAUNCH.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// Which tiles for which head_dim. Shared memory sets the limit: the four tiles of one block have to fit into
+// the 64 KB of sm_75, and the wider the rows, the fewer of them do.
+void custom_flash_attention(const float* query, const float* key, const float* value, float* out,
+                            int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, float scale,
+                            bool causal, cudaStream_t stream) {
+    auto launch = launch_flash_attention<64, 32, 32>;  // 24.5 KB
+    if (head_dim > 96) {
+        launch = launch_flash_attention<32, 32, 128>;  // 52.5 KB
+    } else if (head_dim > 64) {
+        launch = launch_flash_attention<64, 32, 96>;  // 56.5 KB
+    } else if (head_dim > 32) {
+        launch = launch_flash_attention<64, 32, 64>;  // 40.5 KB
+    }
+    // softmax in base e of x is softmax in base 2 of log2(e) * x
+    launch(query, key, value, out, batch_heads, S_q, S_k, head_dim, scale * LOG2_E, causal, stream);
+}

@@ -1,0 +1,19 @@
+// flash_attention.h - what flash_attention.cu provides to binding.cpp.
+//
+// All tensors are float32, contiguous, in device memory:
+//
+//   query, out   [batch * heads, S_q, head_dim]
+//   key, value   [batch * heads, S_k, head_dim]
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+constexpr int MAX_HEAD_DIM = 128;
+
+// out = softmax(scale * query @ key^T) @ value, for every head by itself; head_dim is 1 .. MAX_HEAD_DIM,
+// every size at least 1. With `causal`, query i sees the keys 0 .. i (S_q == S_k). No other device memory is
+// read or written: there is no workspace. Throws std::runtime_error when CUDA refuses the launch.
+void custom_flash_attention(const float* query, const float* key, const float* value, float* out,
+                            int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, float scale,
+                            bool causal, cudaStream_t stream);

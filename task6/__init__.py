@@ -1,0 +1,1 @@
+"""Task 6: the KV cache and the decode kernel."""

@@ -1,0 +1,209 @@
+// decode_attention.cu - the two kernels of a KV cache: write the new tokens into it, attend to all of it.
+// float32.
+//
+// Contents
+//   update_cache_kernel     keys and values of the new tokens -> their slots                      (gap 1)
+//   update_cache            its grid and launch
+//   WarpState               one warp's online softmax: running maximum, running sum, output
+//   score_keys              the scores of KEYS keys against the one query                         (gap 2)
+//   accumulate_values       online softmax step: the scores and their values into the state       (gap 3)
+//   merge_warps             the states of the block's warps -> one output row                     (gap 4)
+//   decode_kernel           a warp's loop over its keys                                           (gap 5)
+//   launch_decode           grid and launch                                                       (gap 6)
+//   decode_attention        the host function: picks D for a head_dim
+//
+// Decoding is task 4 with S_q = 1. There is no tile of Q any more: each key and value is read once and used
+// for one dot product and one sum, so nothing is gained by keeping it in shared memory, and what counts is
+// reading K and V at the full speed of the memory.
+//
+// Who does what. One block per sequence and query head. Its 8 warps split the keys, KEYS = 8 at a time:
+//
+//        keys    0..7   8..15   16..23   ...   56..63 | 64..71   72..79  ...
+//        warp      0      1        2     ...      7   |    0        1    ...
+//
+// Each warp runs its own online softmax over its own keys and hears of the others only once, at the end.
+// Within a warp, lane i owns the columns i, i + 32, ... of the query, of every key and value, and of the
+// output, so that neighbouring lanes read neighbouring floats; the dot product is a warp_sum. Taking 8 keys
+// at once does not save arithmetic, but it keeps 8 times as many reads on their way, and pays for one
+// rescaling instead of eight.
+//
+// Merging. A warp ends with m (its largest score), l = sum of exp(score - m) and o = sum of exp(score - m) *
+// V. To add up states that are relative to different maxima, scale each by exp(m_w - m), m being the largest
+// of all m_w:
+//
+//        out = (sum over w of exp(m_w - m) * o_w) / (sum over w of exp(m_w - m) * l_w)
+
+#include "task6/decode_attention.h"
+
+#include <stdexcept>
+
+#include "common/cuda/check.h"
+#include "common/cuda/not_implemented.h"
+#include "common/cuda/warp.cuh"
+
+constexpr int WARPS = 8;
+constexpr int THREADS = 32 * WARPS;
+constexpr int KEYS = 8;  // that a warp takes at once
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// A grid may have 2^31 - 1 blocks along x (and only 65,535 along y and z: everything here uses x).
+static unsigned checked_grid(int64_t blocks, const char* name) {
+    if (blocks > 0x7fffffff) {
+        throw std::invalid_argument(std::string(name) + " needs " + std::to_string(blocks) +
+                                    " blocks; a grid has at most 2^31 - 1: split the batch");
+    }
+    return static_cast<unsigned>(blocks);
+}
+
+// One warp per new row; a row is head_dim floats of one token in one K/V head.
+//
+//   key, value       [batch, kv_heads, new_tokens, head_dim]  = [rows, head_dim]
+//   k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]
+__global__ void __launch_bounds__(THREADS)
+    update_cache_kernel(float* __restrict__ k_cache, float* __restrict__ v_cache,
+                        const float* __restrict__ key, const float* __restrict__ value,
+                        const int* __restrict__ positions, int64_t rows, int64_t kv_heads,
+                        int64_t max_seq_len, int64_t new_tokens, int head_dim) {
+    const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
+    if (row >= rows) return;
+    // TODO (about 9 lines): from `row`, find the token, the K/V head and the sequence; return if the
+    //     sequence's position is outside 0 .. max_seq_len - new_tokens. Else copy the row's head_dim floats
+    //     of key and value to the token's slot: lane i takes the columns i, i + 32, ...
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+void update_cache(float* k_cache, float* v_cache, const float* key, const float* value, const int* positions,
+                  int64_t batch, int64_t kv_heads, int64_t max_seq_len, int64_t new_tokens, int head_dim,
+                  cudaStream_t stream) {
+    const int64_t rows = batch * kv_heads * new_tokens;
+    const unsigned blocks = checked_grid(ceil_div(rows, int64_t{WARPS}), "update_cache");
+    update_cache_kernel<<<blocks, THREADS, 0, stream>>>(k_cache, v_cache, key, value, positions, rows,
+                                                        kv_heads, max_seq_len, new_tokens, head_dim);
+    CUDA_CHECK_LAUNCH();
+}
+
+// One warp's softmax over the keys that it has seen. m and l are the same in all lanes; o holds the lane's
+// columns.
+template <int COLS>
+struct WarpState {
+    float m;
+    float l;
+    float o[COLS];
+};
+
+// s[i] = query . K[first_key + i], in all lanes, for i < KEYS; -infinity for keys from `length` on, which
+// must not be read either: those slots hold whatever was in memory.
+//
+//   q [COLS], registers: the lane's columns, zero from head_dim on
+//   k_rows [max_seq_len, head_dim], global
+template <int COLS>
+__device__ __forceinline__ void score_keys(float (&s)[KEYS], const float (&q)[COLS], const float* k_rows,
+                                           int64_t first_key, int64_t length, int head_dim) {
+    const int lane = threadIdx.x % 32;
+    // TODO (about 15 lines): add up the products of the lane's columns for all KEYS keys first, then call
+    //     warp_sum for each: that way all the reads are under way before the first sum needs one. #pragma
+    //     unroll before every loop over keys or columns. A warp_sum needs all lanes.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// Takes KEYS scores and their values into the state. The scores are multiplied by log2(e) already
+// (decode_attention puts it into the scale): e^x is exp2f(s). first_key < length, so at least one score is
+// not masked.
+//
+//   v_rows [max_seq_len, head_dim], global
+template <int COLS>
+__device__ __forceinline__ void accumulate_values(WarpState<COLS>& state, const float (&s)[KEYS],
+                                                  const float* v_rows, int64_t first_key, int64_t length,
+                                                  int head_dim) {
+    const int lane = threadIdx.x % 32;
+    float m_new = state.m;
+#pragma unroll
+    for (int i = 0; i < KEYS; ++i) m_new = fmaxf(m_new, s[i]);
+    // TODO (about 17 lines): rescale l and o to the new maximum; then per key p = exp2f(s - maximum), add
+    //     p to l and p * V to o. Do not read values of keys from `length` on: 0 * NaN is NaN. If every score
+    //     so far is -infinity, subtract 0 instead of the maximum.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// The WARPS states of the block -> out. A warp that got no key has m = -infinity, l = 0 and o = 0.
+//
+//   m, l [WARPS], o [WARPS][D], shared memory, complete when this is called      out [head_dim], global
+template <int D>
+__device__ __forceinline__ void merge_warps(float* out, const float* m, const float* l, const float* o,
+                                            int head_dim) {
+    const int col = threadIdx.x;  // THREADS >= D: one column per thread is enough
+    if (col >= head_dim) return;
+    // TODO (about 10 lines): the largest m; then the sums over the warps of exp2f(m[w] - largest) times
+    //     l[w] and times column col of o; their quotient goes to out[col]. Zero if no warp has seen a key.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+// One block per (sequence, query head).
+//
+//   query, out [batch, heads, head_dim]      lengths [batch]
+//   k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]
+template <int D>
+__global__ void __launch_bounds__(THREADS)
+    decode_kernel(const float* __restrict__ query, const float* __restrict__ k_cache,
+                  const float* __restrict__ v_cache, const int* __restrict__ lengths, float* __restrict__ out,
+                  int64_t heads, int64_t kv_heads, int64_t max_seq_len, int head_dim, float scale_log2) {
+    constexpr int COLS = D / 32;  // columns per lane
+    static_assert(D % 32 == 0 && D <= THREADS);
+    __shared__ float m_shared[WARPS];      // [WARPS]
+    __shared__ float l_shared[WARPS];      // [WARPS]
+    __shared__ float o_shared[WARPS * D];  // [WARPS][D]
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t sequence = blockIdx.x / heads, head = blockIdx.x % heads;
+    const int64_t kv_head = head / (heads / kv_heads);  // grouped-query attention: neighbours share K and V
+    int64_t length = lengths[sequence];
+    if (length > max_seq_len) length = max_seq_len;  // never read outside the cache
+    query += int64_t{blockIdx.x} * head_dim;
+    out += int64_t{blockIdx.x} * head_dim;
+    const float* k_rows = k_cache + (sequence * kv_heads + kv_head) * max_seq_len * head_dim;
+    const float* v_rows = v_cache + (sequence * kv_heads + kv_head) * max_seq_len * head_dim;
+
+    // The scale goes into q, once, and not into every score.
+    float q[COLS];
+    WarpState<COLS> state;
+    state.m = -INFINITY;
+    state.l = 0.0f;
+#pragma unroll
+    for (int c = 0; c < COLS; ++c) {
+        const int col = lane + 32 * c;
+        q[c] = col < head_dim ? query[col] * scale_log2 : 0.0f;
+        state.o[c] = 0.0f;
+    }
+
+    // TODO (about 13 lines): loop over this warp's groups of KEYS keys, see the picture at the top: score
+    //     them, take their values in. Then every lane writes its columns of o to o_shared, one lane m and l,
+    //     and when all warps have done so, merge_warps<D>.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+template <int D>
+void launch_decode(const float* query, const float* k_cache, const float* v_cache, const int* lengths,
+                   float* out, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len,
+                   int head_dim, float scale_log2, cudaStream_t stream) {
+    // TODO (about 4 lines): launch decode_kernel<D>, one block per sequence and query head, and check the
+    //     launch.
+    NOT_IMPLEMENTED();
+    // END TODO
+}
+
+void decode_attention(const float* query, const float* k_cache, const float* v_cache, const int* lengths,
+                      float* out, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len,
+                      int head_dim, float scale, cudaStream_t stream) {
+    auto launch = launch_decode<32>;
+    if (head_dim > 32) launch = launch_decode<64>;
+    if (head_dim > 64) launch = launch_decode<96>;
+    if (head_dim > 96) launch = launch_decode<128>;
+    // softmax in base e of x is softmax in base 2 of log2(e) * x
+    launch(query, k_cache, v_cache, lengths, out, batch, heads, kv_heads, max_seq_len, head_dim,
+           scale * LOG2_E, stream);
+}

@@ -1,0 +1,65 @@
+"""Which unfilled gaps an operator runs into."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.gaps import find_gaps, gaps_of_operator
+
+KERNELS = """\
+#include "common/cuda/not_implemented.h"
+// NOT_IMPLEMENTED(); in a comment is no gap, nor is "NOT_IMPLEMENTED()" in a string
+namespace {
+template <int TILE>
+__global__ void gemm_kernel(const float* a, int n) {
+    if (n > 0) { NOT_IMPLEMENTED(); }
+}
+__device__ float helper(float x) { return x; }
+__global__ void __launch_bounds__(256) softmax_kernel(const float* x) {
+    const char* text = "NOT_IMPLEMENTED()";
+    helper(*x);
+}
+}  // namespace
+struct Tile { int rows; };
+void launch_gemm(const float* a) { gemm_kernel<32><<<1, 32>>>(a, 1); }
+void launch_softmax(const float* x) { softmax_kernel<<<1, 32>>>(x); }
+void custom_attention(const float* q) {
+    launch_softmax(q);
+    launch_gemm(q);
+    NOT_IMPLEMENTED();
+}
+"""
+BINDING = """\
+Tensor softmax(Tensor x) { launch_softmax(data(x)); return x; }
+Tensor gemm(Tensor x) { launch_gemm(data(x)); return x; }
+Tensor attention_op(Tensor x) { custom_attention(data(x)); return x; }
+TASK_KERNELS(m) {
+    m.impl("softmax", TORCH_BOX(&softmax));
+    m.impl("gemm", TORCH_BOX(&gemm));
+    m.impl("attention", TORCH_BOX(&attention_op));
+}
+"""
+
+
+@pytest.fixture
+def sources(tmp_path):
+    kernels, binding = tmp_path / "kernels.cu", tmp_path / "binding.cpp"
+    kernels.write_text(KERNELS)
+    binding.write_text(BINDING)
+    return [kernels, binding]
+
+
+def test_finds_every_marker_with_its_line_and_function(sources):
+    assert [(gap.line, gap.function) for gap in find_gaps(sources)] == [(6, "gemm_kernel"), (20, "custom_attention")]
+
+
+@pytest.mark.parametrize(
+    ("operator", "lines"), [("softmax", []), ("gemm", [6]), ("attention", [6, 20]), ("unknown", [6, 20])]
+)
+def test_an_operator_depends_on_what_it_reaches(sources, operator, lines):
+    assert [gap.line for gap in gaps_of_operator(operator, sources)] == lines
+
+
+def test_a_filled_gap_is_no_gap(sources):
+    sources[0].write_text(KERNELS.replace("{ NOT_IMPLEMENTED(); }", "{ a += 1; }"))
+    assert gaps_of_operator("gemm", sources) == []
