@@ -4,12 +4,33 @@ The inputs are made so that nothing passes by luck: weights peaked (a few keys g
 from 0 and different from key to key.
 """
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from common import attention_reference as reference
 from common.attention_mistakes import attention_mistakes
 from common.checking import Case
+
+
+def first_keys_masked(count: int) -> Callable[[dict[str, Tensor]], None]:
+    """The first `count` keys get the score -inf from every query: a whole tile may hold nothing to attend to."""
+
+    def change(inputs: dict[str, Tensor]) -> None:
+        inputs["query"].abs_()
+        inputs["key"][:, :, :count] = -math.inf
+
+    return change
+
+
+def falling_scores(inputs: dict[str, Tensor]) -> None:
+    """The scaled scores fall from about 300 to about -300 along the keys: the first tile holds the row's maximum."""
+    query, key = inputs["query"], inputs["key"]
+    seq_k, head_dim = key.shape[-2:]
+    query.copy_(1 + 0.01 * query)
+    key.copy_(torch.linspace(300, -300, seq_k)[:, None] * head_dim**-0.5 + 0.1 * key)
 
 
 def attention_case(
@@ -24,6 +45,7 @@ def attention_case(
     causal: bool,
     sharpness: float = 1.5,
     scale: float | None = None,
+    change: Callable[[dict[str, Tensor]], None] | None = None,
     **options,
 ) -> Case:
     """A case for operator(query, key, value, causal, scale) -> out.
@@ -35,13 +57,17 @@ def attention_case(
         causal: whether query i sees only the keys j <= i.
         sharpness: the scaled scores have a standard deviation of about sharpness^2.
         scale: None for the default, 1 / sqrt(head_dim).
+        change: what else to do to {"query", "key", "value"}, in place.
     """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
             return torch.randn(batch, heads, seq, head_dim, generator=generator)
 
-        return {"query": sharpness * normal(seq_q), "key": sharpness * normal(seq_k), "value": 2 + normal(seq_k)}
+        made = {"query": sharpness * normal(seq_q), "key": sharpness * normal(seq_k), "value": 2 + normal(seq_k)}
+        if change:
+            change(made)
+        return made
 
     return Case(
         name,

@@ -42,8 +42,9 @@ NVCC_FLAGS = [
         for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
     ),
 ]
-# A compiler that links libstdc++ statically must not mix its copy's symbols with torch's libstdc++
-LINKER_FLAGS = ["-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
+# A launcher that is missing shall be the linker's error, not the loader's; and a compiler that links libstdc++ statically
+# must not mix its copy's symbols with torch's libstdc++
+LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
 # What an unfilled gap leaves unused is no mistake of the student's
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 
@@ -296,7 +297,7 @@ def _run_build(plan: _Plan) -> None:
         cpp_extension.load(name=plan.name, build_directory=str(plan.folder), is_python_module=False, **arguments)
     except (RuntimeError, OSError) as error:
         _remembered_kernels(plan)
-        log = plan.log_file.read_text() + "\n" + compile_report.demangled(str(error))
+        log = plan.log_file.read_text() + "\n" + compile_report.demangled(f"{error}\n{error.__cause__ or ''}")
         plan.log_file.write_text(log)
         raise BuildError(compile_report.explain_failure(log, plan.kernels, plan.log_file)) from None
 

@@ -61,6 +61,7 @@ class Case:
         mistakes: mistakes(**inputs) -> known wrong answers; see common.known_mistakes.
         stages: stages(**inputs) -> the right S, P, O, to show beside a wrong output.
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
+        hint: what to look at when the output is wrong and no known mistake explains it.
         in_place: names of inputs that the operator writes to.
         draws: how many different inputs it runs with.
         gpu_only: too large for the simulator; skipped there, so it cannot carry points.
@@ -78,6 +79,7 @@ class Case:
     mistakes: Callable[..., list[Mistake]] | None = None
     stages: Callable[..., dict[str, Tensor]] | None = None
     is_softmax: bool = False
+    hint: str = ""
     in_place: tuple[str, ...] = ()
     draws: int = 2
     gpu_only: bool = False
@@ -288,7 +290,7 @@ def _explain(
     stages = (lambda: case.stages(**doubles)) if case.stages else None
     found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, stages, case.is_softmax)
     verdict.mistakes = found.names
-    verdict.diagnosis = verdict.diagnosis + found.sentences
+    verdict.diagnosis = verdict.diagnosis + found.sentences + ([] if found.names or not case.hint else [case.hint])
 
 
 def _raised(case: Case, shapes: str, error: Exception) -> Verdict:

@@ -24,7 +24,7 @@ _DIAGNOSTIC = re.compile(
 _NOT_PART_OF_ONE = re.compile(
     r"^(ninja: |FAILED: |\[\d+/\d+\]|/\S*(nvcc|g\+\+|c\+\+|clang\+\+) |ptxas info|Remark: |\s*$)"
 )
-_UNDEFINED = re.compile(r"undefined (?:reference|symbol)[^`'\"\w]*[`'\"]?(?P<symbol>[^`'\"\n]+)")
+_UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?)\s*[`'\"]?(?P<symbol>[^`'\"\n]+)")
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,10 @@ def _one_factor(row: int, factor: float) -> str:
             f"{sentence}, smaller than the row's: some threads had not yet added their part, or never do. Does every "
             f"thread walk through the whole row in steps of blockDim.x? {BARRIER}"
         )
-    return f"{sentence}, larger than the row's: parts are counted twice, or it is not the sum of exp(x - max)."
+    return (
+        f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with another maximum than the "
+        f"outputs, or it is not the sum of exp(x - max). {BARRIER}"
+    )
 
 
 def _whole_warps(mask: Tensor, used: Tensor) -> bool:

@@ -23,6 +23,10 @@ PARTS = {
 MATRIX = ("row", "col")
 BATCH = ("batch", "row", "col")
 HEADS = ("batch", "head", "row", "col")
+GEMM_HINT = (
+    "If cases with a small K pass and those with a larger K fail, look at the loop over tiles: it needs one "
+    "__syncthreads() between loading the tiles and using them, and one between using them and loading the next."
+)
 
 
 def cases() -> list[Case]:
@@ -100,6 +104,7 @@ def gemm_cases() -> list[Case]:
                 axes=BATCH,
                 points=points,
                 mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=True),
+                hint=GEMM_HINT,
                 **options,
             ),
             Case(
@@ -112,6 +117,7 @@ def gemm_cases() -> list[Case]:
                 axes=BATCH,
                 points=points,
                 mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=False),
+                hint=GEMM_HINT,
                 **options,
             ),
         ]

@@ -5,7 +5,7 @@ python -m task4.test [--full] [--causal] [--solution] [--backend cuda|simulator]
 
 from functools import partial
 
-from common.attention_cases import attention_case
+from common.attention_cases import attention_case, falling_scores, first_keys_masked
 from common.checking import Case
 from common.cli import test_main
 
@@ -28,8 +28,10 @@ def cases() -> list[Case]:
         full("257 queries, 1 key", 1, 2, 257, 1, 32, points=0.2),
         full("head_dim 80", 1, 2, 65, 95, 80, points=0.2),
         full("head_dim 128", 1, 2, 33, 129, 128, points=0.2),
-        full("scores beyond 88", 1, 2, 100, 100, 64, sharpness=7.0, points=0.2),
-        full("scale 0.5", 1, 2, 40, 70, 16, scale=0.5, points=0.2),
+        full("scores beyond 88", 1, 2, 100, 100, 64, sharpness=7.0, points=0.1),
+        full("scores that fall", 1, 2, 40, 150, 32, change=falling_scores, points=0.1),
+        full("the first 70 keys masked", 1, 2, 40, 150, 32, change=first_keys_masked(70), points=0.1),
+        full("scale 0.5", 1, 2, 40, 70, 16, scale=0.5, points=0.1),
         full("1023 queries, 1024 keys", 2, 4, 1023, 1024, 128, gpu_only=True),
         full("70,000 heads", 70_000, 1, 2, 3, 4, gpu_only=True, draws=1),
         causal("64 tokens", 2, 3, 64, 64, 64, points=0.3, required=True),

@@ -120,7 +120,9 @@ def _decode_mistakes(query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: T
 def decode_cases() -> list[Case]:
     """Lengths around the sizes of groups of keys; slots past a sequence's length hold NaN and must not be read."""
 
-    def case(name, lengths, heads, kv_heads, max_seq_len, head_dim, sharpness=1.5, scale=None, **options) -> Case:
+    def case(
+        name, lengths, heads, kv_heads, max_seq_len, head_dim, sharpness=1.5, scale=None, masked=0, **options
+    ) -> Case:
         batch = len(lengths)
 
         def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -133,6 +135,9 @@ def decode_cases() -> list[Case]:
                 k_cache[sequence, :, max(length, 0) :] = torch.nan
                 v_cache[sequence, :, max(length, 0) :] = torch.nan
             query = sharpness * normal(batch, heads, 1)
+            if masked:  # the score -inf from every query
+                query.abs_()
+                k_cache[:, :, :masked] = -torch.inf
             return {"query": query, "k_cache": k_cache, "v_cache": v_cache, "lengths": _as_int(lengths)}
 
         return Case(
@@ -155,7 +160,8 @@ def decode_cases() -> list[Case]:
         case("grouped-query: 6 heads on 2", [50, 9], 6, 2, 64, 32, points=0.3),
         case("multi-query: 4 heads on 1", [65], 4, 1, 80, 96, points=0.2),
         case("head_dim 128", [129], 2, 2, 130, 128, points=0.2),
-        case("scores beyond 88", [77, 100], 2, 2, 100, 64, sharpness=7.0, points=0.2),
+        case("scores beyond 88", [77, 100], 2, 2, 100, 64, sharpness=7.0, points=0.1),
+        case("the first 20 keys masked", [77, 100], 2, 2, 100, 64, masked=20, points=0.1),
         case("an empty sequence, scale 0.5", [0, 12], 2, 2, 16, 8, scale=0.5, points=0.1),
         case("a length beyond the cache", [9, 2**31 - 1], 2, 2, 16, 8, points=0.1),
         case("8192 keys, 16 sequences", [8192 - i for i in range(16)], 32, 8, 8192, 128, gpu_only=True, draws=1),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from common import compile_report
 
 GCC = """\
@@ -61,8 +63,15 @@ def test_warnings_in_the_students_file():
     assert compile_report.own_warnings(GCC, [Path("/other.cu")]) == []
 
 
-def test_a_missing_definition_names_the_symbol():
-    text = compile_report.explain_failure("kernel.so: undefined symbol: softmax(float const*)", OWN, Path("log"))
+@pytest.mark.parametrize(
+    "words",
+    [
+        "kernel.so: undefined symbol: softmax(float const*)",
+        "/usr/bin/ld: binding.o: in function `op':\nbinding.cpp:9: undefined reference to `softmax(float const*)'",
+    ],
+)
+def test_a_missing_definition_names_the_symbol(words):
+    text = compile_report.explain_failure(words, OWN, Path("log"))
     assert "no definition of softmax(float const*)" in text
 
 

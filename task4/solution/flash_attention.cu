@@ -136,8 +136,8 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], con
     }
     // BEGIN SOLUTION (13 lines): for d = 0, 4, 8, ... < D: load the float4 at column d of each of the lane's
     //     KEYS rows of K (reinterpret_cast<const float4*>); then, row by row, the float4 of Q, and add their
-    //     product to s[r][c]. #pragma unroll before every loop over r or c; #pragma unroll 1 before the one over
-    //     d, whose body is long enough: copies of it would only take registers.
+    //     product to s[r][c]. #pragma unroll before every loop over r or c, and #pragma unroll 1 before the
+    //     one over d: its body is long enough, copies of it would only take registers.
 #pragma unroll 1
     for (int d = 0; d < D; d += 4) {
         float4 k[T::KEYS];
@@ -154,8 +154,8 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], con
     // END SOLUTION
 }
 
-// Key `key` of the tile exists when key < keys_left, and row `row` of the tile may see it when key <= row +
-// diagonal. Without a causal mask, diagonal is so large that every key passes.
+// Key `key` of the tile exists when key < keys_left, and row `row` of the tile may see it when
+// key <= row + diagonal. Without a causal mask, diagonal is so large that every key passes.
 template <typename T>
 __device__ __forceinline__ void mask_scores(float (&s)[T::ROWS][T::KEYS], int first_row, int keys_left,
                                             int diagonal) {
@@ -225,9 +225,9 @@ template <typename T, int B_c, int D>
 __device__ __forceinline__ void accumulate_output(RowState<T::ROWS, T::COLS>& state, const float* p_tile,
                                                   const float* v_tile, int first_row) {
     const int lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (15 lines): for j = 0, 4, 8, ... < B_c: for each c, collect rows j .. j + 3 of V at column
-    //     lane + 32 * c in a float4 (make_float4); then, row by row, load the float4 of P at column j and add
-    //     their product to o[r][c]. Unroll as in compute_scores.
+    // BEGIN SOLUTION (15 lines): for j = 0, 4, 8, ... < B_c: for each c, collect rows j .. j + 3 of V at
+    //     column lane + 32 * c in a float4 (make_float4); then, row by row, load the float4 of P at column j
+    //     and add their product to o[r][c]. Unroll as in compute_scores.
 #pragma unroll 1
     for (int j = 0; j < B_c; j += 4) {
         float4 v[T::COLS];
@@ -246,8 +246,7 @@ __device__ __forceinline__ void accumulate_output(RowState<T::ROWS, T::COLS>& st
     // END SOLUTION
 }
 
-// out[row][col] = o / l, the only division of the algorithm. A row that saw no key at all (l = 0) gives
-// zeros.
+// out[row][col] = o / l, the only division of the algorithm. A row that saw no key (l = 0) gives zeros.
 //
 //   out [rows_left][head_dim], global
 template <typename T>

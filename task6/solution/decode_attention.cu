@@ -1,5 +1,4 @@
-// decode_attention.cu - the two kernels of a KV cache: write the new tokens into it, attend to all of it.
-// float32.
+// decode_attention.cu - the two kernels of a KV cache, float32: write new tokens, attend to all.
 //
 // Contents
 //   update_cache_kernel     keys and values of the new tokens -> their slots                      (gap 1)
@@ -27,9 +26,9 @@
 // at once does not save arithmetic, but it keeps 8 times as many reads on their way, and pays for one
 // rescaling instead of eight.
 //
-// Merging. A warp ends with m (its largest score), l = sum of exp(score - m) and o = sum of exp(score - m) *
-// V. To add up states that are relative to different maxima, scale each by exp(m_w - m), m being the largest
-// of all m_w:
+// Merging. A warp ends with m (its largest score), l = sum of exp(score - m) and
+// o = sum of exp(score - m) * V. To add up states that are relative to different maxima, scale each by
+// exp(m_w - m), m being the largest of all m_w:
 //
 //        out = (sum over w of exp(m_w - m) * o_w) / (sum over w of exp(m_w - m) * l_w)
 
@@ -91,8 +90,7 @@ void update_cache(float* k_cache, float* v_cache, const float* key, const float*
     CUDA_CHECK_LAUNCH();
 }
 
-// One warp's softmax over the keys that it has seen. m and l are the same in all lanes; o holds the lane's
-// columns.
+// One warp's softmax over the keys it has seen. m and l are the same in all lanes; o is the lane's columns.
 template <int COLS>
 struct WarpState {
     float m;
@@ -110,8 +108,8 @@ __device__ __forceinline__ void score_keys(float (&s)[KEYS], const float (&q)[CO
                                            int64_t first_key, int64_t length, int head_dim) {
     const int lane = threadIdx.x % 32;
     // BEGIN SOLUTION (15 lines): add up the products of the lane's columns for all KEYS keys first, then call
-    //     warp_sum for each: that way all the reads are under way before the first sum needs one. #pragma
-    //     unroll before every loop over keys or columns. A warp_sum needs all lanes.
+    //     warp_sum for each: that way all the reads are under way before the first sum needs one.
+    //     #pragma unroll before every loop over keys or columns. A warp_sum needs all lanes.
 #pragma unroll
     for (int i = 0; i < KEYS; ++i) {
         s[i] = 0.0f;

@@ -40,6 +40,7 @@ void fail(const char* format, ...) {
     va_end(values);
     if (!in_kernel()) throw std::runtime_error(text);
     this_worker->trace_size = backtrace(this_worker->trace, 32);
+    this_worker->signalled = false;
     give_up(*this_worker, text);
 }
 
@@ -82,6 +83,7 @@ static void on_signal(int signal, siginfo_t* info, void*) {
     }
     Worker& worker = *this_worker;
     worker.trace_size = backtrace(worker.trace, 32);
+    worker.signalled = true;
     char text[256];
     if (signal == INTERRUPT) {
         // In the middle of another library a lock may be held, such as malloc's: the watchdog will come again.
@@ -134,8 +136,8 @@ std::string source_lines(const Worker& worker) {
     dladdr(reinterpret_cast<void*>(&in_this_library), &here);
     for (int i = 1; i < worker.trace_size; ++i) {
         if (!dladdr(worker.trace[i], &library) || library.dli_fbase != here.dli_fbase) continue;
-        char text[32];  // a return address points behind its call; only the interrupted instruction itself is exact
-        const char* at = static_cast<const char*>(worker.trace[i]) - 1;
+        char text[32];  // a return address points behind its call, the interrupted instruction (i == 2) at itself
+        const char* at = static_cast<const char*>(worker.trace[i]) - (worker.signalled && i == 2 ? 0 : 1);
         snprintf(text, sizeof text, " 0x%zx", static_cast<size_t>(at - static_cast<const char*>(library.dli_fbase)));
         addresses += text;
     }

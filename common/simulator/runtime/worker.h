@@ -56,6 +56,7 @@ struct Worker : Block {
     std::string error;         // without source lines
     void* trace[32];           // the call stack where a signal came
     int trace_size;
+    bool signalled;            // by a signal: trace[2] is the instruction where it happened
     void* signal_stack;
     // for the watchdog
     pthread_t os_thread;
