@@ -66,9 +66,7 @@ class CustomAttention(nn.Module):
         if num_heads < 1:
             raise ValueError(f"num_heads is {num_heads}; it must be at least 1")
         if hidden_dim < 1 or hidden_dim % num_heads:
-            raise ValueError(
-                f"hidden_dim is {hidden_dim}; it must be a positive multiple of num_heads = {num_heads}"
-            )
+            raise ValueError(f"hidden_dim is {hidden_dim}; it must be a positive multiple of num_heads = {num_heads}")
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.head_dim = hidden_dim // num_heads
@@ -80,9 +78,7 @@ class CustomAttention(nn.Module):
         self.out_projection = nn.Linear(hidden_dim, hidden_dim, device=ops.device)
 
     @classmethod
-    def from_multihead_attention(
-        cls, module: nn.MultiheadAttention, causal: bool, ops: Operators
-    ) -> CustomAttention:
+    def from_multihead_attention(cls, module: nn.MultiheadAttention, causal: bool, ops: Operators) -> CustomAttention:
         """A CustomAttention with a copy of the module's weights.
 
         Args:

@@ -410,9 +410,7 @@ def test_an_empty_prompt_starts_a_text(no_kernels, capsys):
 @pytest.mark.parametrize("main", [inference.main, task7_test.main])
 def test_an_unfilled_gap_is_a_message_and_no_traceback(no_kernels, capsys, main):
     def gap(*args, **kwargs):
-        raise NotImplementedError(
-            "flash_attention is not implemented yet: task4/flash_attention.cu:57 in tile"
-        )
+        raise NotImplementedError("flash_attention is not implemented yet: task4/flash_attention.cu:57 in tile")
 
     no_kernels[0].flash_attention = gap
     assert main([]) == 1
@@ -547,9 +545,7 @@ def test_broken_prefill_fails_the_perplexity(broken):
     assert not perplexity_verdict(broken()).passed
 
 
-@pytest.mark.parametrize(
-    "broken", [LastKeyDropped, NewestKeyIgnored, DecodeWithoutScale, CacheOnePositionOff]
-)
+@pytest.mark.parametrize("broken", [LastKeyDropped, NewestKeyIgnored, DecodeWithoutScale, CacheOnePositionOff])
 def test_broken_last_row_or_decode_fails_the_text(broken):
     verdicts = text_verdicts(broken())
     assert not all(verdict.passed for verdict in verdicts)
