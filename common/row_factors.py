@@ -74,7 +74,8 @@ def _one_factor(row: int, factor: float) -> str:
             f"thread walk through the whole row in steps of blockDim.x? {BARRIER}"
         )
     return (
-        f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with another maximum than the "
+        f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with "
+        f"another maximum than the "
         f"outputs, or it is not the sum of exp(x - max). {BARRIER}"
     )
 

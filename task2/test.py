@@ -4,11 +4,13 @@ python -m task2.test [--softmax] [--gemm] [--attention] [--solution] [--backend 
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from common import attention_reference as reference
+from common.attention_cases import attention_case
 from common.attention_mistakes import attention_mistakes
 from common.checking import Case
 from common.cli import test_main
@@ -22,7 +24,6 @@ PARTS = {
 }
 MATRIX = ("row", "col")
 BATCH = ("batch", "row", "col")
-HEADS = ("batch", "head", "row", "col")
 GEMM_HINT = (
     "If cases with a small K pass and those with a larger K fail, look at the loop over tiles: it needs one "
     "__syncthreads() between loading the tiles and using them, and one between using them and loading the next."
@@ -138,40 +139,8 @@ def gemm_cases() -> list[Case]:
 
 
 def attention_cases() -> list[Case]:
-    """The whole operator, with peaked weights and values whose mean is far from 0; and the module built on it."""
-
-    def case(
-        name: str,
-        batch: int,
-        heads: int,
-        seq_q: int,
-        seq_k: int,
-        head_dim: int,
-        causal: bool,
-        sharpness: float = 1.5,
-        scale: float | None = None,
-        **options,
-    ) -> Case:
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            def normal(seq: int) -> Tensor:
-                return torch.randn(batch, heads, seq, head_dim, generator=generator)
-
-            # the scaled scores have a standard deviation of about sharpness^2
-            return {"query": sharpness * normal(seq_q), "key": sharpness * normal(seq_k), "value": 2 + normal(seq_k)}
-
-        return Case(
-            name,
-            "attention",
-            inputs,
-            lambda ops, query, key, value: ops.attention(query, key, value, causal, scale),
-            lambda query, key, value: reference.attention(query, key, value, causal, scale),
-            floor=1e-5 * sharpness**2,
-            axes=HEADS,
-            mistakes=lambda query, key, value: attention_mistakes(query, key, value, causal, scale),
-            stages=lambda query, key, value: reference.stages(query, key, value, causal, scale),
-            **options,
-        )
-
+    """The whole operator; and the module built on it."""
+    case = partial(attention_case, "attention", "attention")
     return [
         case("full", 2, 3, 40, 40, 16, causal=False, points=0.1, required=True),
         case("causal", 2, 3, 40, 40, 16, causal=True, points=0.1, required=True),

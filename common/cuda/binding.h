@@ -11,6 +11,9 @@
 // Only the stable ABI of LibTorch is included: 0.8 s to compile where torch/extension.h takes 20 s. The build defines
 // TASK_NAMESPACE (a namespace of its own for every task, variant and backend) and, for the simulator, CUDA_SIMULATOR.
 #pragma once
+#ifdef CUDA_SIMULATOR
+#pragma GCC optimize("O0")  // nothing in a binding is hot, and it compiles in half the time
+#endif
 #include <cuda_runtime.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
