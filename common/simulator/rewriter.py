@@ -6,8 +6,8 @@
 
 The edits, all in place, so that lines keep their numbers (`#line` names the original file):
 
-    kernel<<<grid, block, bytes>>>(x)   ::simulator::Launcher{SIMULATOR_KERNEL(kernel), grid, block, bytes}(x)
-    __shared__ float a[32], b;          a struct with these members, placed in the block's shared memory, and references
+    kernel<<<grid, block, bytes>>>(x)   ::simulator::Launcher(SIMULATOR_KERNEL(kernel), grid, block, bytes)(x)
+    __shared__ float a[32], b;          a struct of these, placed in the block's shared memory, and references
     extern __shared__ float s[];        a pointer to the block's dynamic shared memory
     __noinline__                        __attribute__((noinline))
     #pragma unroll 4                    #pragma GCC unroll 4
@@ -18,6 +18,7 @@ They are found in a copy of the text of the same length, in which comments, stri
 """
 
 import os
+import platform
 import re
 import sys
 from dataclasses import dataclass, field
@@ -25,11 +26,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
-RUNTIME_SOURCES = [HERE / "runtime" / f"{name}.cpp" for name in ("fiber", "scheduler", "launch", "report", "host_api")]
+RUNTIME_SOURCES = [HERE / "runtime" / "runtime.cpp"]
 CXX_FLAGS = [
     "-std=c++20",
     "-O2",
     "-g",
+    "-fno-var-tracking",  # where each local variable is at each instruction: a fifth of the compile time
     "-fno-strict-aliasing",
     "-fvisibility=hidden",
     "-pthread",
@@ -37,12 +39,17 @@ CXX_FLAGS = [
     "-Wno-unknown-pragmas",
     "-Wno-sign-compare",
     "-Wframe-larger-than=131072",  # a CUDA thread's stack has 256 KB
-    # Static arrays out of bounds, misaligned vectors: a trap instruction, which the runtime reports. Costs 5 to 20 %.
+    # A trap instruction, which the runtime reports, where a static array is left or a vector misaligned.
     "-fsanitize=bounds,alignment",
     "-fsanitize-undefined-trap-on-error",
 ]
+if platform.machine() not in ("x86_64", "AMD64"):
+    CXX_FLAGS.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
 if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
-    CXX_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge"]  # gcc: merged traps would lose their line numbers
+    CXX_FLAGS += [
+        "-fno-crossjumping",
+        "-fno-tree-tail-merge",
+    ]  # gcc: merged traps would lose their line numbers
 
 
 class RewriteError(Exception):
@@ -56,7 +63,7 @@ class Translation:
 
 
 def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Translation:
-    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, the rewritten copies of the local headers it includes."""
+    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, rewritten copies of the local headers."""
     source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
     include_dirs = [Path(folder).resolve() for folder in include_dirs]
     translation = Translation(out_dir / f"{source.stem}.cu.cpp")
@@ -103,7 +110,7 @@ def _write_if_changed(path: Path, text: str) -> None:
 
 
 def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
-    """The text as C++20. `include(name, quoted)` gives the path to write into an #include, or None to leave it."""
+    """The text as C++20. `include(name, quoted)` gives the path to include instead, or None."""
     file = _File(text, name)
     file.refuse_inline_ptx()
     file.rewrite_includes(include)
@@ -228,7 +235,7 @@ class _File:
     # ---- unrolling
 
     def rewrite_unrolling(self) -> None:
-        """Full unrolling keeps small arrays such as `float sums[8][8]` in registers here as it does on a GPU."""
+        """Full unrolling keeps small arrays (`float sums[8][8]`) in registers, here as on a GPU."""
         for match in re.finditer(r"^([ \t]*#[ \t]*pragma[ \t]+)unroll\b[ \t]*\(?(\d*)[^\n]*", self.code, re.MULTILINE):
             self.edits.append((match.end(1), match.end(), f"GCC unroll {match.group(2) or 32}"))
 
@@ -246,12 +253,12 @@ class _File:
             kernel = " ".join(code[begin : match.start()].replace("\\\n", " ").split())
             if close < 0 or not kernel:
                 raise self.error(match.start(), "cannot read this launch: expected kernel<<<grid, block>>>(arguments)")
-            opening = f"::simulator::Launcher{{{self._kernel_text(kernel, call.end(), close - 1)}, "
+            opening = f"::simulator::Launcher({self._kernel_text(kernel, call.end(), close - 1)}, "
             self.edits.append((begin, match.end(), opening + self.newlines(begin, match.end())))
-            self.edits.append((end, end + 3, "}"))
+            self.edits.append((end, end + 3, ")"))
 
     def _kernel_text(self, kernel: str, start: int, end: int) -> str:
-        """SIMULATOR_KERNEL(kernel), or the long form when some argument has no type of its own: {1, 2}, NULL, 0."""
+        """SIMULATOR_KERNEL(kernel), or the long form when an argument has no type: {1, 2}, NULL, 0."""
         arguments = self.code[start:end]
         parts = [self.text[start + a : start + b] for a, b in _split_commas(arguments)]
         blank = r"(?:\s|\\\n)*"
@@ -266,7 +273,7 @@ class _File:
         return f"SIMULATOR_CALL(({', '.join(given)}), ({', '.join(passed)}), {kernel})"
 
     def _kernel_start(self, end: int) -> int:
-        """Where the expression that names the kernel begins: `ns::A<(N > 3), f(x)>::kernel`, `(*pointer)`, `table[i]`."""
+        """Where the kernel's name begins: `ns::A<(N > 3), f(x)>::kernel`, `(*pointer)`, `table[i]`."""
         code, i = self.code, end
         while True:
             i = self._skip_space_back(i)
@@ -334,19 +341,32 @@ class _File:
             declaration = re.sub(r"(?<!\w)(?:extern|static|__shared__)(?!\w) ?", "", flat)
             local = bool(directive) or self._in_function(start)
             make = self._dynamic if external else self._static
-            new = make(declaration, f"{Path(self.name).stem}_{number}", local, match.start())
+            new = make(declaration, re.sub(r"\W", "_", f"{Path(self.name).stem}_{number}"), local, match.start())
             self.edits.append((start, end, new + self.newlines(start, end)))
 
     def _declaration_start(self, position: int, directive: tuple[int, int] | None) -> int:
-        start = max(self.code.rfind(c, 0, position) for c in ";{}") + 1
-        start = max([start, *(b for _, b in self.directives if b <= position)])
+        """Where the declaration begins: before __shared__ may stand words, A<B>::C, alignas(16)."""
+        lowest = max([0, *(b for _, b in self.directives if b <= position)])
         if directive:
             head = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?").match(self.code, directive[0], directive[1])
-            start = max(start, head.end() if head else directive[0])
-        while self.code[start].isspace() or self.code[start] == "\\":
-            start += 1
-        label = re.compile(r"(?:case\b[^:;{}]*|\w+)\s*:(?!:)").match(self.code, start, position)
-        return label.end() if label else start
+            lowest = head.end() if head else directive[0]
+        start = position
+        while True:
+            i = self._skip_space_back(start)
+            if i <= lowest:
+                return start
+            word = re.compile(r"(?<!\w)(?:::|(?!else\b|do\b)\w+)$").search(self.code, max(lowest, i - 100), i)
+            if word:
+                start = word.start()
+            elif self.code[i - 1] in ">)":
+                group = self._skip_group_back(i)
+                if self.code[i - 1] == ")" and not re.search(
+                    r"(?:alignas|__align__|__attribute__)\s*$", self.code[:group]
+                ):
+                    return start
+                start = group
+            else:
+                return start
 
     def _in_function(self, position: int) -> bool:
         opened = []
@@ -367,20 +387,21 @@ class _File:
             if not declarator or "=" in re.sub(r"[<>=!]=", "", re.sub(r"\[.*?\]|<.*>", "", declaration[a:b])):
                 raise self.error(position, "cannot read this __shared__ declaration (they take no initialiser)")
             names.append(declarator.group(1))
-        label = re.sub(r"\W", "_", label)
         if local:
             text = ", ".join(names)
             references = " ".join(f"[[maybe_unused]] auto& {name} = shared_{label}_.{name};" for name in names)
             return (
-                f"struct Shared_{label}_ {{ {declaration}; }}; "
-                f'auto& shared_{label}_ = ::simulator::shared_variable<Shared_{label}_>("{text}"); {references[:-1]}'
+                f"struct Shared_{label}_ {{ {declaration}; }}; auto& shared_{label}_ = "
+                f'::simulator::shared_variable<Shared_{label}_>("{text}"); {references[:-1]}'
             )
         prepare = " ".join(f"memset((void*)&{name}, 0xff, sizeof {name});" for name in names)
-        size = " + ".join(f"sizeof {name}" for name in names)
-        return (
-            f"static thread_local {declaration}; "
-            f"static ::simulator::NamespaceShared shared_{label}_([](const ::simulator::Block*) {{ {prepare} }}, {size})"
-        )
+        return f"static thread_local {declaration}; {self._prepared(label, prepare)}"
+
+    @staticmethod
+    def _prepared(label: str, statements: str) -> str:
+        """Runs the statements before every block."""
+        body = f"[]([[maybe_unused]] const ::simulator::Block* block) {{ {statements} }}"
+        return f"static ::simulator::NamespaceShared shared_{label}_({body})"
 
     def _dynamic(self, declaration: str, label: str, local: bool, position: int) -> str:
         align = re.compile(r"(?:__align__|alignas|__attribute__)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))\s*")
@@ -396,11 +417,7 @@ class _File:
         value = f"reinterpret_cast<{kind} (*){rest}>(::simulator::dynamic_shared<{alignment}>"
         if local:
             return f"[[maybe_unused]] {kind} {pointer} = {value}())"
-        label = re.sub(r"\W", "_", label)
-        return (
-            f"static thread_local {kind} {pointer}; "
-            f"static ::simulator::NamespaceShared shared_{label}_([](const ::simulator::Block* block) {{ {name} = {value}(block)); }}, 0)"
-        )
+        return f"static thread_local {kind} {pointer}; {self._prepared(label, f'{name} = {value}(block));')}"
 
 
 def _condition(word: str, condition: str) -> bool | None:

@@ -18,7 +18,9 @@ inline int __bfloat162int_rn(__nv_bfloat16 a) { return static_cast<int>(nearbyin
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 a) { return a.bits; }
 inline short __bfloat16_as_short(__nv_bfloat16 a) { return static_cast<short>(a.bits); }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short a) { return __nv_bfloat16::from_bits(a); }
-inline __nv_bfloat16 __short_as_bfloat16(short a) { return __nv_bfloat16::from_bits(static_cast<unsigned short>(a)); }
+inline __nv_bfloat16 __short_as_bfloat16(short a) {
+    return __nv_bfloat16::from_bits(static_cast<unsigned short>(a));
+}
 
 inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a) { return {a, a}; }

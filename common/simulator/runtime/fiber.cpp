@@ -1,7 +1,8 @@
 // fiber.cpp - stacks, and the switch from one to another.
 //
-// A switch saves the registers that a function must preserve, exchanges the stack pointer and returns on the other
-// stack: 10 ns, where swapcontext() takes 180 because it also saves the signal mask. Other processors use swapcontext().
+// A switch saves the registers that a function must preserve, exchanges the stack pointer and returns on the
+// other stack: 10 ns, where swapcontext() takes 180 because it also saves the signal mask. Other processors
+// use swapcontext().
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,19 +13,22 @@
 
 #include "worker.h"
 
-// void simulator_switch(void** save, void* to): the stack pointer goes to *save, and `to` becomes the stack pointer
+// void simulator_switch(void** save, void* to): the stack pointer goes to *save, and `to` becomes the stack
+// pointer
 #ifdef __APPLE__
 #define SWITCH_BEGIN ".text\n.globl _simulator_switch\n.p2align 4\n_simulator_switch:\n"
 #else
-#define SWITCH_BEGIN ".text\n.hidden simulator_switch\n.globl simulator_switch\n.p2align 4\nsimulator_switch:\n"
+#define SWITCH_BEGIN \
+    ".text\n.hidden simulator_switch\n.globl simulator_switch\n.p2align 4\nsimulator_switch:\n"
 #endif
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SIMULATOR_UCONTEXT)
 asm(SWITCH_BEGIN
     "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
     "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
     "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
-constexpr int FRAME_WORDS = 8, ENTRY_WORD = 6;  // six registers, the entry, and its return address: null ends backtraces
-#elif defined(__aarch64__)
+constexpr int FRAME_WORDS = 8,
+              ENTRY_WORD = 6;  // six registers, the entry, and its return address: null ends backtraces
+#elif defined(__aarch64__) && !defined(SIMULATOR_UCONTEXT)
 asm(SWITCH_BEGIN
     "sub sp, sp, #160\n"
     "stp x19, x20, [sp, #0]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
@@ -37,6 +41,7 @@ asm(SWITCH_BEGIN
     "add sp, sp, #160\n ret\n");
 constexpr int FRAME_WORDS = 20, ENTRY_WORD = 11;
 #else
+#undef SIMULATOR_UCONTEXT
 #define SIMULATOR_UCONTEXT
 #include <ucontext.h>
 #endif
@@ -61,7 +66,8 @@ static const size_t PAGE_BYTES = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 static char* stack_bottom(Worker& worker, unsigned thread) {
     return reinterpret_cast<char*>(&worker) + (thread + 1) * STACK_BYTES;
 }
-// Equal offsets in all stacks would share a few cache sets and page table entries: shift them against each other.
+// Equal offsets in all stacks would share a few cache sets and page table entries: shift them against each
+// other.
 static char* stack_top(Worker& worker, unsigned thread) {
     return stack_bottom(worker, thread) + STACK_BYTES - 64 * (thread * 37 % 1024);
 }
@@ -91,7 +97,8 @@ void simulator_switch(void** save, void* to) {
 
 Worker* new_worker() {
     // Twice the size, of which the aligned part is kept. Memory is taken only where it is touched.
-    void* map = mmap(nullptr, 2 * REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+    void* map = mmap(nullptr, 2 * REGION_BYTES, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
     char* arena = static_cast<char*>(
         mmap(nullptr, SHARED_ARENA + STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0));
     if (map == MAP_FAILED || arena == MAP_FAILED)
@@ -115,8 +122,8 @@ Worker* new_worker() {
 
 void prepare_threads(Worker& worker) {
     for (; worker.prepared < worker.thread_count; ++worker.prepared) prepare_stack(worker, worker.prepared);
-    // One guard page for each warp: an endless recursion ends there at the latest. (One for each thread would use up
-    // the mappings that a process may have.)
+    // One guard page for each warp: an endless recursion ends there at the latest. (One for each thread would
+    // use up the mappings that a process may have.)
     for (; worker.guarded < worker.warp_count; ++worker.guarded)
         mprotect(stack_bottom(worker, worker.guarded * 32), PAGE_BYTES, PROT_NONE);
     const dim3 size = worker.size, known = worker.indexed;

@@ -1,5 +1,5 @@
-// host_api.cpp - the state behind the host API: the last error of each host thread, what was set for each kernel, and the
-// properties of the simulated device (those of an H100, where they matter to a kernel).
+// host_api.cpp - the state behind the host API: the last error of each host thread, what was set for each
+// kernel, and the properties of the simulated device (those of an H100, where they matter to a kernel).
 #include <stdio.h>
 
 #include <map>
@@ -15,10 +15,8 @@ cudaError_t cudaGetLastError() {
     return error;
 }
 
-#define SIMULATOR_ERROR_TEXT(name, code, text) \
-    case name: return text;
-#define SIMULATOR_ERROR_NAME(name, code, text) \
-    case name: return #name;
+#define SIMULATOR_ERROR_TEXT(name, code, text) case name: return text;
+#define SIMULATOR_ERROR_NAME(name, code, text) case name: return #name;
 const char* cudaGetErrorString(cudaError_t error) {
     switch (error) { SIMULATOR_ERRORS(SIMULATOR_ERROR_TEXT) }
     return "unrecognized error code";
@@ -32,7 +30,9 @@ const char* cudaGetErrorName(cudaError_t error) {
 
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return simulator::finished(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+cudaError_t cudaSetDevice(int device) {
+    return simulator::finished(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device != 0) return simulator::finished(cudaErrorInvalidDevice);
@@ -72,9 +72,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
         case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
         case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(p.sharedMemPerMultiprocessor); break;
+        case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+            *value = static_cast<int>(p.sharedMemPerMultiprocessor);
+            break;
         case cudaDevAttrCooperativeLaunch: *value = 0; break;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(p.sharedMemPerBlockOptin); break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+            *value = static_cast<int>(p.sharedMemPerBlockOptin);
+            break;
         default: return simulator::finished(cudaErrorInvalidValue);
     }
     return cudaSuccess;
@@ -138,7 +142,8 @@ cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dy
     *blocks = 0;
     const size_t shared = kernel_state(kernel).static_bytes + dynamic_bytes + 1024;  // the system takes 1 KB
     if (block_size > 1024 || shared > OPTIN_SHARED_LIMIT + 1024) return cudaSuccess;
-    const int by_threads = 2048 / ((block_size + 31) / 32 * 32), by_shared = static_cast<int>((228 << 10) / shared);
+    const int by_threads = 2048 / ((block_size + 31) / 32 * 32),
+              by_shared = static_cast<int>((228 << 10) / shared);
     *blocks = by_threads < by_shared ? by_threads : by_shared;
     if (*blocks > 32) *blocks = 32;
     return cudaSuccess;

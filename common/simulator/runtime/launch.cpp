@@ -1,8 +1,8 @@
 // launch.cpp - one grid: is it allowed, who runs it, and who watches.
 //
-// The launching thread runs blocks itself and so starts at once; helpers from a pool join when they wake up, so that a
-// tiny grid does not wait for them. A watchdog thread looks at every worker's progress a few times per second and
-// interrupts those that make none.
+// The launching thread runs blocks itself and so starts at once; helpers from a pool join when they wake up,
+// so that a tiny grid does not wait for them. A watchdog thread looks at every worker's progress a few times
+// per second and interrupts those that make none.
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,8 +17,8 @@
 
 namespace simulator {
 
-// g++ gives an inline variable with default visibility one address in the whole process, so the lock serialises the
-// launches of all loaded libraries, which share the process's signal handlers.
+// g++ gives an inline variable with default visibility one address in the whole process, so the lock
+// serialises the launches of all loaded libraries, which share the process's signal handlers.
 #if defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
@@ -27,15 +27,17 @@ inline std::recursive_mutex process_lock;
 constexpr unsigned MAX_WORKERS = 16;
 static Worker* workers[MAX_WORKERS];  // workers[0] belongs to the launching thread
 
-// The pool. After a fork none of its threads exists: the child starts with a new one and never touches the old.
+// The pool. After a fork none of its threads exists: the child starts with a new one and never touches the
+// old.
 struct Pool {
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_cond_t work = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER, watch = PTHREAD_COND_INITIALIZER;
-    Grid* grid = nullptr;     // null: nothing to join
-    uint64_t launches = 0;    // numbers the grids
-    unsigned helpers = 0;     // threads that exist
-    unsigned places = 0;      // how many helpers may still join this grid
-    unsigned active = 0;      // how many work on it
+    pthread_cond_t work = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER,
+                   watch = PTHREAD_COND_INITIALIZER;
+    Grid* grid = nullptr;   // null: nothing to join
+    uint64_t launches = 0;  // numbers the grids
+    unsigned helpers = 0;   // threads that exist
+    unsigned places = 0;    // how many helpers may still join this grid
+    unsigned active = 0;    // how many work on it
     bool watchdog_exists = false, watchdog_sleeps = false;
 };
 static Pool* pool = nullptr;
@@ -151,7 +153,8 @@ static void* watchdog_main(void*) {
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 50000000;
         if (until.tv_nsec >= 1000000000) ++until.tv_sec, until.tv_nsec -= 1000000000;
-        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
+        mine.watchdog_sleeps =
+            idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
         if (mine.watchdog_sleeps)
             pthread_cond_wait(&mine.watch, &mine.lock);
         else
@@ -163,7 +166,8 @@ static void* watchdog_main(void*) {
             Worker* worker = workers[i];
             if (!worker || !worker->busy) continue;
             const double now = time_of(worker->os_thread);
-            const uint64_t block = __atomic_load_n(&worker->number, __ATOMIC_RELAXED), progress = worker->progress;
+            const uint64_t block = __atomic_load_n(&worker->number, __ATOMIC_RELAXED),
+                           progress = worker->progress;
             if (block != seen[i].block) seen[i] = {block, progress, now, now};
             if (progress != seen[i].progress) seen[i].progress = progress, seen[i].progress_time = now;
             if (now - seen[i].progress_time > limit || now - seen[i].block_time > 10 * limit)
@@ -174,21 +178,25 @@ static void* watchdog_main(void*) {
 
 // ---- the launch
 
+// The codes are those of CUDA 13; earlier versions gave cudaErrorInvalidConfiguration for impossible shapes.
 static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
-    const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
-    if (threads == 0 || block.x > 1024 || block.y > 1024 || block.z > 64 || threads > MAX_THREADS)
-        return cudaErrorInvalidConfiguration;
-    if (!grid.x || !grid.y || !grid.z || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535)
-        return cudaErrorInvalidConfiguration;
-    const size_t limit = state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
-    if (dynamic_bytes > state.dynamic_limit || dynamic_bytes + state.static_bytes > limit) return cudaErrorInvalidValue;
+    const uint64_t threads =
+        block.x > 1024 || block.y > 1024 ? 0 : static_cast<uint64_t>(block.x) * block.y * block.z;
+    const size_t limit =
+        state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
+    const bool possible = threads >= 1 && threads <= MAX_THREADS && block.z <= 64 &&             //
+                          grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 2147483647u &&  //
+                          grid.y <= 65535 && grid.z <= 65535 &&                                   //
+                          dynamic_bytes <= state.dynamic_limit && dynamic_bytes + state.static_bytes <= limit;
+    if (!possible) return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
 void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     LaunchLock lock;
-    if (this_worker) fail("%s:%d: a kernel launches %s; the simulator does not model that", kernel.position.file,
-                          kernel.position.line, kernel.name);
+    if (this_worker)
+        fail("%s:%d: a kernel launches %s; the simulator does not model that", kernel.position.file,
+             kernel.position.line, kernel.name);
     KernelState& state = kernel_state(kernel.address);
     if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) return;
 
@@ -197,7 +205,8 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     grid.size = size;
     grid.block = block;
     grid.dynamic_bytes = dynamic_bytes;
-    grid.shared_limit = state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
+    grid.shared_limit =
+        state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
     grid.block_count = static_cast<uint64_t>(size.x) * size.y * size.z;
     const uint64_t limit = worker_limit();
     const unsigned count = static_cast<unsigned>(grid.block_count < limit ? grid.block_count : limit);

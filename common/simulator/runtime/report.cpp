@@ -1,8 +1,8 @@
 // report.cpp - what went wrong: failures found by the runtime, signals raised in kernels, source lines.
 //
-// An error in a kernel is written down with block, thread and call stack; then the worker leaves all threads of the
-// block where they are and goes back to scheduling (no C++ exception: other threads of the block wait halfway). launch()
-// throws when all workers are back.
+// An error in a kernel is written down with block, thread and call stack; then the worker leaves all threads
+// of the block where they are and goes back to scheduling (no C++ exception: other threads of the block wait
+// halfway). launch() throws when all workers are back.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <stdarg.h>
@@ -19,8 +19,8 @@ thread_local Worker* this_worker = nullptr;
 
 std::string whereabouts(const Worker& worker, const Thread& thread) {
     char text[160];
-    snprintf(text, sizeof text, ", block (%u,%u,%u) thread (%u,%u,%u)", worker.index.x, worker.index.y, worker.index.z,
-             thread.index.x, thread.index.y, thread.index.z);
+    snprintf(text, sizeof text, ", block (%u,%u,%u) thread (%u,%u,%u)", worker.index.x, worker.index.y,
+             worker.index.z, thread.index.x, thread.index.y, thread.index.z);
     return std::string("in kernel ") + worker.grid_run->kernel->name + text;
 }
 
@@ -52,17 +52,19 @@ static const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, INTERRUP
 constexpr int SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS;
 static struct sigaction previous_actions[SIGNAL_COUNT];
 
-// The handler runs in code of this library, so a call stack that leaves it is in a function of another library.
+// The handler runs in code of this library, so a call stack that leaves it is in a function of another
+// library.
 static bool in_this_library(void* address) {
     Dl_info there, here;
-    return dladdr(address, &there) && dladdr(reinterpret_cast<void*>(&in_this_library), &here) &&
-           there.dli_fbase == here.dli_fbase;
+    if (!dladdr(reinterpret_cast<void*>(&in_this_library), &here)) return true;  // a static program
+    return dladdr(address, &there) && there.dli_fbase == here.dli_fbase;
 }
 
 static void describe_address(const Worker& worker, const char* address, char* text, size_t size) {
     const char* region = reinterpret_cast<const char*>(&worker);
     if (address >= worker.dynamic_end && address < worker.dynamic_end + STACK_BYTES)
-        snprintf(text, size, "out of bounds: %zu byte(s) past the end of the %zu bytes of dynamic shared memory",
+        snprintf(text, size,
+                 "out of bounds: %zu byte(s) past the end of the %zu bytes of dynamic shared memory",
                  static_cast<size_t>(address - worker.dynamic_end), worker.dynamic_bytes);
     else if (address >= region && address < region + REGION_BYTES)
         snprintf(text, size, "stack overflow: recursion without end, or more than %zu KB of local variables",
@@ -86,14 +88,17 @@ static void on_signal(int signal, siginfo_t* info, void*) {
     worker.signalled = true;
     char text[256];
     if (signal == INTERRUPT) {
-        // In the middle of another library a lock may be held, such as malloc's: the watchdog will come again.
+        // In the middle of another library a lock may be held, such as malloc's: the watchdog will come
+        // again.
         if (worker.trace_size > 2 && !in_this_library(worker.trace[2])) return;
-        snprintf(text, sizeof text, "no progress for a long time: an endless loop? (SIMULATOR_TIMEOUT sets the limit)");
+        snprintf(text, sizeof text,
+                 "no progress for a long time: an endless loop? (SIMULATOR_TIMEOUT sets the limit)");
     } else if (signal == SIGFPE)
         snprintf(text, sizeof text, "integer division by zero");
     else if (signal == SIGILL || signal == SIGTRAP)
-        snprintf(text, sizeof text, "undefined operation: an index outside its array, a misaligned vector access, a "
-                                    "division by zero");
+        snprintf(text, sizeof text,
+                 "undefined operation: an index outside its array, a misaligned vector access, a "
+                 "division by zero");
     else
         describe_address(worker, static_cast<const char*>(info->si_addr), text, sizeof text);
     give_up(worker, text);
@@ -136,19 +141,23 @@ std::string source_lines(const Worker& worker) {
     dladdr(reinterpret_cast<void*>(&in_this_library), &here);
     for (int i = 1; i < worker.trace_size; ++i) {
         if (!dladdr(worker.trace[i], &library) || library.dli_fbase != here.dli_fbase) continue;
-        char text[32];  // a return address points behind its call, the interrupted instruction (i == 2) at itself
+        char text[32];  // a return address points behind its call, the interrupted instruction (i == 2) at
+                        // itself
         const char* at = static_cast<const char*>(worker.trace[i]) - (worker.signalled && i == 2 ? 0 : 1);
-        snprintf(text, sizeof text, " 0x%zx", static_cast<size_t>(at - static_cast<const char*>(library.dli_fbase)));
+        snprintf(text, sizeof text, " 0x%zx",
+                 static_cast<size_t>(at - static_cast<const char*>(library.dli_fbase)));
         addresses += text;
     }
     if (addresses.empty()) return result;
-    const std::string command = std::string("addr2line -Cfpie '") + here.dli_fname + "'" + addresses + " 2>/dev/null";
+    const std::string command =
+        std::string("addr2line -Cfpie '") + here.dli_fname + "'" + addresses + " 2>/dev/null";
     FILE* lines = popen(command.c_str(), "r");
     if (!lines) return result;
     char line[1024];
     for (int count = 0; count < 6 && fgets(line, sizeof line, lines);) {
         std::string text = line;
-        if (text.find("simulator/include/") != std::string::npos || text.find("simulator/runtime/") != std::string::npos)
+        if (text.find("simulator/include/") != std::string::npos ||
+            text.find("simulator/runtime/") != std::string::npos)
             continue;
         const size_t at = text.rfind(" at "), inlined = text.find("(inlined by) ");
         if (at == std::string::npos || text.find("??") != std::string::npos) continue;
@@ -164,10 +173,11 @@ std::string source_lines(const Worker& worker) {
 }  // namespace simulator
 
 // The C library's assert() ends here; hidden visibility makes this library's calls, and only those, find it.
-extern "C" [[noreturn]] void __assert_fail(const char* expression, const char* file, unsigned line,
-                                           const char* function) noexcept;
+#ifdef __GLIBC__
 void __assert_fail(const char* expression, const char* file, unsigned line, const char* function) noexcept {
-    if (simulator::in_kernel()) simulator::fail("%s:%u: assertion `%s' failed in %s", file, line, expression, function);
+    if (simulator::in_kernel())
+        simulator::fail("%s:%u: assertion `%s' failed in %s", file, line, expression, function);
     fprintf(stderr, "%s:%u: %s: assertion `%s' failed.\n", file, line, function, expression);
     abort();
 }
+#endif

@@ -1,8 +1,10 @@
-// scheduler.cpp - one block: which thread runs next, barriers, warp operations, and where shared variables lie.
+// scheduler.cpp - one block: which thread runs next, barriers, warp operations, and where shared variables
+// lie.
 //
-// Threads are never interrupted. One runs until it waits (at a barrier, in a warp operation, in yield()) or returns; then
-// the next thread that can run goes on, of the same warp if there is one, since its data is in the cache. When none can
-// run, the block is finished or it is a deadlock, and a deadlock is reported with everyone's whereabouts.
+// Threads are never interrupted. One runs until it waits (at a barrier, in a warp operation, in yield()) or
+// returns; then the next thread that can run goes on, of the same warp if there is one, since its data is in
+// the cache. When none can run, the block is finished or it is a deadlock, and a deadlock is reported with
+// everyone's whereabouts.
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -43,7 +45,8 @@ static Thread* next_thread(Worker& worker, const Thread& from) {
 void yield() {
     Worker& worker = current_worker();
     Thread& me = *worker.running;
-    // All other threads get their turn before this one does, so not the own warp first but in order of their numbers.
+    // All other threads get their turn before this one does, so not the own warp first but in order of their
+    // numbers.
     Thread* next;
     const uint32_t above = worker.ready[me.warp] & ~((2u << me.lane) - 1);
     if (above)
@@ -78,9 +81,12 @@ unsigned barrier(bool predicate, const char* operation, Position position) {
     const Position first = worker.barrier_position;
     if (worker.at_barrier == 0)
         worker.barrier_position = position;
-    else if (position.line != first.line || (position.file != first.file && strcmp(position.file, first.file) != 0))
-        fail("barrier divergence: this thread reached %s at %s:%d while %u thread(s) of its block wait at %s:%d",
-             operation, position.file, position.line, worker.at_barrier, first.file, first.line);
+    else if (position.line != first.line ||
+             (position.file != first.file && strcmp(position.file, first.file) != 0))
+        fail(
+            "barrier divergence: this thread reached %s at %s:%d while %u thread(s) of its block wait at "
+            "%s:%d",
+            operation, position.file, position.line, worker.at_barrier, first.file, first.line);
     const unsigned parity = worker.interval & 1;
     worker.votes += predicate;
     if (++worker.at_barrier < worker.thread_count) {
@@ -92,7 +98,8 @@ unsigned barrier(bool predicate, const char* operation, Position position) {
         worker.votes = worker.at_barrier = 0;
         ++worker.interval;
         worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        for (unsigned warp = 0; warp < worker.warp_count; ++warp) make_ready(worker, warp, worker.alive[warp]);
+        for (unsigned warp = 0; warp < worker.warp_count; ++warp)
+            make_ready(worker, warp, worker.alive[warp]);
         take(worker, me.warp, me.lane);
     }
     return worker.result[parity];
@@ -121,8 +128,8 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     me.combine = combine;
     me.arguments = arguments;
     if (!(mask & my_bit))
-        fail("%s at %s:%d: its mask 0x%08x does not name the calling lane %u", operation, position.file, position.line,
-             mask, me.lane);
+        fail("%s at %s:%d: its mask 0x%08x does not name the calling lane %u", operation, position.file,
+             position.line, mask, me.lane);
     worker.arrived[warp] |= my_bit;
     while (!all_arrived(worker, warp, mask)) {
         me.state = State::in_warp_operation;
@@ -136,10 +143,13 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     for (unsigned lane = 0; lane < 32; ++lane) {
         if (!(lanes >> lane & 1)) continue;
         const Thread& other = first[lane];
-        if (other.combine != combine || (other.operation != operation && strcmp(other.operation, operation) != 0))
-            fail("warp divergence: this thread reached %s at %s:%d while lane %u of its warp waits in %s at %s:%d",
-                 operation, position.file, position.line, lane, other.operation, other.position.file,
-                 other.position.line);
+        if (other.combine != combine ||
+            (other.operation != operation && strcmp(other.operation, operation) != 0))
+            fail(
+                "warp divergence: this thread reached %s at %s:%d while lane %u of its warp waits in %s at "
+                "%s:%d",
+                operation, position.file, position.line, lane, other.operation, other.position.file,
+                other.position.line);
         all_arguments[lane] = other.arguments;
     }
     worker.arrived[warp] &= ~lanes;
@@ -158,16 +168,15 @@ int new_shared_slot() {
 }
 
 static NamespaceShared* namespace_shared = nullptr;
-NamespaceShared::NamespaceShared(void (*prepare_)(const Block*), size_t bytes_)
-    : prepare(prepare_), bytes(bytes_), next(namespace_shared) {
+NamespaceShared::NamespaceShared(void (*prepare_)(const Block*)) : prepare(prepare_), next(namespace_shared) {
     namespace_shared = this;
 }
 
 static void use_static_shared(Worker& worker, size_t bytes, const char* names) {
     worker.static_used = bytes;
     if (bytes > STATIC_SHARED_LIMIT)
-        fail("%s: static shared memory reaches %zu bytes, the limit is %zu (use dynamic shared memory)", names, bytes,
-             STATIC_SHARED_LIMIT);
+        fail("%s: static shared memory reaches %zu bytes, the limit is %zu (use dynamic shared memory)",
+             names, bytes, STATIC_SHARED_LIMIT);
     Grid& grid = *worker.grid_run;
     if (bytes > grid.static_bytes) grid.static_bytes = bytes;
     if (bytes + grid.dynamic_bytes <= grid.shared_limit) return;
@@ -202,10 +211,11 @@ static void report_deadlock(Worker& worker) {
         unsigned count = 0;
         for (unsigned k = i; k < worker.thread_count; ++k) {
             const Thread& other = worker.threads[k];
-            const bool same = other.state == first.state &&
-                              (first.state == State::returned ||
-                               (other.operation == first.operation && other.position.line == first.position.line &&
-                                (first.state == State::at_barrier || other.mask == first.mask)));
+            const bool same =
+                other.state == first.state &&
+                (first.state == State::returned ||
+                 (other.operation == first.operation && other.position.line == first.position.line &&
+                  (first.state == State::at_barrier || other.mask == first.mask)));
             if (same && !told[k]) told[k] = true, ++count;
         }
         int length = snprintf(text, sizeof text, "\n  %u thread(s), first (%u,%u,%u), ", count, first.index.x,
@@ -228,7 +238,8 @@ static std::atomic<uint64_t> blocks_run{0};
 
 void run_block(Worker& worker, uint64_t i) {
     const Grid& grid = *worker.grid_run;
-    worker.Block::index = {static_cast<unsigned>(i % grid.size.x), static_cast<unsigned>(i / grid.size.x % grid.size.y),
+    worker.Block::index = {static_cast<unsigned>(i % grid.size.x),
+                           static_cast<unsigned>(i / grid.size.x % grid.size.y),
                            static_cast<unsigned>(i / grid.size.x / grid.size.y)};
     worker.number = ++blocks_run;
     worker.interval = 0;
@@ -244,7 +255,8 @@ void run_block(Worker& worker, uint64_t i) {
         make_ready(worker, warp, worker.alive[warp]);
     }
     memset(worker.dynamic_end - grid.dynamic_bytes, 0xff, grid.dynamic_bytes);
-    for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next) variable->prepare(&worker);
+    for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next)
+        variable->prepare(&worker);
 
     enter_threads(worker, take(worker, 0, 0));
     if (!worker.failed && worker.live) report_deadlock(worker);

@@ -1,4 +1,5 @@
-// worker.h - what the parts of the runtime share: the worker, one OS thread that runs blocks one after the other.
+// worker.h - what the parts of the runtime share: the worker, one OS thread that runs blocks one after the
+// other.
 //
 //   fiber.cpp       stacks and the switch from one to another
 //   scheduler.cpp   one block: barriers, warp operations, shared memory
@@ -15,10 +16,10 @@
 
 namespace simulator {
 
-constexpr size_t STATIC_SHARED_LIMIT = 48 << 10;    // the compiler's limit for __shared__ T x[N]
-constexpr size_t DEFAULT_SHARED_LIMIT = 48 << 10;   // static + dynamic, without cudaFuncSetAttribute
-constexpr size_t OPTIN_SHARED_LIMIT = 227 << 10;    // static + dynamic, with it
-constexpr size_t SHARED_ARENA = 276 << 10;          // static from the start, dynamic up to the end
+constexpr size_t STATIC_SHARED_LIMIT = 48 << 10;   // the compiler's limit for __shared__ T x[N]
+constexpr size_t DEFAULT_SHARED_LIMIT = 48 << 10;  // static + dynamic, without cudaFuncSetAttribute
+constexpr size_t OPTIN_SHARED_LIMIT = 227 << 10;   // static + dynamic, with it
+constexpr size_t SHARED_ARENA = 276 << 10;         // static from the start, dynamic up to the end
 
 // One launch, seen by all workers.
 struct Grid {
@@ -36,27 +37,27 @@ struct Worker : Block {
     // the block
     Grid* grid_run;
     unsigned thread_count, warp_count, live;
-    uint32_t ready[32];        // the lanes of each warp that can run
-    uint32_t alive[32];        // ... that have not returned
-    uint32_t arrived[32];      // ... that wait in a warp operation
-    uint32_t ready_warps;      // the warps with a lane that can run
-    unsigned at_barrier;       // threads that wait at the barrier
-    unsigned votes, result[2]; // of the barrier; results of even and odd intervals
+    uint32_t ready[32];         // the lanes of each warp that can run
+    uint32_t alive[32];         // ... that have not returned
+    uint32_t arrived[32];       // ... that wait in a warp operation
+    uint32_t ready_warps;       // the warps with a lane that can run
+    unsigned at_barrier;        // threads that wait at the barrier
+    unsigned votes, result[2];  // of the barrier; results of even and odd intervals
     Position barrier_position;
     size_t static_used;
     // the fibers
-    Thread* running;           // null outside kernels
-    void* scheduler_stack;     // where scheduling goes on when no thread can run
-    unsigned prepared;         // how many fibers wait at the start of thread_main()
-    unsigned guarded;          // how many warps have a guard page below their stacks
-    char* arena;               // shared memory
-    dim3 indexed;              // the block size for which threads[].index is right
+    Thread* running;        // null outside kernels
+    void* scheduler_stack;  // where scheduling goes on when no thread can run
+    unsigned prepared;      // how many fibers wait at the start of thread_main()
+    unsigned guarded;       // how many warps have a guard page below their stacks
+    char* arena;            // shared memory
+    dim3 indexed;           // the block size for which threads[].index is right
     // errors
     bool failed;
-    std::string error;         // without source lines
-    void* trace[32];           // the call stack where a signal came
+    std::string error;  // without source lines
+    void* trace[32];    // the call stack where a signal came
     int trace_size;
-    bool signalled;            // by a signal: trace[2] is the instruction where it happened
+    bool signalled;  // by a signal: trace[2] is the instruction where it happened
     void* signal_stack;
     // for the watchdog
     pthread_t os_thread;
@@ -68,8 +69,8 @@ static_assert(sizeof(Worker) < STACK_BYTES);
 inline Worker& current_worker() { return *static_cast<Worker*>(current_block()); }
 
 // fiber.cpp
-Worker* new_worker();                            // throws std::runtime_error without memory
-void prepare_threads(Worker& worker);            // every thread of the block gets a fiber
+Worker* new_worker();                               // throws std::runtime_error without memory
+void prepare_threads(Worker& worker);               // every thread of the block gets a fiber
 void enter_threads(Worker& worker, Thread* first);  // runs fibers until no thread can run
 [[noreturn]] void leave_threads(Worker& worker);    // for good: none of them will go on
 
@@ -92,9 +93,9 @@ struct LaunchLock {  // launches run one at a time, and never while the process 
 };
 
 // report.cpp
-extern thread_local Worker* this_worker;         // of this OS thread, during a launch
-void prepare_reports();                          // once, outside signal handlers
-void install_handlers();                         // around every launch
+extern thread_local Worker* this_worker;  // of this OS thread, during a launch
+void prepare_reports();                   // once, outside signal handlers
+void install_handlers();                  // around every launch
 void restore_handlers();
 void use_signal_stack(Worker& worker, stack_t* previous);
 std::string whereabouts(const Worker& worker, const Thread& thread);
@@ -106,8 +107,8 @@ struct KernelState {
     size_t dynamic_limit = DEFAULT_SHARED_LIMIT;  // set by cudaFuncSetAttribute
     size_t static_bytes = 0;                      // as far as seen
 };
-// Under a LaunchLock. Null stands for the kernels whose address is not known (template arguments deduced from converted
-// arguments): what was set for any kernel holds for them.
+// Under a LaunchLock. Null stands for the kernels whose address is not known (template arguments deduced from
+// converted arguments): what was set for any kernel holds for them.
 KernelState& kernel_state(const void* address);
 
 }  // namespace simulator

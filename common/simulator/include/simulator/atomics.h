@@ -1,7 +1,7 @@
-// atomics.h - atomicAdd, Sub, Min, Max, And, Or, Xor, Exch, CAS, Inc, Dec on any type of 2, 4 or 8 bytes.
+// atomics.h - atomicAdd, Sub, Min, Max, And, Or, Xor, Exch, CAS, Inc, Dec.
 //
-// All are compare-and-swap loops, since blocks run on several OS threads. One that leaves memory as it was looks like
-// waiting for another thread, so it lets the others run: spin locks work.
+// All are compare-and-swap loops, since blocks run on several OS threads. One that leaves memory as it was
+// looks like waiting for another thread, so it lets the others run: spin locks work.
 #pragma once
 #include "thread.h"
 
@@ -40,31 +40,43 @@ struct Exactly {
     using Type = T;
 };
 
+// CUDA has each operation for a few types only; what it refuses is refused here too.
+template <typename T, typename... Types>
+constexpr bool one_of = (__is_same(T, Types) || ...);
+
 }  // namespace simulator
 
-#define SIMULATOR_ATOMIC_NAMED(name, expression)                                                              \
-    template <typename T>                                                                                     \
-    T name(T* address, typename simulator::Exactly<T>::Type value) {                                          \
-        return simulator::read_modify_write(address, [value]([[maybe_unused]] T old) { return expression; }); \
+#define SIMULATOR_ATOMIC_NAMED(name, expression, condition)                                    \
+    template <typename T>                                                                      \
+    T name(T* address, typename simulator::Exactly<T>::Type value) {                           \
+        static_assert(condition, "CUDA has no " #name " for this type");                       \
+        return simulator::read_modify_write(                                                   \
+            address, [value]([[maybe_unused]] T old) { return static_cast<T>(expression); });  \
     }
-#define SIMULATOR_ATOMIC(name, expression)            \
-    SIMULATOR_ATOMIC_NAMED(name, expression)          \
-    SIMULATOR_ATOMIC_NAMED(name##_block, expression)  \
-    SIMULATOR_ATOMIC_NAMED(name##_system, expression)
-SIMULATOR_ATOMIC(atomicAdd, old + value)
-SIMULATOR_ATOMIC(atomicSub, old - value)
-SIMULATOR_ATOMIC(atomicMin, value < old ? value : old)
-SIMULATOR_ATOMIC(atomicMax, old < value ? value : old)
-SIMULATOR_ATOMIC(atomicAnd, old & value)
-SIMULATOR_ATOMIC(atomicOr, old | value)
-SIMULATOR_ATOMIC(atomicXor, old ^ value)
-SIMULATOR_ATOMIC(atomicExch, value)
-SIMULATOR_ATOMIC(atomicInc, old >= value ? T(0) : T(old + 1))
-SIMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : T(old - 1))
+#define SIMULATOR_ATOMIC(name, expression, ...)                   \
+    SIMULATOR_ATOMIC_NAMED(name, expression, (__VA_ARGS__))          \
+    SIMULATOR_ATOMIC_NAMED(name##_block, expression, (__VA_ARGS__))  \
+    SIMULATOR_ATOMIC_NAMED(name##_system, expression, (__VA_ARGS__))
+#define SIMULATOR_ONE_OF(...) simulator::one_of<T, __VA_ARGS__>
+#define SIMULATOR_WORDS int, unsigned int, unsigned long long
+// __is_class: half, half2 and their bf16 kin
+SIMULATOR_ATOMIC(atomicAdd, old + value, SIMULATOR_ONE_OF(SIMULATOR_WORDS, float, double) || __is_class(T))
+SIMULATOR_ATOMIC(atomicSub, old - value, SIMULATOR_ONE_OF(int, unsigned int))
+SIMULATOR_ATOMIC(atomicMin, value < old ? value : old, SIMULATOR_ONE_OF(SIMULATOR_WORDS, long long))
+SIMULATOR_ATOMIC(atomicMax, old < value ? value : old, SIMULATOR_ONE_OF(SIMULATOR_WORDS, long long))
+SIMULATOR_ATOMIC(atomicAnd, old & value, SIMULATOR_ONE_OF(SIMULATOR_WORDS))
+SIMULATOR_ATOMIC(atomicOr, old | value, SIMULATOR_ONE_OF(SIMULATOR_WORDS))
+SIMULATOR_ATOMIC(atomicXor, old ^ value, SIMULATOR_ONE_OF(SIMULATOR_WORDS))
+SIMULATOR_ATOMIC(atomicExch, value, SIMULATOR_ONE_OF(SIMULATOR_WORDS, float))
+SIMULATOR_ATOMIC(atomicInc, old >= value ? 0 : old + 1, SIMULATOR_ONE_OF(unsigned int))
+SIMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1, SIMULATOR_ONE_OF(unsigned int))
 #undef SIMULATOR_ATOMIC
 #undef SIMULATOR_ATOMIC_NAMED
 
 template <typename T>
 T atomicCAS(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+    static_assert(SIMULATOR_ONE_OF(SIMULATOR_WORDS, unsigned short), "CUDA has no atomicCAS for this type");
     return simulator::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
 }
+#undef SIMULATOR_ONE_OF
+#undef SIMULATOR_WORDS

@@ -1,7 +1,8 @@
 // float16.h - the two 16-bit floating-point types, __half (fp16) and __nv_bfloat16, and pairs of them.
 //
-// Both are one template over a format, which says how to round a float to 16 bits and back. Arithmetic goes through
-// float and rounds once more: with 24 bits against 11 or 8 the result of + - * / and sqrt is the correctly rounded one.
+// Both are one template over a format, which says how to round a float to 16 bits and back. Arithmetic goes
+// through float and rounds once more: with 24 bits against 11 or 8 the result of + - * / and sqrt is the
+// correctly rounded one.
 #pragma once
 #include <math.h>
 
@@ -15,7 +16,7 @@ struct Fp16Format {
         uint32_t bits = __builtin_bit_cast(uint32_t, value);
         const uint32_t sign = bits >> 16 & 0x8000;
         bits &= 0x7fffffff;
-        if (bits > 0x7f800000) return 0x7fff;                              // NaN
+        if (bits > 0x7f800000) return 0x7fff;                                 // NaN
         if (bits >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);  // 65536 and more: infinity
         if (bits < 0x38800000) {  // subnormal: adding 0.5 lets the float adder round at the last bit of fp16
             const float shifted = __builtin_bit_cast(float, bits) + 0.5f;
@@ -27,7 +28,9 @@ struct Fp16Format {
     static float widen(uint16_t value) {
         const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16, rest = value & 0x7fff;
         if (rest >= 0x7c00) return __builtin_bit_cast(float, sign | 0x7f800000 | (rest & 0x3ff) << 13);
-        if (rest < 0x400) return __builtin_bit_cast(float, sign | __builtin_bit_cast(uint32_t, static_cast<float>(rest) * 0x1p-24f));
+        if (rest < 0x400)
+            return __builtin_bit_cast(
+                float, sign | __builtin_bit_cast(uint32_t, static_cast<float>(rest) * 0x1p-24f));
         return __builtin_bit_cast(float, sign | ((rest << 13) + (112u << 23)));
     }
 };
@@ -38,11 +41,13 @@ struct Bf16Format {
         if (value != value) return 0x7fff;
         return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     }
-    static float widen(uint16_t value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16); }
+    static float widen(uint16_t value) {
+        return __builtin_bit_cast(float, static_cast<uint32_t>(value) << 16);
+    }
 };
 
-// double -> float such that rounding the float once more gives what rounding the double at once would: when the float is
-// inexact its last bit is made 1 ("round to odd"), so it lies on no tie.
+// double -> float such that rounding the float once more gives what rounding the double at once would: when
+// the float is inexact its last bit is made 1 ("round to odd"), so it lies on no tie.
 inline float to_odd(double value) {
     const float nearest = static_cast<float>(value);
     if (nearest == value || nearest != nearest || fabsf(nearest) == HUGE_VALF) return nearest;
@@ -113,9 +118,15 @@ struct alignas(4) Float16Pair {
 
 // ---- what CUDA overloads for both types: f is the type of one, f2 of two
 
-#define SIMULATOR_F template <typename Format> simulator::Float16<Format>
-#define SIMULATOR_F2 template <typename Format> simulator::Float16Pair<Format>
-#define SIMULATOR_TEST template <typename Format> bool
+#define SIMULATOR_F            \
+    template <typename Format> \
+    simulator::Float16<Format>
+#define SIMULATOR_F2           \
+    template <typename Format> \
+    simulator::Float16Pair<Format>
+#define SIMULATOR_TEST         \
+    template <typename Format> \
+    bool
 #define f simulator::Float16<Format>
 #define f2 simulator::Float16Pair<Format>
 
@@ -125,9 +136,13 @@ SIMULATOR_F __hmul(f a, f b) { return a * b; }
 SIMULATOR_F __hdiv(f a, f b) { return a / b; }
 SIMULATOR_F __hneg(f a) { return -a; }
 SIMULATOR_F __habs(f a) { return f::from_bits(a.bits & 0x7fff); }
-SIMULATOR_F __hfma(f a, f b, f c) { return fma(static_cast<double>(a), static_cast<double>(b), static_cast<double>(c)); }
-SIMULATOR_F __hmax(f a, f b) { return fmaxf(a, b); }
-SIMULATOR_F __hmin(f a, f b) { return fminf(a, b); }
+SIMULATOR_F __hfma(f a, f b, f c) {
+    return fma(static_cast<double>(a), static_cast<double>(b), static_cast<double>(c));
+}
+SIMULATOR_F __hmax(f a, f b) {
+    return a != a ? b : b != b ? a : f(fmaxf(a, b));
+}  // a NaN loses, even a signalling one
+SIMULATOR_F __hmin(f a, f b) { return a != a ? b : b != b ? a : f(fminf(a, b)); }
 SIMULATOR_TEST __heq(f a, f b) { return a == b; }
 SIMULATOR_TEST __hne(f a, f b) { return a < b || a > b; }
 SIMULATOR_TEST __hlt(f a, f b) { return a < b; }

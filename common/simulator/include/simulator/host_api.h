@@ -1,5 +1,5 @@
-// host_api.h - the part of the CUDA runtime API that host code uses. Device memory is host memory, every call is done
-// when it returns, streams and events only exist so that code compiles (an event does take the time).
+// host_api.h - the part of the CUDA runtime API that host code uses. Device memory is host memory, every call
+// is done when it returns, streams and events only exist so that code compiles (an event does take the time).
 //
 // What needs state (errors, attributes of kernels) is in runtime/host_api.cpp.
 #pragma once
@@ -13,23 +13,23 @@
 #include "language.h"
 
 // ---- types and constants
-#define SIMULATOR_ERRORS(X)                                                                        \
-    X(cudaSuccess, 0, "no error")                                                                  \
-    X(cudaErrorInvalidValue, 1, "invalid argument")                                                \
-    X(cudaErrorMemoryAllocation, 2, "out of memory")                                               \
-    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                          \
-    X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                                         \
-    X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                    \
-    X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                               \
-    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                       \
-    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                              \
-    X(cudaErrorNotReady, 600, "device not ready")                                                  \
-    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                    \
-    X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")               \
-    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                      \
-    X(cudaErrorAssert, 710, "device-side assert triggered")                                        \
-    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                   \
-    X(cudaErrorNotSupported, 801, "operation not supported")                                       \
+#define SIMULATOR_ERRORS(X)                                                          \
+    X(cudaSuccess, 0, "no error")                                                    \
+    X(cudaErrorInvalidValue, 1, "invalid argument")                                  \
+    X(cudaErrorMemoryAllocation, 2, "out of memory")                                 \
+    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")            \
+    X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                           \
+    X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")      \
+    X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                 \
+    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
+    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
+    X(cudaErrorNotReady, 600, "device not ready")                                    \
+    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")      \
+    X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
+    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")        \
+    X(cudaErrorAssert, 710, "device-side assert triggered")                          \
+    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
+    X(cudaErrorNotSupported, 801, "operation not supported")                         \
     X(cudaErrorUnknown, 999, "unknown error")
 #define SIMULATOR_ERROR_CODE(name, code, text) name = code,
 enum cudaError { SIMULATOR_ERRORS(SIMULATOR_ERROR_CODE) };
@@ -44,14 +44,21 @@ using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 
 enum cudaMemcpyKind {
-    cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
 };
 enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
     cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
 enum cudaFuncCache {
-    cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual
+    cudaFuncCachePreferNone,
+    cudaFuncCachePreferShared,
+    cudaFuncCachePreferL1,
+    cudaFuncCachePreferEqual
 };
 enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1,
@@ -69,19 +76,25 @@ enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 enum {
-    cudaStreamDefault = 0, cudaStreamNonBlocking = 1,
-    cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2,
-    cudaHostAllocDefault = 0, cudaMemAttachGlobal = 1
+    cudaStreamDefault = 0,
+    cudaStreamNonBlocking = 1,
+    cudaEventDefault = 0,
+    cudaEventBlockingSync = 1,
+    cudaEventDisableTiming = 2,
+    cudaHostAllocDefault = 0,
+    cudaMemAttachGlobal = 1
 };
 struct cudaDeviceProp {
     char name[256];
-    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor, totalConstMem;
+    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor,
+        totalConstMem;
     int regsPerBlock, regsPerMultiprocessor, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
     int multiProcessorCount, maxThreadsPerMultiProcessor, maxBlocksPerMultiProcessor, l2CacheSize;
     int major, minor, clockRate, memoryClockRate, memoryBusWidth;
 };
 struct cudaFuncAttributes {
-    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;  // sharedSizeBytes is known after the kernel's first run
+    size_t sharedSizeBytes, constSizeBytes,
+        localSizeBytes;  // sharedSizeBytes is known after the kernel's first run
     int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
 };
 
@@ -117,7 +130,8 @@ cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {
     return cudaSuccess;
 }
 template <typename F>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F* kernel, int block_size, size_t bytes) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F* kernel, int block_size,
+                                                          size_t bytes) {
     return simulator::occupancy(blocks, reinterpret_cast<const void*>(kernel), block_size, bytes);
 }
 // Only with a typed kernel: from a void* nobody could tell the sizes of its arguments.
@@ -125,9 +139,8 @@ template <typename... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
                              size_t dynamic_bytes = 0, cudaStream_t = nullptr) {
     auto one_thread = [=] {
-        [=]<size_t... I>(std::index_sequence<I...>) {
-            kernel(*static_cast<Parameters*>(arguments[I])...);
-        }(std::index_sequence_for<Parameters...>());
+        [=]<size_t... I>(std::index_sequence<I...>) { kernel(*static_cast<Parameters*>(arguments[I])...); }
+        (std::index_sequence_for<Parameters...>());
     };
     simulator::launch({"kernel of cudaLaunchKernel", simulator::here(), reinterpret_cast<const void*>(kernel),
                        [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},
@@ -199,7 +212,9 @@ inline cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
 inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    return cudaStreamCreate(stream);
+}
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }

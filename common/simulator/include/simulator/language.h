@@ -1,5 +1,5 @@
-// language.h - the words that CUDA adds to C++: function and variable attributes, threadIdx and its like, barriers,
-// clocks, and the object that the rewriter puts in the place of <<<...>>>.
+// language.h - the words that CUDA adds to C++: function and variable attributes, threadIdx and its like,
+// barriers, clocks, and the object that the rewriter puts in the place of <<<...>>>.
 #pragma once
 #include <assert.h>
 #include <stdio.h>
@@ -17,7 +17,8 @@
 #define __maxnreg__(...)
 #define __forceinline__ __inline__ __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
-// __shared__ and __noinline__ are the rewriter's business (the standard library uses __attribute__((__noinline__))).
+// __shared__ and __noinline__ are the rewriter's business (the standard library uses
+// __attribute__((__noinline__))).
 
 #define threadIdx (::simulator::current_thread()->index)
 #define blockIdx (::simulator::current_block()->index)
@@ -59,27 +60,27 @@ namespace simulator {
 
 struct Kernel {
     const char* name;
-    Position position;       // of the launch
-    const void* address;     // of the kernel, where C++ lets us name it, else null
+    Position position;        // of the launch
+    const void* address;      // of the kernel, where C++ lets us name it, else null
     void (*run)(void* data);  // one thread's work
     void* data;
 };
-// Runs the whole grid. Throws std::runtime_error for what would hang or crash on a GPU; a launch that a GPU refuses only
-// sets the error that cudaGetLastError() returns.
+// Runs the whole grid. Throws std::runtime_error for what would hang or crash on a GPU; a launch that a GPU
+// refuses only sets the error that cudaGetLastError() returns.
 void launch(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes);
 
 template <typename... Types>
 struct Arguments {};
 
-// Only a call can name the kernel when its template arguments are deduced; so overload resolution decides, late
-// (hence the unused Arguments), whether there is a single function to take the address of.
+// Only a call can name the kernel when its template arguments are deduced; so overload resolution decides,
+// late (hence the unused Arguments), whether there is a single function to take the address of.
 template <typename Late, typename... Parameters>
 const void* address_of(void (*kernel)(Parameters...)) {
     return reinterpret_cast<const void*>(kernel);
 }
 
 // kernel<<<grid, block, bytes, stream>>>(arguments) is rewritten as
-//     ::simulator::Launcher{SIMULATOR_KERNEL(kernel), grid, block, bytes, stream}(arguments)
+//     ::simulator::Launcher(SIMULATOR_KERNEL(kernel), grid, block, bytes, stream)(arguments)
 template <typename Address, typename Call>
 struct Launcher {
     const char* name;
@@ -87,8 +88,17 @@ struct Launcher {
     Address address;
     Call call;
     dim3 grid, block;
-    size_t dynamic_bytes = 0;
-    const void* stream = nullptr;
+    size_t dynamic_bytes;
+
+    Launcher(const char* name_, Position position_, Address address_, Call call_, dim3 grid_, dim3 block_,
+             size_t dynamic_bytes_ = 0, [[maybe_unused]] const void* stream = nullptr)
+        : name(name_),
+          position(position_),
+          address(address_),
+          call(call_),
+          grid(grid_),
+          block(block_),
+          dynamic_bytes(dynamic_bytes_) {}
 
     template <typename... Types>
     void operator()(Types... arguments) const {
@@ -98,18 +108,17 @@ struct Launcher {
                grid, block, dynamic_bytes);
     }
 };
-template <typename Address, typename Call, typename... Shape>
-Launcher(const char*, Position, Address, Call, Shape...) -> Launcher<Address, Call>;
 
 }  // namespace simulator
 
-// SIMULATOR_KERNEL is the first part of a Launcher; SIMULATOR_CALL is for arguments that have no type of their own
-// (braces, NULL, 0): they stay in the text of the call, `given` names the others.
+// SIMULATOR_KERNEL is the first part of a Launcher; SIMULATOR_CALL is for arguments that have no type of
+// their own (braces, NULL, 0): they stay in the text of the call, `given` names the others.
 #define SIMULATOR_KERNEL(...) \
     SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) { __VA_ARGS__(arguments_...); }
-#define SIMULATOR_CALL(given, arguments, ...) SIMULATOR_NAME(__VA_ARGS__), [&] given { __VA_ARGS__ arguments; }
-#define SIMULATOR_NAME(...)                                                                      \
-    #__VA_ARGS__, ::simulator::here(),                                                           \
+#define SIMULATOR_CALL(given, arguments, ...) \
+    SIMULATOR_NAME(__VA_ARGS__), [&] given { __VA_ARGS__ arguments; }
+#define SIMULATOR_NAME(...) \
+#__VA_ARGS__, ::simulator::here(),                                                           \
         [&]<typename... Types_>(::simulator::Arguments<Types_...>) -> const void* {              \
             using Late_ = ::simulator::Arguments<Types_...>;                                     \
             if constexpr (requires { ::simulator::address_of<Late_>(__VA_ARGS__); })             \

@@ -1,4 +1,5 @@
-// math.h - CUDA's functions beyond those of <math.h>: min and max, fast intrinsics, rounding, bits, cached loads.
+// math.h - CUDA's functions beyond those of <math.h>: min and max, fast intrinsics, rounding, bits, cached
+// loads.
 //
 // The fast intrinsics (__expf, ...) are as exact as their slow namesakes here; on a GPU they lose a few bits.
 #pragma once
@@ -6,13 +7,17 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define SIMULATOR_MIN_MAX(R, A, B)                                                              \
-    constexpr R min(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); } \
-    constexpr R max(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(b) : static_cast<R>(a); }
-#define SIMULATOR_MIN_MAX_MIXED(S, U)   \
-    SIMULATOR_MIN_MAX(S, S, S)          \
-    SIMULATOR_MIN_MAX(U, U, U)          \
-    SIMULATOR_MIN_MAX(U, S, U)          \
+#define SIMULATOR_MIN_MAX(R, A, B)                                                            \
+    constexpr R min(A a, B b) {                                                               \
+        return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \
+    }                                                                                         \
+    constexpr R max(A a, B b) {                                                               \
+        return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(b) : static_cast<R>(a); \
+    }
+#define SIMULATOR_MIN_MAX_MIXED(S, U) \
+    SIMULATOR_MIN_MAX(S, S, S)        \
+    SIMULATOR_MIN_MAX(U, U, U)        \
+    SIMULATOR_MIN_MAX(U, S, U)        \
     SIMULATOR_MIN_MAX(U, U, S)
 SIMULATOR_MIN_MAX_MIXED(int, unsigned int)
 SIMULATOR_MIN_MAX_MIXED(long, unsigned long)
@@ -41,7 +46,8 @@ inline float normcdff(float x) noexcept { return static_cast<float>(0.5 * erfc(-
 inline float __saturatef(float x) noexcept { return fminf(fmaxf(x, 0.0f), 1.0f); }
 
 inline float __expf(float x) noexcept { return expf(x); }
-inline float __exp2f(float x) noexcept { return exp2f(x); }
+// The C library may declare it, CUDA does not.
+extern "C" __attribute__((error("CUDA has no __exp2f: call exp2f"))) float __exp2f(float x) noexcept;
 inline float __exp10f(float x) noexcept { return powf(10.0f, x); }
 inline float __logf(float x) noexcept { return logf(x); }
 inline float __log2f(float x) noexcept { return log2f(x); }
@@ -68,7 +74,8 @@ inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __ddiv_rn(double a, double b) { return a / b; }
 inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 
-// ---- conversions: rn nearest even, rz towards zero, ru up, rd down; out of range saturates and NaN gives 0, as on a GPU
+// ---- conversions: rn nearest even, rz towards zero, ru up, rd down; out of range saturates and NaN gives 0,
+// as on a GPU
 namespace simulator {
 template <typename To, typename From>
 To to_integer(From rounded) {
@@ -79,11 +86,11 @@ To to_integer(From rounded) {
     return rounded >= static_cast<From>(highest) ? highest : static_cast<To>(rounded);
 }
 }  // namespace simulator
-#define SIMULATOR_TO_INTEGER(From, from, To, to)                                                           \
-    inline To __##from##2##to##_rn(From x) { return simulator::to_integer<To>(nearbyint(x)); }             \
-    inline To __##from##2##to##_rz(From x) { return simulator::to_integer<To>(trunc(x)); }                 \
-    inline To __##from##2##to##_ru(From x) { return simulator::to_integer<To>(ceil(x)); }                  \
-    inline To __##from##2##to##_rd(From x) { return simulator::to_integer<To>(floor(x)); }                 \
+#define SIMULATOR_TO_INTEGER(From, from, To, to)                                               \
+    inline To __##from##2##to##_rn(From x) { return simulator::to_integer<To>(nearbyint(x)); } \
+    inline To __##from##2##to##_rz(From x) { return simulator::to_integer<To>(trunc(x)); }     \
+    inline To __##from##2##to##_ru(From x) { return simulator::to_integer<To>(ceil(x)); }      \
+    inline To __##from##2##to##_rd(From x) { return simulator::to_integer<To>(floor(x)); }     \
     inline From __##to##2##from##_rn(To x) { return static_cast<From>(x); }
 SIMULATOR_TO_INTEGER(float, float, int, int)
 SIMULATOR_TO_INTEGER(float, float, unsigned, uint)
@@ -147,15 +154,15 @@ inline int __dp4a(int a, int b, int c) {
 }
 
 // ---- loads and stores with a cache hint
-#define SIMULATOR_LOAD(name)     \
-    template <typename T>        \
-    T name(const T* address) {   \
-        return *address;         \
+#define SIMULATOR_LOAD(name)   \
+    template <typename T>      \
+    T name(const T* address) { \
+        return *address;       \
     }
-#define SIMULATOR_STORE(name)                \
-    template <typename T>                    \
-    void name(T* address, T value) {         \
-        *address = value;                    \
+#define SIMULATOR_STORE(name)        \
+    template <typename T>            \
+    void name(T* address, T value) { \
+        *address = value;            \
     }
 SIMULATOR_LOAD(__ldg)
 SIMULATOR_LOAD(__ldca)

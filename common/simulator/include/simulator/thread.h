@@ -5,11 +5,13 @@
 //   shared_variable<S>(), dynamic_shared<Alignment>()
 //   fail(), not_implemented()            give up, with a message
 //
-// A worker (one OS thread) runs one block at a time; every CUDA thread of the block is a fiber with its own stack. All
-// stacks of a worker lie in one region whose start is a multiple of REGION_BYTES, behind the worker's own data:
+// A worker (one OS thread) runs one block at a time; every CUDA thread of the block is a fiber with its own
+// stack. All stacks of a worker lie in one region whose start is a multiple of REGION_BYTES, behind the
+// worker's own data:
 //
-//     region start                                                                   region start + REGION_BYTES
-//     | Block, Thread[1024], ... | stack of thread 0 | stack of thread 1 | ... | stack of thread 1023 |
+//     region start                                                                   region start +
+//     REGION_BYTES | Block, Thread[1024], ... | stack of thread 0 | stack of thread 1 | ... | stack of thread
+//     1023 |
 //       STACK_BYTES                STACK_BYTES         STACK_BYTES
 //
 // so the stack pointer alone tells block and thread: no thread-local storage, no register set aside.
@@ -32,7 +34,9 @@ struct Position {
     const char* file;
     int line;
 };
-constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+}
 
 // Computes the results of a warp operation: lanes[i] are the arguments of lane i, for every i in `mask`.
 using Combine = void (*)(void** lanes, unsigned mask);
@@ -106,12 +110,12 @@ void* dynamic_shared(const Block* block = current_block()) {
                                    ~(alignment - 1));
 }
 
-// __shared__ variables at namespace scope are thread-local variables of the worker that `prepare` makes ready: a
-// static one is filled with NaN, an extern one pointed at dynamic shared memory. It runs before every block.
+// __shared__ variables at namespace scope are thread-local variables of the worker that `prepare` makes
+// ready: a static one is filled with NaN, an extern one pointed at dynamic shared memory. It runs before
+// every block.
 struct NamespaceShared {
-    NamespaceShared(void (*prepare)(const Block*), size_t bytes);
+    explicit NamespaceShared(void (*prepare)(const Block*));
     void (*prepare)(const Block*);
-    size_t bytes;
     NamespaceShared* next;
 };
 

@@ -1,24 +1,26 @@
-// vector_types.h - dim3 and the vector types: char1 ... double4 with CUDA's alignments, make_char1 ... make_double4.
+// vector_types.h - dim3 and the vector types: char1 ... double4 with CUDA's alignments, make_char1 ...
+// make_double4.
 #pragma once
 
-// Three-element vectors are aligned like one element, the others like the whole vector, but never beyond 16 bytes.
+// Three-element vectors are aligned like one element, the others like the whole vector, but never beyond 16
+// bytes.
 #define SIMULATOR_ALIGNED(T, n) alignas(sizeof(T) * n < 16 ? sizeof(T) * n : 16)
-#define SIMULATOR_VECTORS(T, name)                                                         \
-    struct name##1 {                                                                       \
-        T x;                                                                               \
-    };                                                                                     \
-    struct SIMULATOR_ALIGNED(T, 2) name##2 {                                               \
-        T x, y;                                                                            \
-    };                                                                                     \
-    struct name##3 {                                                                       \
-        T x, y, z;                                                                         \
-    };                                                                                     \
-    struct SIMULATOR_ALIGNED(T, 4) name##4 {                                               \
-        T x, y, z, w;                                                                      \
-    };                                                                                     \
-    constexpr name##1 make_##name##1(T x) { return {x}; }                                  \
-    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }                          \
-    constexpr name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                  \
+#define SIMULATOR_VECTORS(T, name)                                        \
+    struct name##1 {                                                      \
+        T x;                                                              \
+    };                                                                    \
+    struct SIMULATOR_ALIGNED(T, 2) name##2 {                              \
+        T x, y;                                                           \
+    };                                                                    \
+    struct name##3 {                                                      \
+        T x, y, z;                                                        \
+    };                                                                    \
+    struct SIMULATOR_ALIGNED(T, 4) name##4 {                              \
+        T x, y, z, w;                                                     \
+    };                                                                    \
+    constexpr name##1 make_##name##1(T x) { return {x}; }                 \
+    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }         \
+    constexpr name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; } \
     constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 
 SIMULATOR_VECTORS(signed char, char)

@@ -1,7 +1,8 @@
 // warp.h - shuffles, votes, matches and reductions among the 32 lanes of a warp.
 //
-// All are built on collective(): every lane brings a struct with its operands and a place for its result, and the last
-// lane to arrive computes all results. A lane that reads from one that does not take part gets NaN bytes.
+// All are built on collective(): every lane brings a struct with its operands and a place for its result, and
+// the last lane to arrive computes all results. A lane that reads from one that does not take part gets NaN
+// bytes.
 #pragma once
 #include "thread.h"
 
@@ -71,7 +72,8 @@ R gather(unsigned mask, T value, Reduce, const char* operation, Position at) {
 inline unsigned ballot(unsigned mask, bool predicate, const char* operation, Position at) {
     auto votes = [](const bool* values, unsigned mask, unsigned) {
         unsigned result = 0;
-        for (unsigned lane = 0; lane < 32; ++lane) result |= (mask >> lane & 1 && values[lane] ? 1u : 0u) << lane;
+        for (unsigned lane = 0; lane < 32; ++lane)
+            result |= (mask >> lane & 1 && values[lane] ? 1u : 0u) << lane;
         return result;
     };
     return gather<unsigned>(mask, predicate, votes, operation, at);
@@ -91,12 +93,14 @@ unsigned match(unsigned mask, T value, const char* operation, Position at) {
 }  // namespace simulator
 
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, simulator::Position at = simulator::here()) {
+T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+              simulator::Position at = simulator::here()) {
     const int start = simulator::group_start(width);
     return simulator::exchange(mask, value, start | (source & (width - 1)), "__shfl_sync", at);
 }
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, simulator::Position at = simulator::here()) {
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
+                  simulator::Position at = simulator::here()) {
     const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
     const int source = lane ^ (bits & 31);
     return simulator::exchange(mask, value, source < start + width ? source : lane, "__shfl_xor_sync", at);
@@ -106,14 +110,16 @@ T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32,
                    simulator::Position at = simulator::here()) {
     const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
     const bool inside = distance < 32 && lane + static_cast<int>(distance) < start + width;
-    return simulator::exchange(mask, value, inside ? lane + static_cast<int>(distance) : lane, "__shfl_down_sync", at);
+    return simulator::exchange(mask, value, inside ? lane + static_cast<int>(distance) : lane,
+                               "__shfl_down_sync", at);
 }
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32,
                  simulator::Position at = simulator::here()) {
     const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
     const bool inside = distance < 32 && lane - static_cast<int>(distance) >= start;
-    return simulator::exchange(mask, value, inside ? lane - static_cast<int>(distance) : lane, "__shfl_up_sync", at);
+    return simulator::exchange(mask, value, inside ? lane - static_cast<int>(distance) : lane,
+                               "__shfl_up_sync", at);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
@@ -130,29 +136,30 @@ unsigned __match_any_sync(unsigned mask, T value, simulator::Position at = simul
     return simulator::match(mask, value, "__match_any_sync", at);
 }
 template <typename T>
-unsigned __match_all_sync(unsigned mask, T value, int* predicate, simulator::Position at = simulator::here()) {
+unsigned __match_all_sync(unsigned mask, T value, int* predicate,
+                          simulator::Position at = simulator::here()) {
     const unsigned equal = simulator::match(mask, value, "__match_all_sync", at);
     *predicate = equal == mask;
     return *predicate ? mask : 0;
 }
 
-#define SIMULATOR_REDUCE(name, expression)                                                                  \
-    template <typename T>                                                                                   \
-    T name(unsigned mask, T value, simulator::Position at = simulator::here()) {                            \
-        auto reduce = [](const T* values, unsigned mask, unsigned me) {                                     \
-            T a = values[me];                                                                               \
-            for (unsigned lane = 0; lane < 32; ++lane) {                                                    \
-                const T b = values[lane];                                                                   \
-                if (lane != me && mask >> lane & 1) a = expression;                                         \
-            }                                                                                               \
-            return a;                                                                                       \
-        };                                                                                                  \
-        return simulator::gather<T>(mask, value, reduce, #name, at);                                        \
+#define SIMULATOR_REDUCE(name, expression)                                       \
+    template <typename T>                                                        \
+    T name(unsigned mask, T value, simulator::Position at = simulator::here()) { \
+        auto reduce = [](const T* values, unsigned mask, unsigned me) {          \
+            T a = values[me];                                                    \
+            for (unsigned lane = 0; lane < 32; ++lane) {                         \
+                const T b = values[lane];                                        \
+                if (lane != me && mask >> lane & 1) a = expression;              \
+            }                                                                    \
+            return a;                                                            \
+        };                                                                       \
+        return simulator::gather<T>(mask, value, reduce, #name, at);             \
     }
 SIMULATOR_REDUCE(__reduce_add_sync, a + b)
 SIMULATOR_REDUCE(__reduce_min_sync, b < a ? b : a)
 SIMULATOR_REDUCE(__reduce_max_sync, a < b ? b : a)
-SIMULATOR_REDUCE(__reduce_and_sync, a & b)
+SIMULATOR_REDUCE(__reduce_and_sync, a& b)
 SIMULATOR_REDUCE(__reduce_or_sync, a | b)
 SIMULATOR_REDUCE(__reduce_xor_sync, a ^ b)
 #undef SIMULATOR_REDUCE

@@ -1,0 +1,112 @@
+"""The rewriter's own behaviour: files, lines, and what it refuses."""
+
+import re
+import subprocess
+
+import pytest
+
+from common.simulator import rewriter
+
+
+def rewritten(text: str) -> str:
+    return rewriter.rewrite(text, "student.cu")
+
+
+def test_lines_keep_their_numbers():
+    text = (
+        "__global__ void k(int* p) {\n  __shared__ int a[3],\n    b;\n  p[0] = 1;\n}\n"
+        "#define RUN(n) \\\n  k<<<1, \\\n    n>>>(0, \\\n    p)\n"
+        "void f(int* p) {\n  k<<<\n  1,\n  1\n>>>(\n p);\n}\n"
+    )
+    result = rewritten(text).split("\n", 2)
+    assert result[1] == '#line 1 "student.cu"'
+    lines, original = result[2].split("\n"), text.split("\n")
+    assert len(lines) == len(original)
+    assert lines[3] == original[3] and lines[9] == original[9]
+    for i, line in enumerate(original):  # a macro's continued lines stay continued
+        assert line.endswith("\\") == lines[i].endswith("\\")
+
+
+def test_comments_and_strings_are_left_alone():
+    text = (
+        '// k<<<1, 2>>>(x); __shared__ int a;\nconst char* s = "k<<<1, 2>>>(x) __shared__ int b; asm(";\n'
+        'auto r = R"(k<<<1, 2>>>(x))"; char c = \'"\'; int n = 1\'000; /* asm volatile("bar"); */\n'
+    )
+    assert rewritten(text).endswith(text)
+
+
+def test_inline_ptx_is_refused_with_its_line():
+    with pytest.raises(rewriter.RewriteError, match=r"^student.cu:3: inline PTX cannot run on the CPU"):
+        rewritten('#include <x>\n__device__ void f() {\n  asm volatile("bar.sync 0;");\n}\n')
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "#ifndef CUDA_SIMULATOR",
+        "#if !defined(CUDA_SIMULATOR)",
+        "#if !defined CUDA_SIMULATOR && 1",
+        "#ifdef __CUDA_ARCH__",
+        "#if __CUDA_ARCH__ >= 800",
+        "#ifdef CUDA_SIMULATOR\nint x;\n#if OTHER\n#else\n#endif\n#else",
+    ],
+)
+def test_inline_ptx_for_the_gpu_only(condition):
+    text = f'{condition}\nvoid f() {{ asm("x"); }}\n#endif\n'
+    assert rewritten(text).endswith(text)
+    with pytest.raises(rewriter.RewriteError):
+        rewritten(text.replace("#endif", '#else\nvoid g() { asm("y"); }\n#endif'))
+
+
+def test_a_condition_that_holds_ends_the_others():
+    rewritten('#if defined(CUDA_SIMULATOR)\n#elif 1\nvoid f() { asm("x"); }\n#else\nasm("y");\n#endif\n')
+
+
+def test_unreadable_source_is_refused_with_its_line():
+    with pytest.raises(rewriter.RewriteError, match=r"^student.cu:2: cannot read this launch"):
+        rewritten("void f() {\n  k<<<1, 2>>>;\n}\n")
+    with pytest.raises(rewriter.RewriteError, match=r"^student.cu:2: .*initialiser"):
+        rewritten("__global__ void k() {\n  __shared__ int a = 3;\n}\n")
+
+
+def test_noinline_and_unrolling():
+    assert "__attribute__((noinline)) int f();" in rewritten("__noinline__ int f();")
+    assert "#pragma GCC unroll 4\n" in rewritten("#pragma unroll 4 // four\nfor (;;);\n")
+    assert "#pragma GCC unroll 32\n" in rewritten("  #pragma unroll\nfor (;;);\n")
+
+
+def test_headers_are_mirrored_and_written_only_when_they_change(tmp_path):
+    project, student, out = tmp_path / "project", tmp_path / "student", tmp_path / "out"
+    for path, text in {
+        project / "common" / "tile.cuh": '#pragma once\n#include "../other/deep.h"\n',
+        project / "other" / "deep.h": "__device__ void deep() { __shared__ int d[4]; d[0] = 0; }\n",
+        student / "mine.cuh": "__noinline__ void mine();\n",
+        student
+        / "kernel.cu": '#include <math.h>\n#include "mine.cuh"\n#include "common/tile.cuh"\n#include "cuda.h"\n',
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    result = rewriter.translate(student / "kernel.cu", out, [project])
+    assert result.path == out / "kernel.cu.cpp"
+    names = [str(path.relative_to(tmp_path)) for path in result.inputs]
+    assert sorted(names) == [
+        "project/common/tile.cuh", "project/other/deep.h", "student/kernel.cu", "student/mine.cuh",
+    ]  # fmt: skip
+    assert "shared_variable" in (out / "other" / "deep.h").read_text()
+    assert "noinline" in (out / "mine.cuh").read_text()
+    text = result.path.read_text()
+    assert f'#include "{out}/mine.cuh"' in text and '#include "cuda.h"' in text and "#include <math.h>" in text
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    rewriter.translate(student / "kernel.cu", out, [project])
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
+    (student / "mine.cuh").write_text("__noinline__ int mine();\n")
+    rewriter.translate(student / "kernel.cu", out, [project])
+    changed = [path.name for path, when in before.items() if path.stat().st_mtime_ns != when]
+    assert changed == ["mine.cuh"]
+
+
+@pytest.mark.parametrize("header, what", [("cooperative_groups.h", "cooperative groups"), ("mma.h", "wmma")])
+def test_headers_that_are_not_modelled(header, what):
+    command = ["c++", "-fsyntax-only", f"-I{rewriter.INCLUDE_DIR}", "-x", "c++", "-"]
+    done = subprocess.run(command, input=f"#include <{header}>\n", capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and re.search(f"does not model {what}", done.stderr)
