@@ -98,9 +98,11 @@ class Operators:
         gaps = gaps_of_operator(operator, self.sources)
         if gaps:
             where = "; ".join(map(str, gaps))
+            others = len(find_gaps(self.sources)) - len(gaps)
+            more = f" (and {others} more gaps, some of them perhaps behind these)" if others else ""
 
             def call(*args, **kwargs):
-                raise NotImplementedError(f"{self.task} {operator} is not implemented yet: {where}")
+                raise NotImplementedError(f"{self.task} {operator} is not implemented yet: {where}{more}")
         else:
             call = self._checked(operator, getattr(self._namespace, operator))
         setattr(self, operator, call)

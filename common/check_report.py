@@ -67,7 +67,7 @@ def _print_failures(console: Console, failures: Sequence[Verdict]) -> None:
             console.print(Padding(escape(sentence), (0, 0, 0, 2)), highlight=False)
         if len(alike) > 1:
             names = "; ".join(other.case.name for other in alike[1:])
-            console.print(f"  The same holds for: {escape(names)}", highlight=False)
+            console.print(Padding(f"The same holds for: {escape(names)}", (0, 0, 0, 2)), highlight=False)
 
 
 def _cause(one: Verdict) -> tuple:

@@ -1,7 +1,7 @@
 """Compiles kernels/*.cu into one shared library per session and calls its functions through ctypes.
 
-`simulator` is the library for the simulator; `library` is that and, where there is a GPU, also the same files compiled
-by nvcc: what these tests expect of the simulator holds on a device.
+`simulator` is the library for the simulator; `library` is that and, where there is a GPU, also the same files
+compiled by nvcc: what these tests expect of the simulator holds on a device.
 """
 
 import ctypes

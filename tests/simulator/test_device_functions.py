@@ -230,9 +230,10 @@ def test_math_functions(library):
     library.math_functions(out, x, x.size)
     d = x.astype(np.float64)
     expected = [
-        np.exp(d), np.exp2(d), np.exp2(d), np.log(d), np.log2(d), d**-0.5, np.sin(d), np.cos(d), d**1.5, 1 / d,
-        1 / d,        np.maximum(d, 1), np.minimum(d, 1), d * d + 1, np.sqrt(d), np.tanh(d), np.vectorize(math.erf)(d), d,
-        np.maximum(d, 2), np.floor(d), d, d, d * -np.inf, np.clip(d, 0, 1), d + 1, np.log1p(d), np.expm1(d),
+        np.exp(d), np.exp2(d),
+        np.exp2(d), np.log(d), np.log2(d), d**-0.5, np.sin(d), np.cos(d), d**1.5, 1 / d,
+        1 / d, np.maximum(d, 1), np.minimum(d, 1), d * d + 1, np.sqrt(d), np.tanh(d), np.vectorize(math.erf)(d),
+        d, np.maximum(d, 2), np.floor(d), d, d, d * -np.inf, np.clip(d, 0, 1), d + 1, np.log1p(d), np.expm1(d),
         np.sqrt(d), d**2,
     ]  # fmt: skip
     np.testing.assert_allclose(out, np.stack(expected), rtol=3e-6, atol=1e-6)

@@ -76,13 +76,13 @@ def test_noinline_and_unrolling():
 
 
 def test_headers_are_mirrored_and_written_only_when_they_change(tmp_path):
+    includes = '#include <math.h>\n#include "mine.cuh"\n#include "common/tile.cuh"\n#include "cuda.h"\n'
     project, student, out = tmp_path / "project", tmp_path / "student", tmp_path / "out"
     for path, text in {
         project / "common" / "tile.cuh": '#pragma once\n#include "../other/deep.h"\n',
         project / "other" / "deep.h": "__device__ void deep() { __shared__ int d[4]; d[0] = 0; }\n",
         student / "mine.cuh": "__noinline__ void mine();\n",
-        student
-        / "kernel.cu": '#include <math.h>\n#include "mine.cuh"\n#include "common/tile.cuh"\n#include "cuda.h"\n',
+        student / "kernel.cu": includes,
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -63,7 +63,11 @@ static double seconds_from_environment(const char* name, double otherwise) {
 }
 
 static unsigned worker_limit() {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef __linux__
+    cpu_set_t allowed;  // containers and taskset leave fewer
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = CPU_COUNT(&allowed);
+#endif
     const double value = seconds_from_environment("SIMULATOR_WORKERS", static_cast<double>(cores));
     return value > MAX_WORKERS ? MAX_WORKERS : value < 1 ? 1 : static_cast<unsigned>(value);
 }
@@ -186,7 +190,7 @@ static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const Ke
         state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
     const bool possible = threads >= 1 && threads <= MAX_THREADS && block.z <= 64 &&             //
                           grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 2147483647u &&  //
-                          grid.y <= 65535 && grid.z <= 65535 &&                                   //
+                          grid.y <= 65535 && grid.z <= 65535 &&                                  //
                           dynamic_bytes <= state.dynamic_limit && dynamic_bytes + state.static_bytes <= limit;
     if (!possible) return cudaErrorInvalidValue;
     return cudaSuccess;
