@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common import attention_reference as reference
 from common.attention_mistakes import attention_mistakes
-from common.checking import Case
+from common.checking import Case, running_sum_floor
 
 
 def first_keys_masked(count: int) -> Callable[[dict[str, Tensor]], None]:
@@ -75,7 +75,8 @@ def attention_case(
         inputs,
         lambda ops, query, key, value: getattr(ops, operator)(query, key, value, causal, scale),
         lambda query, key, value: reference.attention(query, key, value, causal, scale),
-        floor=1e-5 * sharpness**2,
+        # the scores' rounding, which the softmax passes on, and that of a sum of values of size 2 + 2
+        floor=1e-5 * sharpness**2 + running_sum_floor(seq_k, 4),
         axes=("batch", "head", "row", "col"),
         mistakes=lambda query, key, value: attention_mistakes(query, key, value, causal, scale),
         stages=lambda query, key, value: reference.stages(query, key, value, causal, scale),

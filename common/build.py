@@ -42,8 +42,8 @@ NVCC_FLAGS = [
         for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
     ),
 ]
-# A launcher that is missing shall be the linker's error, not the loader's; and a compiler that links libstdc++ statically
-# must not mix its copy's symbols with torch's libstdc++
+# A launcher that is missing shall be the linker's error, not the loader's; and a compiler that links libstdc++
+# statically must not mix its copy's symbols with torch's libstdc++
 LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
 # What an unfilled gap leaves unused is no mistake of the student's
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
@@ -241,11 +241,6 @@ def _locked(folder: Path) -> Iterator[None]:
 _one_build = threading.Lock()
 
 
-def _write_if_changed(file: Path, text: str) -> None:
-    if not file.exists() or file.read_text() != text:
-        file.write_text(text)
-
-
 def _load_arguments(plan: _Plan) -> dict:
     """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
     log = f">>{plan.log_file.name} 2>&1"
@@ -281,10 +276,7 @@ def _load_arguments(plan: _Plan) -> dict:
         translated = [rewriter.translate(kernel, mirror, include_dirs).path for kernel in plan.kernels]
     except rewriter.RewriteError as error:
         raise BuildError(str(error)) from None
-    # The runtime's few files as one: most of their compile time is the standard headers that they share
-    runtime = mirror / "simulator_runtime.cpp"
-    _write_if_changed(runtime, "".join(f'#include "{source}"\n' for source in rewriter.RUNTIME_SOURCES))
-    sources = [*translated, plan.binding, runtime]
+    sources = [*translated, plan.binding, *rewriter.RUNTIME_SOURCES]
     unused = ["-Wno-unused"] if plan.gaps else []
     return {
         "sources": [str(source) for source in sources],

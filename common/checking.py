@@ -44,6 +44,20 @@ PASS, FAIL, NOT_IMPLEMENTED = "pass", "FAIL", "not implemented"
 ERROR, NOT_RUN, SKIPPED = "error", "not run", "skipped"
 
 
+def running_sum_floor(terms: int, size: float) -> float:
+    """A floor for an output that is a float32 sum of `terms` numbers, added one after another.
+
+    Every addition rounds by up to 2^-24 of the sum so far, so the result is off by about 2^-24 sqrt(terms) size
+    (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 4), and by a few times that
+    where small terms meet a large sum. Libraries that add in pieces do better; a kernel need not.
+
+    Args:
+        terms: how many numbers are added.
+        size: how large the sum becomes.
+    """
+    return 4 * 2.0**-24 * math.sqrt(terms) * size
+
+
 @dataclass(frozen=True)
 class Case:
     """One test case. The functions take the inputs by name, as `inputs` made them.

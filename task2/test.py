@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from common import attention_reference as reference
 from common.attention_cases import attention_case
 from common.attention_mistakes import attention_mistakes
-from common.checking import Case
+from common.checking import Case, running_sum_floor
 from common.cli import test_main
 from common.known_mistakes import Mistake, gemm_mistakes, softmax_mistakes
 from task2.attention import CustomAttention
@@ -87,6 +87,8 @@ def gemm_cases() -> list[Case]:
     """A @ B^T and A @ B at sizes around those of tiles; square ones too, where a transposed operand still fits."""
 
     def pair(name: str, batch: int, m: int, n: int, k: int, points: float = 0.0, **options) -> list[Case]:
+        size = 0.5 * k + 5  # a product is 0.5 on average
+
         def inputs(b_shape: tuple[int, ...]):
             def make(generator: torch.Generator) -> dict[str, Tensor]:
                 a = torch.randn(batch, m, k, generator=generator) + 1
@@ -101,7 +103,7 @@ def gemm_cases() -> list[Case]:
                 inputs((batch, n, k)),
                 lambda ops, a, b: ops.gemm_nt(a, b),
                 reference.gemm_nt,
-                floor=1e-5 * k**0.5,
+                floor=running_sum_floor(k, size),
                 axes=BATCH,
                 points=points,
                 mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=True),
@@ -114,7 +116,7 @@ def gemm_cases() -> list[Case]:
                 inputs((batch, k, n)),
                 lambda ops, a, b: ops.gemm_nn(a, b),
                 reference.gemm_nn,
-                floor=1e-5 * k**0.5,
+                floor=running_sum_floor(k, size),
                 axes=BATCH,
                 points=points,
                 mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=False),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from common import attention_reference as reference
 from common.attention_mistakes import attention_mistakes
-from common.checking import Case
+from common.checking import Case, running_sum_floor
 from common.cli import test_main
 from common.known_mistakes import Mistake
 from task6.attention import KVCache
@@ -146,7 +146,7 @@ def decode_cases() -> list[Case]:
             inputs,
             lambda ops, **inputs: ops.decode_attention(**inputs, scale=scale),
             lambda **inputs: _attended(**inputs, scale=scale),
-            floor=1e-5 * sharpness**2,
+            floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
             axes=("batch", "head", "row", "col"),
             mistakes=lambda **inputs: _decode_mistakes(**inputs, scale=scale),
             **options,
@@ -195,7 +195,7 @@ def generate_cases() -> list[Case]:
             inputs,
             call,
             lambda query, key, value: reference.attention(query, key, value, causal=True)[:, :, prompt:],
-            floor=1e-5 * 1.5**2,
+            floor=1e-5 * 1.5**2 + running_sum_floor(total, 4),
             axes=("batch", "head", "step", "col"),
             **options,
         )

@@ -17,29 +17,30 @@ namespace simulator {
 
 // ---- who runs next
 
-static void make_ready(Worker& worker, unsigned warp, uint32_t lanes) {
-    worker.ready[warp] |= lanes;
-    if (worker.ready[warp]) worker.ready_warps |= 1u << warp;
+SIMULATOR_INLINE static void make_ready(Worker& worker, unsigned warp, uint32_t lanes) {
+    worker.warps[warp].ready |= lanes;
+    if (worker.warps[warp].ready) worker.ready_warps |= 1u << warp;
 }
 
 // The lowest set bit above `after`, or else the lowest one.
-static unsigned next_bit(uint32_t bits, unsigned after) {
+SIMULATOR_INLINE static unsigned next_bit(uint32_t bits, unsigned after) {
     const uint32_t above = bits & ~((2u << after) - 1);
     return __builtin_ctz(above ? above : bits);
 }
 
-static Thread* take(Worker& worker, unsigned warp, unsigned lane) {
-    worker.ready[warp] &= ~(1u << lane);
-    if (!worker.ready[warp]) worker.ready_warps &= ~(1u << warp);
+SIMULATOR_INLINE static Thread* take(Worker& worker, unsigned warp, unsigned lane) {
+    worker.warps[warp].ready &= ~(1u << lane);
+    if (!worker.warps[warp].ready) worker.ready_warps &= ~(1u << warp);
     return &worker.threads[warp * 32 + lane];
 }
 
 // The next thread after `from`, lanes of its own warp first; null when none can run.
-static Thread* next_thread(Worker& worker, const Thread& from) {
-    if (worker.ready[from.warp]) return take(worker, from.warp, next_bit(worker.ready[from.warp], from.lane));
+SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) {
+    if (worker.warps[from.warp].ready)
+        return take(worker, from.warp, next_bit(worker.warps[from.warp].ready, from.lane));
     if (!worker.ready_warps) return nullptr;
     const unsigned warp = next_bit(worker.ready_warps, from.warp);
-    return take(worker, warp, __builtin_ctz(worker.ready[warp]));
+    return take(worker, warp, __builtin_ctz(worker.warps[warp].ready));
 }
 
 void yield() {
@@ -48,32 +49,34 @@ void yield() {
     // All other threads get their turn before this one does, so not the own warp first but in order of their
     // numbers.
     Thread* next;
-    const uint32_t above = worker.ready[me.warp] & ~((2u << me.lane) - 1);
+    const uint32_t above = worker.warps[me.warp].ready & ~((2u << me.lane) - 1);
     if (above)
         next = take(worker, me.warp, __builtin_ctz(above));
     else if (worker.ready_warps) {
         const unsigned warp = next_bit(worker.ready_warps, me.warp);
-        next = take(worker, warp, __builtin_ctz(worker.ready[warp]));
+        next = take(worker, warp, __builtin_ctz(worker.warps[warp].ready));
     } else
         return;
     make_ready(worker, me.warp, 1u << me.lane);
     switch_thread(worker, next);
 }
 
-static void wait_for_others(Worker& worker, Thread& me) { switch_thread(worker, next_thread(worker, me)); }
+SIMULATOR_INLINE static void wait_for_others(Worker& worker, Thread& me) {
+    switch_thread(worker, next_thread(worker, me));
+}
 
 void thread_returned(Worker& worker) {
     Thread& me = *worker.running;
     me.state = State::returned;
-    worker.alive[me.warp] &= ~(1u << me.lane);
+    worker.warps[me.warp].alive &= ~(1u << me.lane);
     --worker.live;
-    make_ready(worker, me.warp, worker.arrived[me.warp]);  // those that waited for this lane look again
+    make_ready(worker, me.warp, worker.warps[me.warp].arrived);  // those that waited for this lane look again
     wait_for_others(worker, me);
 }
 
 // ---- barriers
 
-unsigned barrier(bool predicate, const char* operation, Position position) {
+SIMULATOR_UNCHECKED unsigned barrier(bool predicate, const char* operation, Position position) {
     Worker& worker = current_worker();
     Thread& me = *worker.running;
     me.operation = operation;
@@ -99,7 +102,7 @@ unsigned barrier(bool predicate, const char* operation, Position position) {
         ++worker.interval;
         worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         for (unsigned warp = 0; warp < worker.warp_count; ++warp)
-            make_ready(worker, warp, worker.alive[warp]);
+            make_ready(worker, warp, worker.warps[warp].alive);
         take(worker, me.warp, me.lane);
     }
     return worker.result[parity];
@@ -108,54 +111,63 @@ unsigned barrier(bool predicate, const char* operation, Position position) {
 // ---- warp operations
 
 // True when all lanes that `mask` names and that still run wait in an operation with this mask.
-static bool all_arrived(const Worker& worker, unsigned warp, uint32_t mask) {
-    const uint32_t needed = mask & worker.alive[warp];
-    if ((worker.arrived[warp] & needed) != needed) return false;
-    const Thread* lanes = &worker.threads[warp * 32];
+SIMULATOR_INLINE static bool all_arrived(const Warp& warp, const Thread* lanes, uint32_t mask) {
+    const uint32_t needed = mask & warp.alive;
+    if ((warp.arrived & needed) != needed) return false;
+    if (!warp.mixed) return true;
     for (unsigned lane = 0; lane < 32; ++lane)
         if (needed >> lane & 1 && lanes[lane].mask != mask) return false;
     return true;
 }
 
+// All lanes of a mixed warp that complete an operation must be in the same one as the last, `me`.
+static void check_same_operation(const Warp& warp, const Thread& me, uint32_t lanes) {
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        const Thread& other = (&me - me.lane)[lane];
+        if (!(lanes >> lane & 1)) continue;
+        if (warp.combines[lane] != warp.combines[me.lane] || strcmp(other.operation, me.operation) != 0)
+            fail(
+                "warp divergence: this thread reached %s at %s:%d while lane %u of its warp waits in %s at "
+                "%s:%d",
+                me.operation, me.position.file, me.position.line, lane, other.operation, other.position.file,
+                other.position.line);
+    }
+}
+
+SIMULATOR_UNCHECKED
 void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position) {
     Worker& worker = current_worker();
     Thread& me = *worker.running;
-    const unsigned warp = me.warp;
+    Warp& warp = worker.warps[me.warp];
     const uint32_t my_bit = 1u << me.lane;
     me.operation = operation;
     me.position = position;
     me.mask = mask;
-    me.combine = combine;
-    me.arguments = arguments;
+    warp.arguments[me.lane] = arguments;
+    warp.combines[me.lane] = combine;
     if (!(mask & my_bit))
         fail("%s at %s:%d: its mask 0x%08x does not name the calling lane %u", operation, position.file,
              position.line, mask, me.lane);
-    worker.arrived[warp] |= my_bit;
-    while (!all_arrived(worker, warp, mask)) {
+    if (!warp.arrived) {
+        warp.mixed = false;
+        warp.mask = mask;
+        warp.operation = operation;
+        warp.combine = combine;
+    } else if (mask != warp.mask || combine != warp.combine || operation != warp.operation)
+        warp.mixed = true;
+    warp.arrived |= my_bit;
+    while (!all_arrived(warp, &me - me.lane, mask)) {
         me.state = State::in_warp_operation;
         wait_for_others(worker, me);
         me.state = State::running;
-        if (!(worker.arrived[warp] & my_bit)) return;  // the last lane has computed all results
+        if (!(warp.arrived & my_bit)) return;  // the last lane has computed all results
     }
-    const uint32_t lanes = mask & worker.alive[warp];
-    void* all_arguments[32];
-    Thread* first = &worker.threads[warp * 32];
-    for (unsigned lane = 0; lane < 32; ++lane) {
-        if (!(lanes >> lane & 1)) continue;
-        const Thread& other = first[lane];
-        if (other.combine != combine ||
-            (other.operation != operation && strcmp(other.operation, operation) != 0))
-            fail(
-                "warp divergence: this thread reached %s at %s:%d while lane %u of its warp waits in %s at "
-                "%s:%d",
-                operation, position.file, position.line, lane, other.operation, other.position.file,
-                other.position.line);
-        all_arguments[lane] = other.arguments;
-    }
-    worker.arrived[warp] &= ~lanes;
-    make_ready(worker, warp, lanes & ~my_bit);
+    const uint32_t lanes = mask & warp.alive;
+    if (warp.mixed) check_same_operation(warp, me, lanes);
+    warp.arrived &= ~lanes;
+    make_ready(worker, me.warp, lanes & ~my_bit);
     worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    if (combine) combine(all_arguments, lanes);
+    if (combine) combine(warp.arguments, lanes);
 }
 
 // ---- shared memory
@@ -250,9 +262,9 @@ void run_block(Worker& worker, uint64_t i) {
     worker.ready_warps = 0;
     for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
         const unsigned lanes = worker.thread_count - warp * 32;
-        worker.alive[warp] = lanes >= 32 ? ~0u : (1u << lanes) - 1;
-        worker.ready[warp] = worker.arrived[warp] = 0;
-        make_ready(worker, warp, worker.alive[warp]);
+        worker.warps[warp].alive = lanes >= 32 ? ~0u : (1u << lanes) - 1;
+        worker.warps[warp].ready = worker.warps[warp].arrived = 0;
+        make_ready(worker, warp, worker.warps[warp].alive);
     }
     memset(worker.dynamic_end - grid.dynamic_bytes, 0xff, grid.dynamic_bytes);
     for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next)

@@ -33,13 +33,21 @@ struct Grid {
     std::atomic<size_t> static_bytes{0};     // the most that a block used
 };
 
+struct Warp {
+    uint32_t ready, alive, arrived;  // the lanes that can run, have not returned, wait in a warp operation
+    bool mixed;                      // not all wait in the same operation with the same mask
+    uint32_t mask;                   // of the first lane that arrived
+    const char* operation;
+    Combine combine;
+    void* arguments[32];  // of every lane
+    Combine combines[32];
+};
+
 struct Worker : Block {
     // the block
     Grid* grid_run;
     unsigned thread_count, warp_count, live;
-    uint32_t ready[32];         // the lanes of each warp that can run
-    uint32_t alive[32];         // ... that have not returned
-    uint32_t arrived[32];       // ... that wait in a warp operation
+    Warp warps[32];
     uint32_t ready_warps;       // the warps with a lane that can run
     unsigned at_barrier;        // threads that wait at the barrier
     unsigned votes, result[2];  // of the barrier; results of even and odd intervals
@@ -66,7 +74,7 @@ struct Worker : Block {
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
 
-inline Worker& current_worker() { return *static_cast<Worker*>(current_block()); }
+SIMULATOR_INLINE Worker& current_worker() { return *static_cast<Worker*>(current_block()); }
 
 // fiber.cpp
 Worker* new_worker();                               // throws std::runtime_error without memory
@@ -76,7 +84,7 @@ void enter_threads(Worker& worker, Thread* first);  // runs fibers until no thre
 
 extern "C" __attribute__((visibility("hidden"))) void simulator_switch(void** save, void* to);
 
-inline void switch_thread(Worker& worker, Thread* next) {  // null: back to enter_threads()
+SIMULATOR_INLINE void switch_thread(Worker& worker, Thread* next) {  // null: back to enter_threads()
     Thread* me = worker.running;
     worker.running = next;
     simulator_switch(&me->stack_pointer, next ? next->stack_pointer : worker.scheduler_stack);

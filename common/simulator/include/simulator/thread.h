@@ -22,6 +22,10 @@
 
 #include "vector_types.h"
 
+// Functions that run so often that the compiler's checks would cost too much, and their helpers.
+#define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment")))
+#define SIMULATOR_INLINE SIMULATOR_UNCHECKED __attribute__((always_inline)) inline
+
 namespace simulator {
 
 constexpr uintptr_t STACK_BYTES = 256 << 10;
@@ -50,11 +54,9 @@ struct alignas(64) Thread {
     State state;
     const char* operation;  // what it waits in, or waited in last
     Position position;
-    // the same, of a warp operation
-    unsigned mask;
-    Combine combine;
-    void* arguments;
+    unsigned mask;  // of that, if it is a warp operation
 };
+static_assert(sizeof(Thread) == 64);  // one cache line
 
 // Where the variable lies in shared memory in block number `block`.
 struct SharedSlot {
@@ -73,9 +75,11 @@ struct Block {
     Thread threads[MAX_THREADS];
 };
 
-inline uintptr_t stack_address() { return reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); }
-inline Block* current_block() { return reinterpret_cast<Block*>(stack_address() & ~(REGION_BYTES - 1)); }
-inline Thread* current_thread() {
+SIMULATOR_INLINE uintptr_t stack_address() { return reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); }
+SIMULATOR_INLINE Block* current_block() {
+    return reinterpret_cast<Block*>(stack_address() & ~(REGION_BYTES - 1));
+}
+SIMULATOR_INLINE Thread* current_thread() {
     return &current_block()->threads[stack_address() / STACK_BYTES % (REGION_BYTES / STACK_BYTES) - 1];
 }
 

@@ -30,7 +30,7 @@ struct Exchange {
 template <typename T>
 T exchange(unsigned mask, T value, int source, const char* operation, Position at) {
     Exchange<T> mine{value, value, source};
-    Combine combine = [](void** lanes, unsigned mask) {
+    Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((always_inline)) {
         for (unsigned lane = 0; lane < 32; ++lane) {
             if (!(mask >> lane & 1)) continue;
             auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
@@ -57,7 +57,7 @@ struct Contribution {
 template <typename R, typename T, typename Reduce>
 R gather(unsigned mask, T value, Reduce, const char* operation, Position at) {
     Contribution<T, R> mine{value, R()};
-    Combine combine = [](void** lanes, unsigned mask) {
+    Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((always_inline)) {
         T values[32] = {};
         for (unsigned lane = 0; lane < 32; ++lane)
             if (mask >> lane & 1) values[lane] = static_cast<Contribution<T, R>*>(lanes[lane])->value;
