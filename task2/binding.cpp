@@ -6,11 +6,9 @@
 //   attention(query, key, value, causal, scale=None) -> out
 //       query, out [batch, heads, S_q, head_dim]; key, value [batch, heads, S_k, head_dim]
 //       scale is 1 / sqrt(head_dim) unless given; causal needs S_q == S_k
-#include <cmath>
-#include <limits>
 #include <optional>
 
-#include "common/cuda/binding.h"
+#include "common/cuda/attention_binding.h"
 #include "task2/attention_kernel.h"
 
 using torch::stable::new_empty;
@@ -64,16 +62,8 @@ Tensor gemm_nt_operator(const Tensor& a, const Tensor& b) {
 
 Tensor attention_operator(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                           std::optional<double> scale) {
-    check_tensor(query, "query", {"batch", "heads", "S_q", "head_dim"});
-    check_tensor(key, "key", {"batch", "heads", "S_k", "head_dim"});
-    check_tensor(value, "value", {"batch", "heads", "S_k", "head_dim"});
-    check_same_device(query, "query", key, "key");
-    check_same_device(query, "query", value, "value");
-    for (int64_t i : {0, 1, 3}) check_same_size(query, "query", i, key, "key", i);
-    for (int64_t i = 0; i < 4; ++i) check_same_size(key, "key", i, value, "value", i);
+    check_attention(query, key, value, causal);
     const int64_t S_q = query.size(2), S_k = key.size(2), head_dim = query.size(3);
-    check(!causal || S_q == S_k, "causal is true with S_q = ", S_q, " (query has shape ", shape_of(query),
-          ") and S_k = ", S_k, " (key has shape ", shape_of(key), "); causal attention needs S_q == S_k");
     check_at_most(S_k, MAX_SOFTMAX_COLS, "S_k", key, "key", "the softmax takes rows of up to 65,536 columns");
     check_at_most(S_q, MAX_GEMM_SIZE, "S_q", query, "query", TILE_POSITIONS);
     check_at_most(head_dim, MAX_GEMM_N, "head_dim", query, "query", COLUMN_TILES);
@@ -81,16 +71,14 @@ Tensor attention_operator(const Tensor& query, const Tensor& key, const Tensor& 
     check(batch_heads <= MAX_ROW_BLOCKS / S_q, "query has shape ", shape_of(query),
           ", so batch * heads * S_q is over ", MAX_ROW_BLOCKS,
           "; the softmax runs one block per row, and a grid has at most that many");
-    const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
-    check(std::abs(factor) <= std::numeric_limits<float>::max(), "scale is ", factor,
-          "; it must be finite as a float32");
+    const float factor = attention_scale(scale, head_dim);
 
     DeviceScope device(query);
     Tensor out = new_empty(query, {query.size(0), query.size(1), S_q, head_dim});
     Tensor scores = new_empty(query, {batch_heads, S_q, S_k});
     custom_attention(data<float>(query), data<float>(key), data<float>(value), data<float>(scores),
                      data<float>(out), batch_heads, static_cast<int>(S_q), static_cast<int>(S_k),
-                     static_cast<int>(head_dim), static_cast<float>(factor), causal, current_stream(query));
+                     static_cast<int>(head_dim), factor, causal, current_stream(query));
     return out;
 }
 

@@ -1,8 +1,7 @@
 // binding.cpp - checks the arguments of update_cache and decode_attention and registers them. Given.
-#include <cmath>
 #include <optional>
 
-#include "common/cuda/binding.h"
+#include "common/cuda/attention_binding.h"
 #include "task6/decode_attention.h"
 
 namespace {
@@ -58,14 +57,13 @@ Tensor decode_attention_checked(const Tensor& query, const Tensor& k_cache, cons
     check(query.size(1) % k_cache.size(1) == 0, "query has heads = ", query.size(1),
           " and k_cache has kv_heads = ", k_cache.size(1), "; heads must be a multiple of kv_heads");
     check_per_sequence(lengths, "lengths", k_cache);
-    const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3))));
-    check(std::isfinite(factor), "scale is ", factor, "; it must be a finite number");
+    const float factor = attention_scale(scale, query.size(3));
 
     DeviceScope device(query);
     Tensor out = torch::stable::empty_like(query);
     decode_attention(data<float>(query), data<float>(k_cache), data<float>(v_cache), data<int32_t>(lengths),
                      data<float>(out), query.size(0), query.size(1), k_cache.size(1), k_cache.size(2),
-                     static_cast<int>(query.size(3)), static_cast<float>(factor), current_stream(query));
+                     static_cast<int>(query.size(3)), factor, current_stream(query));
     return out;
 }
 
