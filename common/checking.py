@@ -42,6 +42,7 @@ GPU_REPEATS = 3  # a race does not show on every run
 
 PASS, FAIL, NOT_IMPLEMENTED = "pass", "FAIL", "not implemented"
 ERROR, NOT_RUN, SKIPPED = "error", "not run", "skipped"
+ENDLESS = "endless loop"  # in the simulator's message on a kernel that makes no progress
 
 
 def running_sum_floor(terms: int, size: float) -> float:
@@ -310,6 +311,7 @@ def _explain(
 def _raised(case: Case, shapes: str, error: Exception) -> Verdict:
     """The verdict on a case whose call raised: a gap, or an error of the simulator, CUDA or the binding."""
     words = re.split(r"\nException raised from|\nC\+\+ CapturedTraceback|\nCUDA kernel errors might be", str(error))[0]
+    words = words.replace(f"{Path.cwd()}/", "")
     status = NOT_IMPLEMENTED if isinstance(error, NotImplementedError) else ERROR
     place = re.search(r"[\w./-]+\.(?:cuh?|py|cpp|h):\d+", words)
     file_line = place[0] if place else None
@@ -329,6 +331,20 @@ def gpu_is_lost() -> bool:
     except RuntimeError:
         return True
     return False
+
+
+def _stopped_by(verdict: Verdict, ops, parts: Sequence[str]) -> dict[str, str]:
+    """The parts that cannot go on after this verdict, each with the reason."""
+    if verdict.status != ERROR:
+        return {}
+    if ops.device.type == "cuda" and gpu_is_lost():
+        why = "The GPU refuses all work after the error above: correct that one, then run again."
+        return dict.fromkeys(parts, why)
+    if any(ENDLESS in line for line in verdict.diagnosis):
+        return {
+            verdict.case.part: "A kernel of this part did not end, see above; every further case would take as long."
+        }
+    return {}
 
 
 def run(
@@ -361,15 +377,14 @@ def run(
     verdicts: list[Verdict] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("testing", total=len(chosen))
-        lost = False
+        stopped: dict[str, str] = {}  # part -> why the rest of it is not run
         for case in chosen:
             progress.update(bar, description=f"{case.part}: {case.name}")
-            if lost:
-                why = "The GPU refuses all work after the error above: correct that one, then run again."
+            if why := stopped.get(case.part):
                 verdicts.append(Verdict(case, NOT_RUN, diagnosis=[why]))
             else:
                 verdicts.append(check(case, ops, seed))
-                lost = verdicts[-1].status == ERROR and ops.device.type == "cuda" and gpu_is_lost()
+                stopped |= _stopped_by(verdicts[-1], ops, [one.part for one in chosen])
             progress.advance(bar)
     check_report.print_report(console, title, verdicts)
     return 0 if all(verdict.status in (PASS, SKIPPED) for verdict in verdicts) else 1

@@ -192,6 +192,20 @@ def test_after_a_cuda_error_that_sticks_the_rest_is_not_run(monkeypatch: pytest.
     assert "not run" in text and "The GPU refuses all work" in text
 
 
+def test_after_a_kernel_that_does_not_end_the_rest_of_its_part_is_not_run() -> None:
+    def never_ends(x):
+        ran.append(x.shape)
+        raise RuntimeError("no progress for a long time: an endless loop?\n  in kernel softmax_kernel, block (0,0,0)")
+
+    ran: list = []
+    status, text = printed(
+        [softmax_case(), softmax_case(name="second"), CASES["A B, K = 1"]], fake_operators(softmax=never_ends)
+    )
+    assert status == 1
+    assert len(ran) == 1
+    assert "not run" in text and "did not end" in text and "pass" in text
+
+
 def test_a_run_that_passes_prints_every_case_and_the_points() -> None:
     status, text = printed(cases(), fake_operators())
     assert status == 0

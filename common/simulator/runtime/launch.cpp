@@ -174,7 +174,7 @@ static void* watchdog_main(void*) {
                            progress = worker->progress;
             if (block != seen[i].block) seen[i] = {block, progress, now, now};
             if (progress != seen[i].progress) seen[i].progress = progress, seen[i].progress_time = now;
-            if (now - seen[i].progress_time > limit || now - seen[i].block_time > 10 * limit)
+            if (now - seen[i].progress_time > limit || now - seen[i].block_time > 3 * limit)
                 pthread_kill(worker->os_thread, INTERRUPT);
         }
     }

@@ -162,6 +162,8 @@ std::string source_lines(const Worker& worker) {
         const size_t at = text.rfind(" at "), inlined = text.find("(inlined by) ");
         if (at == std::string::npos || text.find("??") != std::string::npos) continue;
         std::string function = text.substr(0, at);
+        if (function.find("::_FUN(") != std::string::npos || function.find("lambda(auto:1...)") != std::string::npos)
+            continue;  // the launch itself, which is told anyway
         if (inlined != std::string::npos) function = function.substr(inlined + 13);
         result += "\n  at " + text.substr(at + 4, text.find_last_not_of('\n') - at - 3) + " in " + function;
         ++count;
