@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -252,7 +253,7 @@ def _load_arguments(plan: _Plan) -> dict:
             link = plan.folder / "libcudart.so"
             link.unlink(missing_ok=True)
             link.symlink_to(runtime)
-            linker.append(f"-L{plan.folder}")
+            linker.append(f"-L{shlex.quote(str(plan.folder))}")
         return {
             "sources": [str(source) for source in (*plan.kernels, plan.binding)],
             "extra_cflags": ["-O1", LANGUAGE, *defines, log],
@@ -321,7 +322,12 @@ def _build(plan: _Plan) -> BuildResult:
     """Builds and loads, once per process and name."""
     with _one_build:
         if plan.name in _results:
-            return _results[plan.name][1]
+            loaded, result = _results[plan.name]
+            if loaded.kernels != plan.kernels:
+                raise ValueError(
+                    f"{plan.name} is loaded already, from {loaded.kernels}; give the other sources a variant"
+                )
+            return result
         toolchain.find_ninja()
         os.environ["CXX"] = str(toolchain.host_compiler())
         import torch.utils.cpp_extension  # not part of the build: the seconds below are the compilers' and the loader's

@@ -167,6 +167,25 @@ def test_two_variants_live_in_one_process(backend, tmp_path):
     assert done.stdout.split() == ["1.0", "5.0", "1.0"], done.stderr
 
 
+def test_one_name_for_two_sources_is_refused(backend, tmp_path):
+    course = Course(tmp_path, backend)
+    other = tmp_path / "other.cu"
+    other.write_text(KERNEL)
+    done = course.run(
+        f"""
+        build.load("task2", **where)
+        build.load("task2", **{{**where, "sources": [{str(other)!r}]}})
+        """
+    )
+    assert "ValueError: task2_scratch_" in done.stderr and "give the other sources a variant" in done.stderr
+
+
+def test_a_checkout_with_a_space_in_its_path(backend, tmp_path):
+    folder = tmp_path / "my course"
+    folder.mkdir()
+    assert Course(folder, backend).build() == (True, 1.0)
+
+
 def test_unfilled_gaps_raise_with_file_and_line(course):
     source = KERNEL.replace("y[i] = x[i] + OFFSET;", "NOT_IMPLEMENTED();")
     course.source.write_text('#include "common/cuda/not_implemented.h"\n' + source)
