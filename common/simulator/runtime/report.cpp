@@ -24,6 +24,10 @@ std::string whereabouts(const Worker& worker, const Thread& thread) {
     return std::string("in kernel ") + worker.grid_run->kernel->name + text;
 }
 
+// For debuggers, which cannot see macros: `print simulator::thread_index()`. They call it on the thread's own stack.
+__attribute__((used, noinline)) uint3 thread_index() { return current_thread()->index; }
+__attribute__((used, noinline)) uint3 block_index() { return current_block()->index; }
+
 static bool in_kernel() { return this_worker && this_worker->running; }
 
 [[noreturn]] static void give_up(Worker& worker, const std::string& what) {
