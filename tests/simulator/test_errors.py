@@ -163,7 +163,9 @@ def test_signal_handlers_are_put_back(simulator):
 
 
 def test_ctrl_c_reaches_python(simulator):
-    code = "out = np.zeros(128, np.int32)\nprint('ready', flush=True)\n"
+    # a shell's background jobs ignore SIGINT, and so would this child
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "out = np.zeros(128, np.int32)\nprint('ready', flush=True)\n"
     code += "while True: library.launch_many(out, 20)\n"
     process = subprocess.Popen(
         python_command(simulator, code), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
