@@ -89,41 +89,26 @@ def gemm_cases() -> list[Case]:
     def pair(name: str, batch: int, m: int, n: int, k: int, points: float = 0.0, **options) -> list[Case]:
         size = 0.5 * k + 5  # a product is 0.5 on average
 
-        def inputs(b_shape: tuple[int, ...]):
-            def make(generator: torch.Generator) -> dict[str, Tensor]:
+        def one(product: str, operator: str, b_shape: tuple[int, ...]) -> Case:
+            def inputs(generator: torch.Generator) -> dict[str, Tensor]:
                 a = torch.randn(batch, m, k, generator=generator) + 1
                 return {"a": a, "b": torch.randn(b_shape, generator=generator) + 0.5}
 
-            return make
+            return Case(
+                f"{product}, {name}",
+                "gemm",
+                inputs,
+                lambda ops, a, b: getattr(ops, operator)(a, b),
+                getattr(reference, operator),
+                floor=running_sum_floor(k, size),
+                axes=BATCH,
+                points=points,
+                mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=operator == "gemm_nt"),
+                hint=GEMM_HINT,
+                **options,
+            )
 
-        return [
-            Case(
-                f"A B^T, {name}",
-                "gemm",
-                inputs((batch, n, k)),
-                lambda ops, a, b: ops.gemm_nt(a, b),
-                reference.gemm_nt,
-                floor=running_sum_floor(k, size),
-                axes=BATCH,
-                points=points,
-                mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=True),
-                hint=GEMM_HINT,
-                **options,
-            ),
-            Case(
-                f"A B, {name}",
-                "gemm",
-                inputs((batch, k, n)),
-                lambda ops, a, b: ops.gemm_nn(a, b),
-                reference.gemm_nn,
-                floor=running_sum_floor(k, size),
-                axes=BATCH,
-                points=points,
-                mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=False),
-                hint=GEMM_HINT,
-                **options,
-            ),
-        ]
+        return [one("A B^T", "gemm_nt", (batch, n, k)), one("A B", "gemm_nn", (batch, k, n))]
 
     return [
         *pair("64 x 64 x 64", 1, 64, 64, 64, points=0.05, required=True),
