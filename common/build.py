@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shlex
@@ -31,6 +32,7 @@ from common.toolchain import ToolchainError
 
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGE = "-std=c++20"
+GAP_BEGINS = "BEGIN SOLUTION"
 NVCC_FLAGS = [
     LANGUAGE,
     "-O3",
@@ -75,12 +77,13 @@ class Operators:
         task, variant, backend: "task2", "solution" or "student" (or a test's own name), "cuda" or "simulator".
         device: where the tensors must live.
         sources: the .cu files and binding.cpp that were compiled.
+        library: the shared library's path.
 
     Calling an operator raises NotImplementedError (file and line of each gap) while its kernels have unfilled gaps,
     ValueError for a bad argument, RuntimeError for what goes wrong inside a kernel.
     """
 
-    def __init__(self, task: str, variant: str, backend: str, name: str, sources: list[Path]) -> None:
+    def __init__(self, task: str, variant: str, backend: str, name: str, sources: list[Path], library: Path) -> None:
         import torch
 
         self.task = task
@@ -88,6 +91,7 @@ class Operators:
         self.backend = backend
         self.device = torch.device("cuda" if backend == "cuda" else "cpu")
         self.sources = sources
+        self.library = library
         self._namespace = getattr(torch.ops, name)
 
     def __repr__(self) -> str:
@@ -133,8 +137,16 @@ def build_root() -> Path:
     return Path(os.environ.get("ATTENTION_BUILD_DIR") or ROOT / "build").resolve()
 
 
-def kernel_sources(task: str, solution: bool = False) -> list[Path]:
+def kernel_sources(task: str, solution: bool = False, tuned: bool = False) -> list[Path]:
     """The task's .cu files: the student's, or those under solution/.
+
+    A solution that the handout teaches has marked gaps; one without them is a tuned version, made by an engineer for
+    those who want more, with a solution/binding.cpp of its own.
+
+    Args:
+        task: "task2", ...
+        solution: the taught solution's files.
+        tuned: the tuned versions' files.
 
     Raises:
         ValueError: no such task.
@@ -144,8 +156,12 @@ def kernel_sources(task: str, solution: bool = False) -> list[Path]:
     if not task.startswith("task") or not folder.is_dir():
         known = ", ".join(sorted(path.parent.name for path in ROOT.glob("task*/binding.cpp")))
         raise ValueError(f"task is {task!r}; tasks with kernels are {known}")
-    folder = folder / "solution" if solution else folder
+    folder = folder / "solution" if solution or tuned else folder
     sources = sorted(folder.glob("*.cu"))
+    if solution or tuned:
+        sources = [source for source in sources if (GAP_BEGINS in source.read_text()) != tuned]
+    if tuned and not sources:
+        raise FileNotFoundError(f"{task} has no tuned kernels: no .cu file without gaps in {folder.relative_to(ROOT)}")
     if not sources:
         raise FileNotFoundError(
             f"no .cu file in {folder.relative_to(ROOT)}; python -m common.skeleton {task} writes it"
@@ -162,20 +178,23 @@ class _Plan:
     backend: str
     arch: str | None
     kernels: list[Path]
+    binding: Path
+    checked: bool
     gaps: list[Gap]
 
     @property
     def name(self) -> str:
-        return f"{self.task}_{self.variant}_{self.backend}"
+        return f"{self.task}_{self.variant}_{self.target}"
 
     @property
     def folder(self) -> Path:
-        target = self.backend if self.arch is None else f"{self.backend}-{self.arch}"
+        target = self.target if self.arch is None else f"{self.target}-{self.arch}"
         return build_root() / target / self.variant / self.task
 
     @property
-    def binding(self) -> Path:
-        return ROOT / self.task / "binding.cpp"
+    def target(self) -> str:
+        """The backend, or the simulator's checked build."""
+        return "checked" if self.checked else self.backend
 
     @property
     def log_file(self) -> Path:
@@ -189,8 +208,10 @@ def _plan(
     arch: str | None,
     sources: Iterable[Path] | None,
     variant: str | None,
+    tuned: bool,
+    checked: bool,
 ) -> _Plan:
-    kernels = [Path(source).resolve() for source in sources] if sources else kernel_sources(task, solution)
+    kernels = [Path(source).resolve() for source in sources] if sources else kernel_sources(task, solution, tuned)
     missing = [str(kernel) for kernel in kernels if not kernel.is_file()]
     if missing:
         raise FileNotFoundError(f"no such source: {', '.join(missing)}")
@@ -204,8 +225,11 @@ def _plan(
         raise ValueError(f"arch is {arch!r}, but the simulator has no architectures; leave --arch out")
     if arch is not None and not _is_arch(arch):
         raise ValueError(f"arch is {arch!r}; it must look like sm_75, sm_80 or sm_90a")
-    variant = variant or ("solution" if solution else "student")
-    return _Plan(task, variant, chosen, arch, kernels, find_gaps(kernels))
+    if checked and chosen != "simulator":
+        raise ValueError(f"checked is True with backend {chosen!r}; only the simulator has a checked build")
+    variant = variant or ("tuned" if tuned else "solution" if solution else "student")
+    binding = ROOT / task / "solution" / "binding.cpp" if tuned else ROOT / task / "binding.cpp"
+    return _Plan(task, variant, chosen, arch, kernels, binding, checked, find_gaps(kernels))
 
 
 def _is_arch(arch: str) -> bool:
@@ -277,15 +301,43 @@ def _load_arguments(plan: _Plan) -> dict:
         translated = [rewriter.translate(kernel, mirror, include_dirs).path for kernel in plan.kernels]
     except rewriter.RewriteError as error:
         raise BuildError(str(error)) from None
-    sources = [*translated, plan.binding, *rewriter.RUNTIME_SOURCES]
+    checked = rewriter.CHECKED_FLAGS if plan.checked else []
     unused = ["-Wno-unused"] if plan.gaps else []
     return {
-        "sources": [str(source) for source in sources],
-        "extra_cflags": [*rewriter.CXX_FLAGS, *unused, "-DCUDA_SIMULATOR", *defines, log],
-        "extra_ldflags": list(LINKER_FLAGS),
+        "sources": [str(source) for source in (*translated, plan.binding)],
+        "extra_cflags": [*rewriter.CXX_FLAGS, *checked, *unused, "-DCUDA_SIMULATOR", *defines, log],
+        "extra_ldflags": [shlex.quote(str(_simulator_runtime(plan.checked))), *LINKER_FLAGS],
         "extra_include_paths": [str(folder) for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)],
         "with_cuda": False,
     }
+
+
+def _simulator_runtime(checked: bool) -> Path:
+    """The simulator's runtime as an object file. Every task links the same one, so it is compiled once.
+
+    The checked build's kernels report each load and store to the runtime, which itself must not: hence other flags, and
+    an object of its own.
+    """
+    from common.simulator import rewriter
+
+    compiler = toolchain.host_compiler()
+    flags = [*rewriter.CXX_FLAGS, *(["-DSIMULATOR_CHECKED"] if checked else []), "-DCUDA_SIMULATOR", "-fPIC"]
+    digest = hashlib.sha256(f"{compiler} {compiler.stat().st_mtime_ns} {flags}".encode())
+    for source in sorted([*rewriter.HERE.glob("runtime/*"), *rewriter.HERE.glob("include/**/*.h")]):
+        digest.update(source.read_bytes())
+    folder = build_root() / ("checked" if checked else "simulator") / "runtime"
+    runtime = folder / f"runtime-{digest.hexdigest()[:16]}.o"
+    with _locked(folder):
+        if not runtime.exists():
+            for old in folder.glob("runtime-*.o"):
+                old.unlink()
+            unfinished = runtime.with_suffix(".tmp")
+            command = [compiler, *flags, f"-I{rewriter.INCLUDE_DIR}", "-c", *rewriter.RUNTIME_SOURCES, "-o", unfinished]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise BuildError(f"the simulator's runtime does not compile:\n{done.stderr}")
+            unfinished.replace(runtime)
+    return runtime
 
 
 def _run_build(plan: _Plan) -> None:
@@ -410,6 +462,8 @@ def compile_task(
     arch: str | None = None,
     sources: Iterable[Path] | None = None,
     variant: str | None = None,
+    tuned: bool = False,
+    checked: bool = False,
 ) -> BuildResult:
     """Brings a task's library up to date; only what changed is compiled.
 
@@ -420,6 +474,8 @@ def compile_task(
         arch: nvcc's target such as "sm_90a"; default: the GPU that is present.
         sources: other .cu files than the task's own, built with the task's binding.cpp.
         variant: a name for those; part of the build folder and of the operators' namespace.
+        tuned: the tuned versions under solution/ with their own binding.cpp; see kernel_sources.
+        checked: the simulator's checked build, which can look for races and bad accesses and count transactions.
 
     Returns:
         BuildResult; its library is None where the kernels could be compiled but not loaded (nvcc on a machine whose
@@ -428,7 +484,7 @@ def compile_task(
     Raises:
         BuildError: the sources do not compile. ToolchainError: a tool is missing. ValueError: a bad argument.
     """
-    plan = _plan(task, solution, backend, arch, sources, variant)
+    plan = _plan(task, solution, backend, arch, sources, variant, tuned, checked)
     if plan.backend == "cuda" and toolchain.torch_cuda_version() is None:
         return compile_only(plan.kernels, plan.arch or "", plan.folder)
     return _build(plan)
@@ -441,12 +497,16 @@ def load(
     arch: str | None = None,
     sources: Iterable[Path] | None = None,
     variant: str | None = None,
+    tuned: bool = False,
+    checked: bool = False,
 ) -> Operators:
     """Builds what is out of date and returns the task's operators. Arguments and errors: see compile_task."""
-    plan = _plan(task, solution, backend, arch, sources, variant)
+    plan = _plan(task, solution, backend, arch, sources, variant, tuned, checked)
     if plan.backend == "cuda" and toolchain.torch_cuda_version() is None:
         raise ToolchainError(
             "this torch has no CUDA, so kernels built by nvcc cannot be loaded; use --backend simulator"
         )
     result = _build(plan)
-    return Operators(plan.task, plan.variant, plan.backend, result.name, [*plan.kernels, plan.binding])
+    assert result.library is not None
+    sources = [*plan.kernels, plan.binding]
+    return Operators(plan.task, plan.variant, plan.backend, result.name, sources, result.library)

@@ -15,7 +15,7 @@ Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& val
     const float factor = attention_scale(scale, head_dim);
 
     DeviceScope device(query);
-    Tensor out = torch::stable::empty_like(query);
+    Tensor out = new_output(query, "out", {query.size(0), query.size(1), query.size(2), query.size(3)});
     custom_flash_attention(data<float>(query), data<float>(key), data<float>(value), data<float>(out),
                            batch_heads, S_q, S_k, static_cast<int>(head_dim), factor, causal, current_stream(query));
     return out;

@@ -60,7 +60,7 @@ Tensor decode_attention_checked(const Tensor& query, const Tensor& k_cache, cons
     const float factor = attention_scale(scale, query.size(3));
 
     DeviceScope device(query);
-    Tensor out = torch::stable::empty_like(query);
+    Tensor out = new_output(query, "out", {query.size(0), query.size(1), query.size(2), query.size(3)});
     decode_attention(data<float>(query), data<float>(k_cache), data<float>(v_cache), data<int32_t>(lengths),
                      data<float>(out), query.size(0), query.size(1), k_cache.size(1), k_cache.size(2),
                      static_cast<int>(query.size(3)), factor, current_stream(query));

@@ -5,6 +5,7 @@
 //   check(ok, parts...)     throws std::invalid_argument made of the parts unless ok
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
+//   new_output(x, "y", {rows, cols})                                      an uninitialised tensor of x's dtype and device
 //   data<float>(x)          the raw pointer (float, int32_t)
 //   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
 //
@@ -24,10 +25,16 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 using torch::stable::Tensor;
+
+#ifdef SIMULATOR_CHECKED
+#include "simulator/checked.h"  // the checker is told of every tensor that a kernel may touch
+#endif
 
 #define TASK_OPERATORS_IN(ns, m) STABLE_TORCH_LIBRARY(ns, m)
 #define TASK_KERNELS_IN(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
@@ -59,6 +66,18 @@ inline std::string shape_of(const Tensor& x) {
     return text + "]";
 }
 
+#ifdef SIMULATOR_CHECKED
+inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
+    int64_t shape[simulator::MAX_RANK] = {};
+    const int rank = static_cast<int>(x.dim() < simulator::MAX_RANK ? x.dim() : simulator::MAX_RANK);
+    for (int i = 0; i < rank; ++i) shape[i] = x.size(i);
+    simulator::check_tensor_begin(name, x.data_ptr(), static_cast<unsigned>(x.element_size()), shape, rank,
+                                  initialized);
+}
+#else
+inline void tell_checker(const Tensor&, const char*, bool) {}
+#endif
+
 // Refuses anything but a contiguous, non-empty tensor of `dtype` on the backend's device with one dimension per name.
 inline void check_tensor(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                          torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
@@ -81,6 +100,15 @@ inline void check_tensor(const Tensor& x, const char* name, std::initializer_lis
 #else
     check(x.is_cuda(), name, " is not on a CUDA device; these kernels were built for the GPU");
 #endif
+    tell_checker(x, name, true);
+}
+
+// A new tensor of x's dtype and device for a kernel to fill; nothing may read an element before it is written.
+inline Tensor new_output(const Tensor& x, const char* name, std::vector<int64_t> sizes,
+                         std::optional<torch::headeronly::ScalarType> dtype = std::nullopt) {
+    Tensor y = torch::stable::new_empty(x, sizes, dtype);
+    tell_checker(y, name, false);
+    return y;
 }
 
 inline void check_same_size(const Tensor& a, const char* a_name, int64_t i, const Tensor& b, const char* b_name,
@@ -103,6 +131,9 @@ inline T* data(const Tensor& x) {
 #ifdef CUDA_SIMULATOR
 struct DeviceScope {
     explicit DeviceScope(const Tensor&) {}
+#ifdef SIMULATOR_CHECKED
+    ~DeviceScope() { simulator::check_tensors_end(); }
+#endif
 };
 inline cudaStream_t current_stream(const Tensor&) { return nullptr; }
 #else

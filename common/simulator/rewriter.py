@@ -2,7 +2,7 @@
 
     translate(source, out_dir, include_dirs)   a .cu file and the local headers it includes
     rewrite(text, name)                        one file's text
-    CXX_FLAGS, INCLUDE_DIR, RUNTIME_SOURCES    what else the build needs
+    CXX_FLAGS, CHECKED_FLAGS, INCLUDE_DIR, RUNTIME_SOURCES    what else the build needs
 
 The edits, all in place, so that lines keep their numbers (`#line` names the original file):
 
@@ -48,6 +48,14 @@ if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
     # gcc: merged traps would lose their line numbers; and knowing where each local variable is at each instruction of
     # optimised code takes a fifth of the compile time
     CXX_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
+# For kernels in the checked build: calls before every load, store and basic block, which runtime/checked.cpp answers.
+# A plain store's alignment is checked there too, with a better message than a trap's.
+CHECKED_FLAGS = [
+    "-DSIMULATOR_CHECKED",
+    "-fsanitize=thread",
+    "-fsanitize-coverage=trace-pc",
+    "-fno-sanitize=alignment",
+]
 CXX_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
 
 
@@ -387,13 +395,14 @@ class _File:
                 raise self.error(position, "cannot read this __shared__ declaration (they take no initialiser)")
             names.append(declarator.group(1))
         if local:
-            text = ", ".join(names)
+            text = ", ".join(f"SIMULATOR_VARIABLE(Shared_{label}_, {name})" for name in names)
             references = " ".join(f"[[maybe_unused]] auto& {name} = shared_{label}_.{name};" for name in names)
             return (
-                f"struct Shared_{label}_ {{ {declaration}; }}; auto& shared_{label}_ = "
-                f'::simulator::shared_variable<Shared_{label}_>("{text}"); {references[:-1]}'
+                f"struct Shared_{label}_ {{ {declaration}; }}; static constexpr ::simulator::Variable "
+                f"variables_{label}_[] = {{{text}}}; auto& shared_{label}_ = "
+                f"::simulator::shared_variable<Shared_{label}_>(variables_{label}_); {references[:-1]}"
             )
-        prepare = " ".join(f"memset((void*)&{name}, 0xff, sizeof {name});" for name in names)
+        prepare = " ".join(f"SIMULATOR_PREPARE_SHARED({name});" for name in names)
         return f"static thread_local {declaration}; {self._prepared(label, prepare)}"
 
     @staticmethod
@@ -413,10 +422,11 @@ class _File:
             raise self.error(position, "cannot read this extern __shared__ declaration: expected type name[]")
         kind, name, rest = (part.strip() for part in match.groups())
         pointer = f"(*{name}){rest}" if rest else f"*{name}"
-        value = f"reinterpret_cast<{kind} (*){rest}>(::simulator::dynamic_shared<{alignment}>"
+        start = f'::simulator::dynamic_shared<{alignment}>("{name}", sizeof({kind})'
+        value = f"reinterpret_cast<{kind} (*){rest}>({start}"
         if local:
-            return f"[[maybe_unused]] {kind} {pointer} = {value}())"
-        return f"static thread_local {kind} {pointer}; {self._prepared(label, f'{name} = {value}(block));')}"
+            return f"[[maybe_unused]] {kind} {pointer} = {value}))"
+        return f"static thread_local {kind} {pointer}; {self._prepared(label, f'{name} = {value}, block));')}"
 
 
 def _condition(word: str, condition: str) -> bool | None:

@@ -14,6 +14,9 @@
 #include <stdexcept>
 
 #include "worker.h"
+#ifdef SIMULATOR_CHECKED
+#include "checker.h"
+#endif
 
 namespace simulator {
 
@@ -63,6 +66,9 @@ static double seconds_from_environment(const char* name, double otherwise) {
 }
 
 static unsigned worker_limit() {
+#ifdef SIMULATOR_CHECKED
+    return 1;  // one block after the other: see checker.h
+#endif
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
 #ifdef __linux__
     cpu_set_t allowed;  // containers and taskset leave fewer
@@ -233,7 +239,14 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     if (pool->watchdog_sleeps) pthread_cond_signal(&pool->watch);
     pthread_mutex_unlock(&pool->lock);
 
+#ifdef SIMULATOR_CHECKED
+    workers[0]->grid_run = &grid;
+    check_launch_begins(*workers[0]);
+#endif
     run_blocks(*workers[0], grid);
+#ifdef SIMULATOR_CHECKED
+    check_launch_ends();
+#endif
 
     pthread_mutex_lock(&pool->lock);
     pool->places = 0;  // who has not joined yet need not

@@ -12,6 +12,9 @@
 #include <stdexcept>
 
 #include "worker.h"
+#ifdef SIMULATOR_CHECKED
+#include "checker.h"
+#endif
 
 namespace simulator {
 
@@ -43,6 +46,9 @@ void fail(const char* format, ...) {
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
     if (!in_kernel()) throw std::runtime_error(text);
+#ifdef SIMULATOR_CHECKED
+    checker.quiet = true;  // until the next launch
+#endif
     this_worker->trace_size = backtrace(this_worker->trace, 32);
     this_worker->signalled = false;
     give_up(*this_worker, text);

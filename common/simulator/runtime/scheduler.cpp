@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "worker.h"
+#ifdef SIMULATOR_CHECKED
+#include "checker.h"
+#endif
 
 namespace simulator {
 
@@ -100,6 +103,9 @@ SIMULATOR_UNCHECKED unsigned barrier(bool predicate, const char* operation, Posi
         worker.result[parity] = worker.votes;
         worker.votes = worker.at_barrier = 0;
         ++worker.interval;
+#ifdef SIMULATOR_CHECKED
+        check_barrier_passed();
+#endif
         worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         for (unsigned warp = 0; warp < worker.warp_count; ++warp)
             make_ready(worker, warp, worker.warps[warp].alive);
@@ -168,6 +174,9 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     make_ready(worker, me.warp, lanes & ~my_bit);
     worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (combine) combine(warp.arguments, lanes);
+#ifdef SIMULATOR_CHECKED
+    check_warp_operation(me.warp, lanes, combine == nullptr);
+#endif
 }
 
 // ---- shared memory
@@ -184,11 +193,11 @@ NamespaceShared::NamespaceShared(void (*prepare_)(const Block*)) : prepare(prepa
     namespace_shared = this;
 }
 
-static void use_static_shared(Worker& worker, size_t bytes, const char* names) {
+static void use_static_shared(Worker& worker, size_t bytes, const char* name) {
     worker.static_used = bytes;
     if (bytes > STATIC_SHARED_LIMIT)
         fail("%s: static shared memory reaches %zu bytes, the limit is %zu (use dynamic shared memory)",
-             names, bytes, STATIC_SHARED_LIMIT);
+             name, bytes, STATIC_SHARED_LIMIT);
     Grid& grid = *worker.grid_run;
     if (bytes > grid.static_bytes) grid.static_bytes = bytes;
     if (bytes + grid.dynamic_bytes <= grid.shared_limit) return;
@@ -199,13 +208,18 @@ static void use_static_shared(Worker& worker, size_t bytes, const char* names) {
 }
 
 // Variables follow each other in the order in which the block comes to their declarations.
-char* place_shared_variable(SharedSlot& slot, size_t bytes, size_t alignment, const char* names) {
+char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
     Worker& worker = current_worker();
-    const size_t at = (worker.static_used + alignment - 1) & ~(alignment - 1);
-    use_static_shared(worker, at + bytes, names);
-    slot.address = worker.arena + at;
+    const size_t mask = declaration.alignment - 1, at = (worker.static_used + mask) & ~mask;
+    use_static_shared(worker, at + declaration.bytes, declaration.variables[0].name);
+    slot.address = worker.arena + ((worker.static_top + mask) & ~mask);
     slot.block = worker.number;
-    memset(slot.address, 0xff, bytes);
+    worker.static_top = static_cast<size_t>(slot.address - worker.arena) + declaration.bytes;
+#ifdef SIMULATOR_CHECKED
+    worker.static_top += SHARED_GAP;  // what runs past a variable's end shall not land in the next one
+    check_shared_placed(declaration, slot.address);
+#endif
+    memset(slot.address, 0xff, declaration.bytes);
     return slot.address;
 }
 
@@ -257,7 +271,10 @@ void run_block(Worker& worker, uint64_t i) {
     worker.interval = 0;
     worker.live = worker.thread_count;
     worker.at_barrier = worker.votes = 0;
-    worker.static_used = 0;
+    worker.static_used = worker.static_top = 0;
+#ifdef SIMULATOR_CHECKED
+    check_block_begins();
+#endif
     for (unsigned k = 0; k < worker.thread_count; ++k) worker.threads[k].state = State::running;
     worker.ready_warps = 0;
     for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
@@ -272,6 +289,9 @@ void run_block(Worker& worker, uint64_t i) {
 
     enter_threads(worker, take(worker, 0, 0));
     if (!worker.failed && worker.live) report_deadlock(worker);
+#ifdef SIMULATOR_CHECKED
+    check_block_ends();
+#endif
     worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 

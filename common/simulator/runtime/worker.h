@@ -19,7 +19,12 @@ namespace simulator {
 constexpr size_t STATIC_SHARED_LIMIT = 48 << 10;   // the compiler's limit for __shared__ T x[N]
 constexpr size_t DEFAULT_SHARED_LIMIT = 48 << 10;  // static + dynamic, without cudaFuncSetAttribute
 constexpr size_t OPTIN_SHARED_LIMIT = 227 << 10;   // static + dynamic, with it
-constexpr size_t SHARED_ARENA = 276 << 10;         // static from the start, dynamic up to the end
+#ifdef SIMULATOR_CHECKED
+constexpr size_t SHARED_GAP = 64;  // between static variables
+#else
+constexpr size_t SHARED_GAP = 0;
+#endif
+constexpr size_t SHARED_ARENA = (276 << 10) + MAX_SHARED_VARIABLES * SHARED_GAP;  // static first, dynamic up to the end
 
 // One launch, seen by all workers.
 struct Grid {
@@ -52,7 +57,7 @@ struct Worker : Block {
     unsigned at_barrier;        // threads that wait at the barrier
     unsigned votes, result[2];  // of the barrier; results of even and odd intervals
     Position barrier_position;
-    size_t static_used;
+    size_t static_used, static_top;  // as a GPU counts, and where the next static variable may begin
     // the fibers
     Thread* running;        // null outside kernels
     void* scheduler_stack;  // where scheduling goes on when no thread can run

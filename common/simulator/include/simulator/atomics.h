@@ -23,7 +23,10 @@ struct Bits<8> {
 };
 
 template <typename T, typename Update>
-T read_modify_write(T* address, Update update) {
+SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
+#ifdef SIMULATOR_CHECKED
+    check_atomic(address, sizeof(T));
+#endif
     using Word = typename Bits<sizeof(T)>::Type;
     Word* word = reinterpret_cast<Word*>(address);
     Word before = __atomic_load_n(word, __ATOMIC_RELAXED), after;
@@ -48,7 +51,7 @@ constexpr bool one_of = (__is_same(T, Types) || ...);
 
 #define SIMULATOR_ATOMIC_NAMED(name, expression, condition)                                    \
     template <typename T>                                                                      \
-    T name(T* address, typename simulator::Exactly<T>::Type value) {                           \
+    SIMULATOR_INLINE T name(T* address, typename simulator::Exactly<T>::Type value) {          \
         static_assert(condition, "CUDA has no " #name " for this type");                       \
         return simulator::read_modify_write(                                                   \
             address, [value]([[maybe_unused]] T old) { return static_cast<T>(expression); });  \
@@ -74,7 +77,7 @@ SIMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1, SIMULATOR
 #undef SIMULATOR_ATOMIC_NAMED
 
 template <typename T>
-T atomicCAS(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+SIMULATOR_INLINE T atomicCAS(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
     static_assert(SIMULATOR_ONE_OF(SIMULATOR_WORDS, unsigned short), "CUDA has no atomicCAS for this type");
     return simulator::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
 }

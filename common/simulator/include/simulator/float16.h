@@ -100,7 +100,23 @@ struct Float16 {
 template <typename Format>
 struct alignas(4) Float16Pair {
     using Element = Float16<Format>;
+#ifndef SIMULATOR_CHECKED
     Element x, y;
+#else
+    union {  // one access of four bytes: see vector_types.h
+        struct {
+            Element x, y;
+        };
+        uint32_t whole;
+    };
+    Float16Pair() = default;
+    Float16Pair(Element x_, Element y_) : x(x_), y(y_) {}
+    Float16Pair(const Float16Pair& other) : whole(other.whole) {}
+    Float16Pair& operator=(const Float16Pair& other) {
+        whole = other.whole;
+        return *this;
+    }
+#endif
 
     friend Float16Pair operator+(Float16Pair a, Float16Pair b) { return {a.x + b.x, a.y + b.y}; }
     friend Float16Pair operator-(Float16Pair a, Float16Pair b) { return {a.x - b.x, a.y - b.y}; }

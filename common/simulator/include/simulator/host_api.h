@@ -113,7 +113,9 @@ namespace simulator {
 cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dynamic_bytes);
-cudaError_t allocate(void** address, size_t bytes);
+cudaError_t allocate(void** address, size_t bytes, Position at);
+cudaError_t release(void* address, Position at);
+void written_by_host(const void* address, size_t bytes);
 cudaError_t finished(cudaError_t error);  // remembers an error for cudaGetLastError() and returns it
 }  // namespace simulator
 
@@ -150,32 +152,39 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
 
 // ---- memory
 template <typename T>
-cudaError_t cudaMalloc(T** address, size_t bytes) {
-    return simulator::allocate(reinterpret_cast<void**>(address), bytes);
+cudaError_t cudaMalloc(T** address, size_t bytes, simulator::Position at = simulator::here()) {
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, at);
 }
 template <typename T>
-cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t) {
-    return cudaMalloc(address, bytes);
+cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t, simulator::Position at = simulator::here()) {
+    return cudaMalloc(address, bytes, at);
 }
 template <typename T>
-cudaError_t cudaMallocManaged(T** address, size_t bytes, unsigned = cudaMemAttachGlobal) {
-    return cudaMalloc(address, bytes);
+cudaError_t cudaMallocManaged(T** address, size_t bytes, unsigned = cudaMemAttachGlobal,
+                              simulator::Position at = simulator::here()) {
+    return cudaMalloc(address, bytes, at);
 }
 template <typename T>
-cudaError_t cudaMallocHost(T** address, size_t bytes, unsigned = 0) {
-    return cudaMalloc(address, bytes);
+cudaError_t cudaMallocHost(T** address, size_t bytes, unsigned = 0, simulator::Position at = simulator::here()) {
+    return cudaMalloc(address, bytes, at);
 }
 template <typename T>
-cudaError_t cudaHostAlloc(T** address, size_t bytes, unsigned) {
-    return cudaMalloc(address, bytes);
+cudaError_t cudaHostAlloc(T** address, size_t bytes, unsigned, simulator::Position at = simulator::here()) {
+    return cudaMalloc(address, bytes, at);
 }
-inline cudaError_t cudaFree(void* address) { return free(address), cudaSuccess; }
-inline cudaError_t cudaFreeAsync(void* address, cudaStream_t) { return cudaFree(address); }
-inline cudaError_t cudaFreeHost(void* address) { return cudaFree(address); }
+inline cudaError_t cudaFree(void* address, simulator::Position at = simulator::here()) {
+    return simulator::release(address, at);
+}
+inline cudaError_t cudaFreeAsync(void* address, cudaStream_t, simulator::Position at = simulator::here()) {
+    return cudaFree(address, at);
+}
+inline cudaError_t cudaFreeHost(void* address, simulator::Position at = simulator::here()) {
+    return cudaFree(address, at);
+}
 
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
     if (bytes && (!to || !from)) return simulator::finished(cudaErrorInvalidValue);
-    return memmove(to, from, bytes), cudaSuccess;
+    return memmove(to, from, bytes), simulator::written_by_host(to, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t = nullptr) {
@@ -183,7 +192,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 }
 inline cudaError_t cudaMemset(void* address, int value, size_t bytes) {
     if (bytes && !address) return simulator::finished(cudaErrorInvalidValue);
-    return memset(address, value, bytes), cudaSuccess;
+    return memset(address, value, bytes), simulator::written_by_host(address, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t = nullptr) {
     return cudaMemset(address, value, bytes);

@@ -39,7 +39,12 @@ inline int __syncthreads_and(int predicate, simulator::Position at = simulator::
     return simulator::barrier(predicate == 0, "__syncthreads_and", at) == 0;
 }
 
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+SIMULATOR_UNCHECKED inline void __threadfence() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#ifdef SIMULATOR_CHECKED
+    simulator::check_fence();
+#endif
+}
 inline void __threadfence_block() { __threadfence(); }
 inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { simulator::yield(); }
@@ -101,7 +106,7 @@ struct Launcher {
           dynamic_bytes(dynamic_bytes_) {}
 
     template <typename... Types>
-    void operator()(Types... arguments) const {
+    SIMULATOR_UNCHECKED void operator()(Types... arguments) const {
         auto one_thread = [&] { call(arguments...); };
         launch({name, position, address(Arguments<Types...>{}),
                 [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},
@@ -110,6 +115,15 @@ struct Launcher {
 };
 
 }  // namespace simulator
+
+// A static __shared__ variable at namespace scope, before every block.
+#ifdef SIMULATOR_CHECKED
+#define SIMULATOR_PREPARE_SHARED(name)            \
+    memset((void*)&name, 0xff, sizeof name);      \
+    ::simulator::check_namespace_shared(::simulator::describe<decltype(name)>(#name, 0), &name)
+#else
+#define SIMULATOR_PREPARE_SHARED(name) memset((void*)&name, 0xff, sizeof name)
+#endif
 
 // SIMULATOR_KERNEL is the first part of a Launcher; SIMULATOR_CALL is for arguments that have no type of
 // their own (braces, NULL, 0): they stay in the text of the call, `given` names the others.

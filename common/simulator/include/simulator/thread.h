@@ -20,10 +20,15 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "variable.h"
 #include "vector_types.h"
+#ifdef SIMULATOR_CHECKED
+#include "checked.h"
+#endif
 
-// Functions that run so often that the compiler's checks would cost too much, and their helpers.
-#define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment")))
+// Functions that run so often that the compiler's checks would cost too much, and their helpers; and those whose
+// accesses are not the student's.
+#define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment", "thread")))
 #define SIMULATOR_INLINE SIMULATOR_UNCHECKED __attribute__((always_inline)) inline
 
 namespace simulator {
@@ -94,24 +99,35 @@ void yield();
 void not_implemented(const char* file, int line);
 
 // `struct S { float tile[32][33]; }` is what the rewriter makes of `__shared__ float tile[32][33]`.
+struct Declaration {
+    const Variable* variables;
+    int count;
+    size_t bytes, alignment;
+};
 int new_shared_slot();
-char* place_shared_variable(SharedSlot& slot, size_t bytes, size_t alignment, const char* names);
+char* place_shared_variable(SharedSlot& slot, const Declaration& declaration);
 template <typename S>
 inline const int shared_slot = new_shared_slot();
-template <typename S>
-S& shared_variable(const char* names) {
+template <typename S, size_t Count>
+SIMULATOR_UNCHECKED S& shared_variable(const Variable (&variables)[Count]) {
     Block* block = current_block();
     SharedSlot& slot = block->shared[shared_slot<S>];
-    char* address = slot.block == block->number ? slot.address
-                                                : place_shared_variable(slot, sizeof(S), alignof(S), names);
+    char* address = slot.block == block->number
+                        ? slot.address
+                        : place_shared_variable(slot, {variables, static_cast<int>(Count), sizeof(S), alignof(S)});
     return *reinterpret_cast<S*>(address);
 }
 
 template <size_t Alignment>
-void* dynamic_shared(const Block* block = current_block()) {
+SIMULATOR_UNCHECKED void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] unsigned element_bytes,
+                                         const Block* block = current_block()) {
     constexpr size_t alignment = Alignment < 16 ? 16 : Alignment;
-    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(block->dynamic_end - block->dynamic_bytes) &
-                                   ~(alignment - 1));
+    void* start = reinterpret_cast<void*>(
+        reinterpret_cast<uintptr_t>(block->dynamic_end - block->dynamic_bytes) & ~(alignment - 1));
+#ifdef SIMULATOR_CHECKED
+    check_dynamic_shared(start, name, element_bytes);
+#endif
+    return start;
 }
 
 // __shared__ variables at namespace scope are thread-local variables of the worker that `prepare` makes

@@ -5,18 +5,46 @@
 // Three-element vectors are aligned like one element, the others like the whole vector, but never beyond 16
 // bytes.
 #define SIMULATOR_ALIGNED(T, n) alignas(sizeof(T) * n < 16 ? sizeof(T) * n : 16)
+#ifndef SIMULATOR_CHECKED
+#define SIMULATOR_MEMBERS2(T, name) T x, y;
+#define SIMULATOR_MEMBERS4(T, name) T x, y, z, w;
+#else
+// In the checked build copying one is one access of its whole size, as on a GPU. Compilers would take the struct apart
+// and copy member by member; a vector they leave in one piece.
+#define SIMULATOR_ONE_COPY(T, n, name, ...)                                          \
+    typedef T Whole __attribute__((vector_size(sizeof(T) * n),                       \
+                                   aligned(sizeof(T) * n < 16 ? sizeof(T) * n : 16))); \
+    union {                                                                          \
+        struct {                                                                     \
+            T __VA_ARGS__;                                                           \
+        };                                                                           \
+        Whole whole;                                                                 \
+    };                                                                               \
+    name() = default;                                                                \
+    name(const name& other) : whole(other.whole) {}                                  \
+    name& operator=(const name& other) {                                             \
+        whole = other.whole;                                                         \
+        return *this;                                                                \
+    }
+#define SIMULATOR_MEMBERS2(T, name)         \
+    SIMULATOR_ONE_COPY(T, 2, name, x, y)    \
+    constexpr name(T x_, T y_ = {}) : x(x_), y(y_) {}
+#define SIMULATOR_MEMBERS4(T, name)             \
+    SIMULATOR_ONE_COPY(T, 4, name, x, y, z, w)  \
+    constexpr name(T x_, T y_ = {}, T z_ = {}, T w_ = {}) : x(x_), y(y_), z(z_), w(w_) {}
+#endif
 #define SIMULATOR_VECTORS(T, name)                                        \
     struct name##1 {                                                      \
         T x;                                                              \
     };                                                                    \
     struct SIMULATOR_ALIGNED(T, 2) name##2 {                              \
-        T x, y;                                                           \
+        SIMULATOR_MEMBERS2(T, name##2)                                    \
     };                                                                    \
     struct name##3 {                                                      \
         T x, y, z;                                                        \
     };                                                                    \
     struct SIMULATOR_ALIGNED(T, 4) name##4 {                              \
-        T x, y, z, w;                                                     \
+        SIMULATOR_MEMBERS4(T, name##4)                                    \
     };                                                                    \
     constexpr name##1 make_##name##1(T x) { return {x}; }                 \
     constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }         \
@@ -36,6 +64,11 @@ SIMULATOR_VECTORS(unsigned long long, ulonglong)
 SIMULATOR_VECTORS(float, float)
 SIMULATOR_VECTORS(double, double)
 #undef SIMULATOR_VECTORS
+#undef SIMULATOR_MEMBERS2
+#undef SIMULATOR_MEMBERS4
+#ifdef SIMULATOR_CHECKED
+#undef SIMULATOR_ONE_COPY
+#endif
 #undef SIMULATOR_ALIGNED
 
 struct dim3 {

@@ -1,0 +1,45 @@
+// checked.h - the checked build (SIMULATOR_CHECKED): what compiled code tells the checker beyond its loads and stores.
+//
+// Kernels are compiled with -fsanitize=thread -fsanitize-coverage=trace-pc. The compiler then calls __tsan_read4(address)
+// and its like before every load and store, and __sanitizer_cov_trace_pc() in every basic block; the runtime answers
+// these calls itself (runtime/checked.cpp), without the sanitizers' libraries.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "variable.h"
+
+// Calls of these three in kernels go to the checker first. (Compilers turn copies of structs into them, too.)
+#if !defined(__APPLE__) && !defined(SIMULATOR_RUNTIME)
+extern "C" {
+void* memcpy(void*, const void*, size_t) noexcept __asm__("simulator_memcpy");
+void* memmove(void*, const void*, size_t) noexcept __asm__("simulator_memmove");
+void* memset(void*, int, size_t) noexcept __asm__("simulator_memset");
+}
+#endif
+
+namespace simulator {
+
+struct Position;
+
+// The tensors of one operator call: check_tensor_begin() for each, check_tensors_end() when the operator is done.
+void check_tensor_begin(const char* name, const void* address, unsigned element_bytes, const int64_t* shape, int rank,
+                        bool initialized);
+void check_tensors_end();
+
+// What cudaMalloc() and cudaFree() did. A freed range is kept, unused, so that later accesses to it are known for what
+// they are; check_freed() is false for an address that is not (or no longer) allocated.
+void check_allocated(const void* address, size_t bytes, Position at);
+bool check_freed(const void* address, Position at);
+void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(), cudaMemset()
+
+// A read-modify-write by this thread, called from the student's function; __threadfence().
+void check_atomic(const void* address, size_t bytes);
+void check_fence();
+
+// A __shared__ variable at namespace scope lies outside the arena.
+void check_namespace_shared(const Variable& variable, const void* address);
+void check_dynamic_shared(const void* start, const char* name, unsigned element_bytes);
+
+}  // namespace simulator

@@ -1,0 +1,262 @@
+// checked.cpp - the compiler's callbacks. Every load, store and basic block of a kernel comes in here, with its address
+// and, as return address, the place in the program; the current fiber says which CUDA thread it is.
+//
+// An access is first sorted by where it goes. The stacks of the CUDA threads hold local variables, which nobody else
+// sees; kernel arguments lie on the launching thread's stack; the rest is shared memory, a known range of global
+// memory, or a mistake.
+#include <stdio.h>
+
+#include "checker.h"
+
+namespace simulator {
+
+Checker checker;
+const uintptr_t library_start = [] {
+    Dl_info here;
+    dladdr(reinterpret_cast<void*>(&add_host_finding), &here);
+    return reinterpret_cast<uintptr_t>(here.dli_fbase);
+}();
+
+SIMULATOR_INLINE static bool in_checked_kernel() {
+    return checker.mode != Mode::off && !checker.quiet && stack_address() - checker.region < REGION_BYTES;
+}
+SIMULATOR_INLINE static uint32_t site_of(const void* return_address) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(return_address) - library_start);
+}
+
+constexpr size_t HOST_FRAMES = 1 << 20;    // how far above launch() kernel arguments are looked for
+constexpr uintptr_t LOWEST_ADDRESS = 65536;  // what lies below traps by itself, as a null pointer
+
+// ---- what is wrong with an address
+
+static const char* name_of(Action action) {
+    switch (action) {
+        case Action::read: return "read";
+        case Action::write: return "write";
+        case Action::atomic: return "atomic";
+        default: return "async copy";
+    }
+}
+
+static void out_of_bounds(uintptr_t address, size_t bytes, Action action, uint32_t site) {
+    Range* near = nearest_range(address);
+    if (!near) fail("out of bounds: %s of %zu byte(s) in no tensor and no cudaMalloc'd memory", name_of(action), bytes);
+    const Place place = describe_place(*near, address);
+    const int64_t past = static_cast<int64_t>(address - near->start) - static_cast<int64_t>(near->bytes);
+    add_finding("out_of_bounds", place, {touch_now(action, bytes, site)}, "");
+    if (near->kind == Range::shared)
+        fail("out of bounds: %s of %zu byte(s) of shared memory, outside %s", name_of(action), bytes,
+             place.variable.c_str());
+    const std::string name = place.variable.empty() ? "the nearest allocation" : place.variable;
+    if (past >= 0)
+        fail("out of bounds: %s of %zu byte(s), %lld byte(s) past the end of %s", name_of(action), bytes,
+             static_cast<long long>(past), name.c_str());
+    fail("out of bounds: %s of %zu byte(s), %lld byte(s) before %s", name_of(action), bytes,
+         static_cast<long long>(near->start - address), name.c_str());
+}
+
+static void misaligned(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
+    add_finding("misaligned", describe_place(range, address), {touch_now(action, bytes, site)}, "");
+    fail("misaligned: %s of %zu bytes at an address that is not a multiple of %zu", name_of(action), bytes, bytes);
+}
+
+static void use_after_free(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
+    add_finding("use_after_free", describe_place(range, address), {touch_now(action, bytes, site)},
+                "freed at " + range.freed_at);
+    fail("use after free: %s of %zu byte(s) in memory that was freed at %s", name_of(action), bytes,
+         range.freed_at.c_str());
+}
+
+// ---- one access
+
+static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false) {
+    if (address - checker.region < REGION_BYTES) return;  // a local variable
+    Quiet quiet;
+    Range& arena = arena_range();
+    Range* range = arena.contains(address, 1) ? &arena : find_range(address, bytes);
+    if (!range) {
+        if (address < LOWEST_ADDRESS || address - checker.host_stack < HOST_FRAMES) return;
+        if (checker.mode == Mode::check) out_of_bounds(address, bytes, action, site);
+        return;
+    }
+    if (checker.mode == Mode::profile) {
+        trace_access(*range, address, bytes, action, site);
+        return;
+    }
+    if (aligned && address % bytes) misaligned(*range, address, bytes, action, site);
+    if (range->freed) use_after_free(*range, address, bytes, action, site);
+    if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
+    check_range_access(*range, address, bytes, action, site, pending);
+}
+
+void check_atomic(const void* address, size_t bytes) {
+    if (in_checked_kernel())
+        access(reinterpret_cast<uintptr_t>(address), bytes, Action::atomic, site_of(__builtin_return_address(0)), true);
+}
+
+// ---- asynchronous copies (async_copy.cpp): the copy is under way from issue to done
+
+void check_async_issue(void* destination, const void* source, size_t bytes, const void* return_address) {
+    if (!in_checked_kernel()) return;
+    const uint32_t site = site_of(return_address);
+    if (source) access(reinterpret_cast<uintptr_t>(source), bytes, Action::read, site, true);
+    access(reinterpret_cast<uintptr_t>(destination), bytes, Action::async_copy, site, true, true);
+}
+
+void check_async_done(void* destination, size_t bytes, const void* return_address) {
+    if (!in_checked_kernel() || checker.mode != Mode::check) return;
+    Quiet quiet;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(destination);
+    if (arena_range().contains(address, bytes))
+        finish_async_copy(arena_range(), address, bytes, site_of(return_address));
+}
+
+// ---- what the launch tells
+
+void check_launch_begins(Worker& worker) {
+    checker.worker = &worker;
+    checker.region = reinterpret_cast<uintptr_t>(&worker);
+    checker.host_stack = stack_address();
+    checker.quiet = false;
+    checker.launch_first = ++checker.interval;
+    checker.first_of_block.clear();
+    if (checker.mode == Mode::off) return;
+    start_ranges();
+    start_ordering();
+    if (checker.mode == Mode::profile) profile_launch_begins();
+}
+
+void check_launch_ends() {
+    if (checker.mode == Mode::profile) profile_launch_ends();
+    checker.region = 0;
+}
+
+void check_block_begins() {
+    checker.block_first = ++checker.interval;
+    checker.first_of_block.push_back(checker.interval);
+    forget_shared_variables();
+    start_block_ordering();
+}
+
+void check_block_ends() {
+    if (checker.mode == Mode::profile) profile_warps_aligned(~0u);
+}
+
+void check_barrier_passed() {
+    Quiet quiet;
+    ++checker.interval;
+    if (checker.mode == Mode::check) barrier_ordering();
+    if (checker.mode == Mode::profile) profile_barrier();
+}
+
+}  // namespace simulator
+
+// ---- the callbacks
+
+#define SIMULATOR_CALLBACK extern "C" __attribute__((visibility("hidden"), used, no_sanitize("bounds", "alignment")))
+#define SIMULATOR_ACCESS(name, action, bytes, aligned)                                                           \
+    SIMULATOR_CALLBACK void __tsan_##name(void* address) {                                                       \
+        if (simulator::in_checked_kernel())                                                                      \
+            simulator::access(reinterpret_cast<uintptr_t>(address), bytes, simulator::Action::action,            \
+                              simulator::site_of(__builtin_return_address(0)), aligned);                         \
+    }
+#define SIMULATOR_ACCESSES(bytes, aligned)                                     \
+    SIMULATOR_ACCESS(read##bytes, read, bytes, aligned)                        \
+    SIMULATOR_ACCESS(write##bytes, write, bytes, aligned)                      \
+    SIMULATOR_ACCESS(unaligned_read##bytes, read, bytes, false)                \
+    SIMULATOR_ACCESS(unaligned_write##bytes, write, bytes, false)              \
+    SIMULATOR_ACCESS(volatile_read##bytes, read, bytes, aligned)               \
+    SIMULATOR_ACCESS(volatile_write##bytes, write, bytes, aligned)             \
+    SIMULATOR_ACCESS(unaligned_volatile_read##bytes, read, bytes, false)       \
+    SIMULATOR_ACCESS(unaligned_volatile_write##bytes, write, bytes, false)
+SIMULATOR_ACCESSES(1, false)
+SIMULATOR_ACCESSES(2, true)
+SIMULATOR_ACCESSES(4, true)
+SIMULATOR_ACCESSES(8, true)
+SIMULATOR_ACCESSES(16, true)
+
+static void simulator_range(void* address, unsigned long bytes, simulator::Action action, void* return_address) {
+    if (bytes && simulator::in_checked_kernel())
+        simulator::access(reinterpret_cast<uintptr_t>(address), bytes, action, simulator::site_of(return_address), false);
+}
+SIMULATOR_CALLBACK void __tsan_read_range(void* address, unsigned long bytes) {
+    simulator_range(address, bytes, simulator::Action::read, __builtin_return_address(0));
+}
+SIMULATOR_CALLBACK void __tsan_write_range(void* address, unsigned long bytes) {
+    simulator_range(address, bytes, simulator::Action::write, __builtin_return_address(0));
+}
+
+#define SIMULATOR_COPY(symbol, function)                                                               \
+    SIMULATOR_CALLBACK void* symbol(void* to, const void* from, size_t bytes) {                        \
+        simulator_range(const_cast<void*>(from), bytes, simulator::Action::read, __builtin_return_address(0)); \
+        simulator_range(to, bytes, simulator::Action::write, __builtin_return_address(0));             \
+        return function(to, from, bytes);                                                              \
+    }
+#define SIMULATOR_FILL(symbol)                                                             \
+    SIMULATOR_CALLBACK void* symbol(void* to, int value, size_t bytes) {                   \
+        simulator_range(to, bytes, simulator::Action::write, __builtin_return_address(0)); \
+        return memset(to, value, bytes);                                                   \
+    }
+SIMULATOR_COPY(simulator_memcpy, memcpy)
+SIMULATOR_COPY(simulator_memmove, memmove)
+SIMULATOR_FILL(simulator_memset)
+SIMULATOR_COPY(__tsan_memcpy, memcpy)
+SIMULATOR_COPY(__tsan_memmove, memmove)
+SIMULATOR_FILL(__tsan_memset)
+
+SIMULATOR_CALLBACK void __sanitizer_cov_trace_pc() {
+    if (simulator::checker.mode == simulator::Mode::profile && simulator::in_checked_kernel())
+        simulator::trace_basic_block(simulator::site_of(__builtin_return_address(0)));
+}
+
+SIMULATOR_CALLBACK void __tsan_init() {}
+SIMULATOR_CALLBACK void __tsan_func_entry(void*) {}
+SIMULATOR_CALLBACK void __tsan_func_exit() {}
+SIMULATOR_CALLBACK void __tsan_vptr_update(void**, void*) {}
+SIMULATOR_CALLBACK void __tsan_vptr_read(void**) {}
+
+// Atomics that the student writes with compiler built-ins or std::atomic, which CUDA C++ has not: performed, not checked.
+SIMULATOR_CALLBACK void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+#define SIMULATOR_ATOMICS(bits)                                                                                      \
+    SIMULATOR_CALLBACK uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* p, int) {            \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                                 \
+    }                                                                                                                \
+    SIMULATOR_CALLBACK void __tsan_atomic##bits##_store(volatile uint##bits##_t* p, uint##bits##_t v, int) {         \
+        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                                    \
+    }                                                                                                                \
+    SIMULATOR_CALLBACK uint##bits##_t __tsan_atomic##bits##_fetch_add(volatile uint##bits##_t* p, uint##bits##_t v,  \
+                                                                      int) {                                         \
+        return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);                                                           \
+    }                                                                                                                \
+    SIMULATOR_CALLBACK uint##bits##_t __tsan_atomic##bits##_exchange(volatile uint##bits##_t* p, uint##bits##_t v,   \
+                                                                     int) {                                          \
+        return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);                                                          \
+    }                                                                                                                \
+    SIMULATOR_CALLBACK int __tsan_atomic##bits##_compare_exchange_strong(volatile uint##bits##_t* p,                 \
+                                                                         uint##bits##_t* expected, uint##bits##_t v, \
+                                                                         int, int) {                                 \
+        return __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
+    }                                                                                                                \
+    SIMULATOR_CALLBACK int __tsan_atomic##bits##_compare_exchange_weak(                                              \
+        volatile uint##bits##_t* p, uint##bits##_t* expected, uint##bits##_t v, int, int) {                          \
+        return __atomic_compare_exchange_n(p, expected, v, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                \
+    }
+SIMULATOR_ATOMICS(8)
+SIMULATOR_ATOMICS(16)
+SIMULATOR_ATOMICS(32)
+SIMULATOR_ATOMICS(64)
+
+// ---- for Python (common/findings.py): exported functions
+
+#define SIMULATOR_EXPORT extern "C" __attribute__((visibility("default"), used))
+SIMULATOR_EXPORT void simulator_check_begin(int mode) {
+    simulator::checker.mode = static_cast<simulator::Mode>(mode);
+    simulator::clear_findings();
+    simulator::clear_profile();
+    simulator::forget_freed_ranges();
+}
+SIMULATOR_EXPORT const char* simulator_check_report() {
+    static std::string report;
+    report = "{\"findings\": " + simulator::findings_json() + ", \"kernels\": " + simulator::profile_json() + "}";
+    return report.c_str();
+}

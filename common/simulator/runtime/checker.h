@@ -1,0 +1,141 @@
+// checker.h - the checked build: what its parts share. None of this exists in the plain build.
+//
+//   checked.cpp     the compiler's callbacks: every load, store and basic block of a kernel comes in here
+//   ranges.cpp      what memory there is: tensors, cudaMalloc'd ranges, shared variables, the library's own variables
+//   races.cpp       who touched each piece of memory last, and whether that is ordered before the access at hand
+//   findings.cpp    what was found, each pair of source places once; the report as JSON
+//   profile.cpp     warp by warp: transactions, bank conflicts, bytes, how often each basic block ran
+//
+// In the checked build one worker runs all blocks, one after the other, so nothing here needs a lock.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "worker.h"
+
+namespace simulator {
+
+enum class Mode : int { off, check, profile };
+enum class Action : uint8_t { read, write, atomic, async_copy };
+
+// Memory is watched in pieces of two bytes: halves are the smallest elements that neighbouring threads write in practice.
+constexpr size_t GRANULE = 2;
+
+// One access that is remembered. `interval` counts the barriers passed by any block, so it names block and interval;
+// `sync` counts the __syncwarp()s of its warp.
+struct Access {
+    uint32_t interval, site, sync;
+    uint16_t thread;
+    uint8_t bytes;  // of the granule, as a mask
+    uint8_t size;   // of the whole access, at most 255
+    Action action;
+    bool pending;  // an asynchronous copy that nobody has waited for yet
+};
+
+// The last write to a granule, and its first and last read of an interval with the warps that read and the lanes of the
+// last of them.
+struct Cell {
+    Access write, read, first_read;
+    uint32_t reader_warps, reader_lanes;
+};
+
+struct Range {
+    uintptr_t start = 0;
+    size_t bytes = 0;
+    std::string name;
+    unsigned element_bytes = 1;
+    std::vector<int64_t> shape;
+    enum Kind { tensor, allocated, library, shared } kind = tensor;
+    bool initialized = false;     // before any kernel wrote to it
+    bool freed = false;           // by cudaFree
+    bool told = false;            // as a leak
+    std::string freed_at, allocated_at;
+    Cell* cells = nullptr;        // one per granule
+    uint8_t* sectors = nullptr;   // of 32 bytes, in profiles: 1 read, 2 written in this launch
+    bool contains(uintptr_t p, size_t size) const { return p >= start && p + size <= start + bytes; }
+};
+
+// Where an access goes: a range, and in shared memory the variable.
+struct Place {
+    Range* range;
+    std::string variable;
+    unsigned element_bytes;
+    std::vector<int64_t> shape;
+    int64_t byte_offset;
+};
+
+struct Checker {
+    Mode mode = Mode::off;
+    Worker* worker = nullptr;      // of the launch that runs
+    uintptr_t region = 0;          // its stacks
+    bool quiet = false;            // the runtime is at work on a CUDA thread's stack
+    uintptr_t host_stack = 0;      // a frame of the launching thread: kernel arguments lie above it
+    uint32_t interval = 1;         // the current one
+    uint32_t block_first = 1;      // the first interval of this block ...
+    uint32_t launch_first = 1;     // ... and of this launch
+    std::vector<uint32_t> first_of_block;  // of every block of this launch, by its number in the grid
+};
+extern Checker checker;
+// Around what the runtime does on a CUDA thread's stack. The linker keeps one copy of a standard library's inline
+// function, maybe the one that was compiled with the kernel, and its accesses are not the kernel's.
+struct Quiet {
+    const bool before = checker.quiet;
+    Quiet() { checker.quiet = true; }
+    ~Quiet() { checker.quiet = before; }
+};
+
+extern const uintptr_t library_start;  // where this library lies in memory: pcs are counted from here
+
+// ranges.cpp
+Range* find_range(uintptr_t address, size_t bytes);          // null: not in any
+Range* nearest_range(uintptr_t address);                     // for messages; null if there is none
+Place describe_place(Range& range, uintptr_t address);
+Range& arena_range();
+bool inside_shared_variable(uintptr_t address, size_t bytes);
+void forget_shared_variables();                              // at the start of a block
+void start_ranges();                                         // at the start of a launch
+std::vector<Range*> all_ranges();
+void forget_freed_ranges();
+
+// races.cpp
+void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending);
+void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t site);
+void start_ordering();        // at the start of a launch
+void start_block_ordering();  // and of a block
+void barrier_ordering();
+
+// findings.cpp
+struct Touch {
+    Action action;
+    size_t bytes;
+    uint32_t site;
+    uint3 block, thread;
+};
+void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail);
+void add_host_finding(const char* kind, const std::string& name, const std::string& at, const std::string& detail);
+void clear_findings();
+std::string findings_json();
+std::string quoted(const std::string& text);  // as a JSON string
+Touch touch_now(Action action, size_t bytes, uint32_t site);
+uint3 thread_at(unsigned number);
+
+// profile.cpp
+void trace_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site);
+void trace_basic_block(uint32_t site);
+void profile_launch_begins();
+void profile_launch_ends();
+void profile_barrier();
+void profile_warps_aligned(uint32_t warps);  // the lanes of these warps are at the same point of the program
+void clear_profile();
+std::string profile_json();
+
+// For scheduler.cpp and launch.cpp.
+void check_launch_begins(Worker& worker);
+void check_launch_ends();
+void check_block_begins();
+void check_block_ends();
+void check_barrier_passed();
+void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory);
+void check_shared_placed(const Declaration& declaration, const char* address);
+
+}  // namespace simulator

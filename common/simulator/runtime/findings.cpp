@@ -1,0 +1,117 @@
+// findings.cpp - what the checker found: every kind of mistake once for each pair of source places, with the first
+// example and how often it was seen. The report is JSON; common/findings.py puts it into words.
+#include <stdio.h>
+
+#include <map>
+#include <tuple>
+
+#include "checker.h"
+
+namespace simulator {
+
+struct Finding {
+    std::string kind, kernel, launch, space, detail;
+    Place place;
+    std::vector<Touch> touches;
+    uint64_t count;
+};
+using Key = std::tuple<std::string, std::string, uint32_t, uint32_t, std::string>;
+
+static std::vector<Finding>& findings() {
+    static auto* all = new std::vector<Finding>;
+    return *all;
+}
+static std::map<Key, size_t>& known() {
+    static auto* all = new std::map<Key, size_t>;
+    return *all;
+}
+
+static std::string launch_place() {
+    const Position at = checker.worker->grid_run->kernel->position;
+    return std::string(at.file) + ":" + std::to_string(at.line);
+}
+
+uint3 thread_at(unsigned number) {
+    const dim3 size = checker.worker->size;
+    return {number % size.x, number / size.x % size.y, number / size.x / size.y};
+}
+
+Touch touch_now(Action action, size_t bytes, uint32_t site) {
+    const Worker& worker = *checker.worker;
+    return {action, bytes, site, worker.Block::index, worker.running->index};
+}
+
+void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail) {
+    const std::string kernel = checker.worker->grid_run->kernel->name;
+    const Key key = {kind, kernel, touches[0].site, touches.size() > 1 ? touches[1].site : 0, place.variable};
+    const auto [entry, is_new] = known().try_emplace(key, findings().size());
+    if (!is_new) {
+        ++findings()[entry->second].count;
+        return;
+    }
+    const char* space = place.range->kind == Range::shared ? "shared" : "global";
+    findings().push_back({kind, kernel, launch_place(), space, detail, place, touches, 1});
+}
+
+void add_host_finding(const char* kind, const std::string& name, const std::string& at, const std::string& detail) {
+    findings().push_back({kind, "", at, "host", detail, {nullptr, name, 1, {}, 0}, {}, 1});
+}
+
+void clear_findings() {
+    findings().clear();
+    known().clear();
+}
+
+// ---- JSON
+
+std::string quoted(const std::string& text) {
+    std::string result = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') result += '\\';
+        if (static_cast<unsigned char>(c) < 32) {
+            char code[8];
+            snprintf(code, sizeof code, "\\u%04x", c);
+            result += code;
+        } else
+            result += c;
+    }
+    return result + "\"";
+}
+
+static std::string triple(uint3 v) {
+    return "[" + std::to_string(v.x) + "," + std::to_string(v.y) + "," + std::to_string(v.z) + "]";
+}
+
+static std::string json_of(const Touch& touch) {
+    static const char* const names[] = {"read", "write", "atomic", "async copy"};
+    return std::string("{\"action\": \"") + names[static_cast<int>(touch.action)] +
+           "\", \"bytes\": " + std::to_string(touch.bytes) + ", \"pc\": " + std::to_string(touch.site) +
+           ", \"block\": " + triple(touch.block) + ", \"thread\": " + triple(touch.thread) + "}";
+}
+
+static std::string json_of(const Finding& finding) {
+    std::string shape, accesses;
+    for (const int64_t size : finding.place.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
+    for (const Touch& touch : finding.touches) accesses += (accesses.empty() ? "" : ", ") + json_of(touch);
+    return "{\"kind\": " + quoted(finding.kind) + ", \"kernel\": " + quoted(finding.kernel) +
+           ", \"launch\": " + quoted(finding.launch) + ", \"space\": " + quoted(finding.space) +
+           ", \"variable\": " + quoted(finding.place.variable) + ", \"shape\": [" + shape +
+           "], \"element_bytes\": " + std::to_string(finding.place.element_bytes) +
+           ", \"byte_offset\": " + std::to_string(finding.place.byte_offset) +
+           ", \"count\": " + std::to_string(finding.count) + ", \"accesses\": [" + accesses +
+           "], \"detail\": " + quoted(finding.detail) + "}";
+}
+
+std::string findings_json() {
+    std::vector<Finding> all = findings();
+    for (Range* range : all_ranges())
+        if (range->kind == Range::allocated && !range->freed && !range->told) {
+            range->told = true;
+            all.push_back({"leak", "", range->allocated_at, "host", "", {nullptr, range->name, 1, {}, 0}, {}, 1});
+        }
+    std::string text;
+    for (const Finding& finding : all) text += (text.empty() ? "" : ",\n ") + json_of(finding);
+    return "[" + text + "]";
+}
+
+}  // namespace simulator

@@ -1,0 +1,267 @@
+// ranges.cpp - what memory a kernel may touch: the tensors of the operator call, cudaMalloc'd ranges, shared variables,
+// and this library's own variables (__device__ and __constant__ ones).
+#include <link.h>
+#include <sys/mman.h>
+
+#include <deque>
+
+#include "checker.h"
+
+namespace simulator {
+
+constexpr size_t SECTOR_BYTES = 32;
+
+// A deque, since cells and findings point at ranges while others come and go at its end.
+static std::deque<Range>& ranges() {
+    static auto* all = new std::deque<Range>;
+    return *all;
+}
+
+static void* new_shadow(size_t bytes) {
+    void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED) throw std::runtime_error("simulator: no address space to watch the tensors");
+    return map;
+}
+static size_t cell_bytes(const Range& range) { return (range.bytes / GRANULE + 2) * sizeof(Cell); }
+static size_t sector_count(const Range& range) { return range.bytes / SECTOR_BYTES + 2; }
+
+static Range& add(Range range) {
+    range.cells = static_cast<Cell*>(new_shadow(cell_bytes(range)));
+    range.sectors = static_cast<uint8_t*>(new_shadow(sector_count(range)));
+    ranges().push_back(std::move(range));
+    return ranges().back();
+}
+template <typename Predicate>
+static void drop(Predicate&& unwanted) {
+    std::deque<Range> kept;
+    for (Range& range : ranges()) {
+        if (!unwanted(range)) {
+            kept.push_back(std::move(range));
+            continue;
+        }
+        munmap(range.cells, cell_bytes(range));
+        munmap(range.sectors, sector_count(range));
+    }
+    ranges() = std::move(kept);
+}
+
+// ---- looking up
+
+static bool precedes(const Range& range, uintptr_t address) { return address < range.start; }
+
+Range* find_range(uintptr_t address, size_t bytes) {
+    static size_t last = 0;  // accesses come in runs
+    std::deque<Range>& all = ranges();
+    if (last < all.size() && all[last].contains(address, bytes) && !all[last].freed) return &all[last];
+    Range* freed = nullptr;
+    for (size_t i = 0; i < all.size(); ++i) {
+        if (!all[i].contains(address, bytes)) continue;
+        if (!all[i].freed) return last = i, &all[i];
+        freed = &all[i];
+    }
+    return freed;
+}
+
+Range* nearest_range(uintptr_t address) {
+    if (arena_range().contains(address, 1)) return &arena_range();
+    Range* nearest = nullptr;
+    uintptr_t least = UINTPTR_MAX;
+    for (Range& range : ranges()) {
+        if (range.kind == Range::library || range.kind == Range::shared || range.freed) continue;
+        const uintptr_t distance = precedes(range, address) ? range.start - address : address - range.start;
+        const uintptr_t past = precedes(range, address) || distance < range.bytes ? distance : distance - range.bytes;
+        if (past < least) least = past, nearest = &range;
+    }
+    return nearest;
+}
+
+std::vector<Range*> all_ranges() {
+    std::vector<Range*> result;
+    for (Range& range : ranges()) result.push_back(&range);
+    return result;
+}
+
+// ---- tensors
+
+void check_tensor_begin(const char* name, const void* address, unsigned element_bytes, const int64_t* shape, int rank,
+                        bool initialized) {
+    Range range;
+    range.start = reinterpret_cast<uintptr_t>(address);
+    range.bytes = element_bytes;
+    for (int i = 0; i < rank; ++i) range.bytes *= static_cast<size_t>(shape[i]), range.shape.push_back(shape[i]);
+    range.name = name;
+    range.element_bytes = element_bytes;
+    range.kind = Range::tensor;
+    range.initialized = initialized;
+    for (Range& other : ranges()) {
+        if (other.kind != Range::tensor || other.start != range.start || other.bytes != range.bytes) continue;
+        if (other.name != range.name) other.name += "/" + range.name;  // the same tensor passed twice
+        return;
+    }
+    add(std::move(range));
+}
+
+void check_tensors_end() {
+    drop([](const Range& range) { return range.kind == Range::tensor; });
+}
+
+// ---- cudaMalloc() and cudaFree()
+
+static std::string text_of(Position at) { return std::string(at.file) + ":" + std::to_string(at.line); }
+
+void check_allocated(const void* address, size_t bytes, Position at) {
+    Range range;
+    range.start = reinterpret_cast<uintptr_t>(address);
+    range.bytes = bytes;
+    range.kind = Range::allocated;
+    range.allocated_at = text_of(at);
+    range.name = "the " + std::to_string(bytes) + " bytes of cudaMalloc at " + range.allocated_at;
+    add(std::move(range));
+}
+
+bool check_freed(const void* address, Position at) {
+    for (Range& range : ranges()) {
+        if (range.kind != Range::allocated || range.start != reinterpret_cast<uintptr_t>(address)) continue;
+        if (!range.freed) {
+            range.freed = true;
+            range.freed_at = text_of(at);
+            return true;
+        }
+        add_host_finding("double_free", range.name, text_of(at), "freed before at " + range.freed_at);
+        return false;
+    }
+    add_host_finding("double_free", "", text_of(at), "this address was never allocated by cudaMalloc");
+    return false;
+}
+
+void check_written_by_host(const void* address, size_t bytes) {
+    const uintptr_t start = reinterpret_cast<uintptr_t>(address);
+    Range* range = bytes ? find_range(start, bytes) : nullptr;
+    if (!range || range->initialized) return;
+    if (start == range->start && bytes == range->bytes) range->initialized = true;
+    for (size_t i = (start - range->start) / GRANULE; i <= (start - range->start + bytes - 1) / GRANULE; ++i)
+        range->cells[i].write.interval = 1;  // long ago
+}
+
+void forget_freed_ranges() {
+    for (Range& range : ranges())
+        if (range.freed) free(reinterpret_cast<void*>(range.start));
+    drop([](const Range& range) { return range.freed; });
+}
+
+// ---- this library's variables
+
+static int add_library_range(dl_phdr_info* info, size_t, void*) {
+    if (info->dlpi_addr != library_start) return 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const ElfW(Phdr)& segment = info->dlpi_phdr[i];
+        if (segment.p_type != PT_LOAD) continue;
+        Range range;
+        range.start = info->dlpi_addr + segment.p_vaddr;
+        range.bytes = segment.p_memsz;
+        range.kind = Range::library;
+        range.initialized = true;
+        range.name = "a __device__ variable";
+        add(std::move(range));
+    }
+    return 1;
+}
+
+void start_ranges() {
+    static const int once = dl_iterate_phdr(add_library_range, nullptr);
+    (void)once;
+}
+
+// ---- shared memory
+
+struct Placed {
+    Variable variable;
+    uintptr_t start;
+};
+static std::vector<Placed>& placed() {
+    static auto* all = new std::vector<Placed>;
+    return *all;
+}
+static Placed dynamic_variable = {};
+
+Range& arena_range() {
+    static Range arena;
+    if (!arena.cells && checker.worker) {
+        arena.start = reinterpret_cast<uintptr_t>(checker.worker->arena);
+        arena.bytes = SHARED_ARENA;
+        arena.kind = Range::shared;
+        arena.cells = static_cast<Cell*>(new_shadow(cell_bytes(arena)));
+        arena.sectors = static_cast<uint8_t*>(new_shadow(sector_count(arena)));
+    }
+    return arena;
+}
+
+void forget_shared_variables() {
+    placed().clear();
+    dynamic_variable = {};
+}
+
+void check_shared_placed(const Declaration& declaration, const char* address) {
+    Quiet quiet;
+    for (int i = 0; i < declaration.count; ++i)
+        placed().push_back({declaration.variables[i],
+                            reinterpret_cast<uintptr_t>(address) + declaration.variables[i].offset});
+}
+
+void check_dynamic_shared(const void* start, const char* name, unsigned element_bytes) {
+    dynamic_variable.start = reinterpret_cast<uintptr_t>(start);
+    dynamic_variable.variable.name = name;
+    dynamic_variable.variable.bytes = checker.worker ? checker.worker->dynamic_bytes : 0;
+    dynamic_variable.variable.element_bytes = element_bytes;
+}
+
+void check_namespace_shared(const Variable& variable, const void* address) {
+    const uintptr_t start = reinterpret_cast<uintptr_t>(address);
+    for (Range& range : ranges())
+        if (range.start == start && range.kind == Range::shared) return;
+    Range range;
+    range.start = start;
+    range.bytes = variable.bytes;
+    range.kind = Range::shared;
+    range.name = variable.name;
+    range.element_bytes = variable.element_bytes;
+    range.shape.assign(variable.shape, variable.shape + variable.rank);
+    add(std::move(range));
+}
+
+static bool holds(const Placed& one, uintptr_t address, size_t bytes) {
+    return address >= one.start && address + bytes <= one.start + one.variable.bytes;
+}
+
+bool inside_shared_variable(uintptr_t address, size_t bytes) {
+    if (holds(dynamic_variable, address, bytes)) return true;
+    for (const Placed& one : placed())
+        if (holds(one, address, bytes)) return true;
+    return false;
+}
+
+// The variable at the address or, where there is none, the last one before it.
+static const Placed* shared_variable_near(uintptr_t address) {
+    const Placed* best = dynamic_variable.variable.bytes ? &dynamic_variable : nullptr;
+    if (best && holds(*best, address, 1)) return best;
+    for (const Placed& one : placed()) {
+        if (holds(one, address, 1)) return &one;
+        if (one.start <= address && (!best || best->start > address || one.start > best->start)) best = &one;
+    }
+    return best ? best : placed().empty() ? nullptr : &placed().front();
+}
+
+Place describe_place(Range& range, uintptr_t address) {
+    if (&range != &arena_range())
+        return {&range, range.name, range.element_bytes, range.shape,
+                static_cast<int64_t>(address) - static_cast<int64_t>(range.start)};
+    const Placed* near = shared_variable_near(address);
+    if (!near) return {&range, "", 1, {}, static_cast<int64_t>(address - range.start)};
+    std::vector<int64_t> shape(near->variable.shape, near->variable.shape + near->variable.rank);
+    if (near == &dynamic_variable)
+        shape = {static_cast<int64_t>(near->variable.bytes / near->variable.element_bytes)};
+    return {&range, near->variable.name, near->variable.element_bytes, shape,
+            static_cast<int64_t>(address) - static_cast<int64_t>(near->start)};
+}
+
+}  // namespace simulator
