@@ -27,6 +27,20 @@ SIMULATOR_INLINE static uint32_t site_of(const void* return_address) {
 constexpr size_t HOST_FRAMES = 1 << 20;    // how far above launch() kernel arguments are looked for
 constexpr uintptr_t LOWEST_ADDRESS = 65536;  // what lies below traps by itself, as a null pointer
 
+// ---- which range each place in the program touched last: what a bad address there was probably meant for
+
+struct Habit {
+    uint32_t site;
+    Range* range;
+};
+static Habit habits[4096];  // of this launch, by site; a newer place takes the place of an older one
+
+static Habit& habit_of(uint32_t site) { return habits[site * 2654435761u >> 20]; }
+static Range* usual_range(uint32_t site, uintptr_t address) {
+    const Habit& habit = habit_of(site);
+    return habit.range && habit.site == site ? habit.range : nearest_range(address);
+}
+
 // ---- what is wrong with an address
 
 static const char* name_of(Action action) {
@@ -39,7 +53,8 @@ static const char* name_of(Action action) {
 }
 
 static void out_of_bounds(uintptr_t address, size_t bytes, Action action, uint32_t site) {
-    Range* near = nearest_range(address);
+    Range& arena = arena_range();  // with the page behind dynamic shared memory
+    Range* near = address - arena.start < arena.bytes + STACK_BYTES ? &arena : usual_range(site, address);
     if (!near) fail("out of bounds: %s of %zu byte(s) in no tensor and no cudaMalloc'd memory", name_of(action), bytes);
     const Place place = describe_place(*near, address);
     const int64_t past = static_cast<int64_t>(address - near->start) - static_cast<int64_t>(near->bytes);
@@ -85,6 +100,7 @@ static void access(uintptr_t address, size_t bytes, Action action, uint32_t site
     }
     if (aligned && address % bytes) misaligned(*range, address, bytes, action, site);
     if (range->freed) use_after_free(*range, address, bytes, action, site);
+    if (range != &arena) habit_of(site) = {site, range};
     if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
     check_range_access(*range, address, bytes, action, site, pending);
 }
@@ -122,6 +138,7 @@ void check_launch_begins(Worker& worker) {
     checker.first_of_block.clear();
     if (checker.mode == Mode::off) return;
     start_ranges();
+    memset(habits, 0, sizeof habits);
     start_ordering();
     if (checker.mode == Mode::profile) profile_launch_begins();
 }

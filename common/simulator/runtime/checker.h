@@ -22,20 +22,21 @@ enum class Action : uint8_t { read, write, atomic, async_copy };
 constexpr size_t GRANULE = 2;
 
 // One access that is remembered. `interval` counts the barriers passed by any block, so it names block and interval;
-// `sync` counts the __syncwarp()s of its warp.
+// `sync` counts the __syncwarp()s of its warp, `fences` those of its thread.
 struct Access {
     uint32_t interval, site, sync;
-    uint16_t thread;
+    uint16_t thread, fences;
     uint8_t bytes;  // of the granule, as a mask
     uint8_t size;   // of the whole access, at most 255
     Action action;
     bool pending;  // an asynchronous copy that nobody has waited for yet
 };
 
-// The last write to a granule, and its first and last read of an interval with the warps that read and the lanes of the
-// last of them.
+// What is remembered of a granule: the last plain write; the last atomic operation and the last one of another thread;
+// the last read of an interval and the last one of another thread, and all its readers, by warp, and by lane in the
+// last reader's warp.
 struct Cell {
-    Access write, read, first_read;
+    Access write, atomic, other_atomic, read, other_read;
     uint32_t reader_warps, reader_lanes;
 };
 

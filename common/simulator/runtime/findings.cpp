@@ -102,8 +102,22 @@ static std::string json_of(const Finding& finding) {
            "], \"detail\": " + quoted(finding.detail) + "}";
 }
 
+// A read that came before the write it raced with saw memory that nobody had written: that is the race's doing.
+static bool is_race_seen_early(const Finding& finding) {
+    if (finding.kind != "uninitialized") return false;
+    for (const Finding& other : findings()) {
+        if (other.kind != "race" || other.kernel != finding.kernel || other.place.variable != finding.place.variable)
+            continue;
+        for (const Touch& touch : other.touches)
+            if (touch.site == finding.touches[0].site) return true;
+    }
+    return false;
+}
+
 std::string findings_json() {
-    std::vector<Finding> all = findings();
+    std::vector<Finding> all;
+    for (const Finding& finding : findings())
+        if (!is_race_seen_early(finding)) all.push_back(finding);
     for (Range* range : all_ranges())
         if (range->kind == Range::allocated && !range->freed && !range->told) {
             range->told = true;

@@ -83,18 +83,31 @@ static Cost global_cost(const Request& r) {
     return {units(r, r.mask, SECTOR).size(), divided(units(r, r.mask, piece).size() * piece, SECTOR)};
 }
 
-// A bank serves one word of 4 bytes per pass; lanes that want the same word share it. Accesses of 8 and 16 bytes go in
-// groups of 16 and 8 lanes.
+// A bank serves one word of 4 bytes per pass; lanes that want the same word share it.
 static uint64_t passes(const Request& r, uint32_t lanes) {
     unsigned words_in_bank[BANKS] = {}, most = 0;
     for (const uintptr_t word : units(r, lanes, BANK_BYTES)) most = std::max(most, ++words_in_bank[word % BANKS]);
     return most;
 }
+// Whether each of the lanes wants the same address as its neighbour `distance` away.
+static bool alike(const Request& r, uint32_t lanes, unsigned distance) {
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        const unsigned other = lane ^ distance;
+        if (lanes >> lane & 1 && lanes >> other & 1 && r.address[lane] != r.address[other]) return false;
+    }
+    return true;
+}
+// Accesses of 8 and 16 bytes go in groups of 16 and 8 lanes. Two neighbouring groups go together when their lanes want
+// the same addresses by pairs, as ncu's counters on an H200 showed.
 static Cost shared_cost(const Request& r) {
-    const unsigned group = r.bytes <= 4 ? 32 : r.bytes <= 8 ? 16 : 8;
+    const unsigned group = r.bytes <= 8 ? 32 : 16;  // of lanes that may go together
     uint64_t transactions = 0;
-    for (unsigned first = 0; first < 32; first += group)
-        transactions += passes(r, r.mask & (group == 32 ? ~0u : ((1u << group) - 1) << first));
+    for (unsigned first = 0; first < 32; first += group) {
+        const uint32_t lanes = r.mask & (group == 32 ? ~0u : 0xffffu << first);
+        const uint32_t low = group == 32 ? 0x0000ffffu : 0x00ffu << first;
+        const bool together = r.bytes <= 4 || alike(r, lanes, 1) || alike(r, lanes, 2);
+        transactions += together ? passes(r, lanes) : passes(r, lanes & low) + passes(r, lanes & ~low);
+    }
     return {transactions, divided(units(r, r.mask, BANK_BYTES).size(), BANKS)};
 }
 

@@ -34,9 +34,9 @@ void check_allocated(const void* address, size_t bytes, Position at);
 bool check_freed(const void* address, Position at);
 void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(), cudaMemset()
 
-// A read-modify-write by this thread, called from the student's function; __threadfence().
+// A read-modify-write by this thread, called from the student's function; __threadfence() and __threadfence_block().
 void check_atomic(const void* address, size_t bytes);
-void check_fence();
+void check_fence(bool device);  // or of the block
 
 // A __shared__ variable at namespace scope lies outside the arena.
 void check_namespace_shared(const Variable& variable, const void* address);

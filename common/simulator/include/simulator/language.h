@@ -42,10 +42,15 @@ inline int __syncthreads_and(int predicate, simulator::Position at = simulator::
 SIMULATOR_UNCHECKED inline void __threadfence() {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #ifdef SIMULATOR_CHECKED
-    simulator::check_fence();
+    simulator::check_fence(true);
 #endif
 }
-inline void __threadfence_block() { __threadfence(); }
+SIMULATOR_UNCHECKED inline void __threadfence_block() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#ifdef SIMULATOR_CHECKED
+    simulator::check_fence(false);
+#endif
+}
 inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { simulator::yield(); }
 [[noreturn]] inline void __trap(simulator::Position at = simulator::here()) {

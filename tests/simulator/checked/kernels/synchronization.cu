@@ -1,0 +1,169 @@
+// Barriers and warp operations that some threads never reach. On a GPU this may hang, or go well by chance.
+//
+//   in_branch        __syncthreads() for some of the threads
+//   in_two_branches  two __syncthreads(), one for each half of the threads
+//   after_return     threads that have returned before the barrier
+//   in_loop          a loop with a barrier that runs more often for some threads
+//   per_block        a barrier that all threads of a block reach, or none: fine
+//   absent_lanes     a shuffle whose mask names lanes that never come
+//   not_in_mask      a mask that does not name the lane itself
+//   waiting_lanes    half a warp in __syncwarp(), half in __syncthreads()
+//   own_halves       masks that name just the lanes that come: fine
+#include "case.h"
+#include "common/cuda/warp.cuh"
+
+__global__ void in_branch(const float* in, float* out) {
+    __shared__ float values[64];
+    const int t = threadIdx.x;
+    values[t] = in[t];
+    if (t < 40) __syncthreads();  // line: branch barrier
+    out[t] = values[t];
+}
+CASE(barrier_in_branch) {
+    Array<float> in = ramp(64), out(64);
+    in_branch<<<1, 64>>>(in.data, out.data);
+    out.download(result);
+}
+
+__global__ void in_two_branches(const float* in, float* out) {
+    __shared__ float values[64];
+    const int t = threadIdx.x;
+    values[t] = in[t];
+    if (t % 2 == 0) {
+        __syncthreads();  // line: even barrier
+        out[t] = values[63 - t];
+    } else {
+        __syncthreads();  // line: odd barrier
+        out[t] = -values[63 - t];
+    }
+}
+CASE(barrier_in_two_branches) {
+    Array<float> in = ramp(64), out(64);
+    in_two_branches<<<1, 64>>>(in.data, out.data);
+    out.download(result);
+}
+
+template <bool RETURN>
+__global__ void after_return(const float* in, float* out, int n) {
+    __shared__ float values[64];
+    const int t = threadIdx.x;
+    if (RETURN && t >= n) return;
+    if (t < n) values[t] = in[t];
+    __syncthreads();  // line: barrier after return
+    if (t < n) out[t] = values[n - 1 - t];
+}
+CASE(barrier_before_return) {
+    Array<float> in = ramp(50), out(50);
+    after_return<false><<<1, 64>>>(in.data, out.data, 50);
+    out.download(result);
+}
+CASE(barrier_after_return) {
+    Array<float> in = ramp(50), out(50);
+    after_return<true><<<1, 64>>>(in.data, out.data, 50);
+    out.download(result);
+}
+
+// The sum of n values, 64 at a time. UNIFORM: all threads make the same number of steps.
+template <bool UNIFORM>
+__global__ void in_loop(const float* in, float* out, int n) {
+    __shared__ float values[64];
+    const int t = threadIdx.x;
+    float sum = 0;
+    for (int i = t; i < (UNIFORM ? n + t : n); i += 64) {
+        values[t] = i < n ? in[i] : 0;
+        __syncthreads();  // line: loop barrier
+        sum += values[t ^ 1];
+        __syncthreads();
+    }
+    out[t] = sum;
+}
+CASE(barrier_in_uniform_loop) {
+    Array<float> in = ramp(100), out(64);
+    in_loop<true><<<1, 64>>>(in.data, out.data, 100);
+    out.download(result);
+}
+CASE(barrier_in_uneven_loop) {
+    Array<float> in = ramp(100), out(64);
+    in_loop<false><<<1, 64>>>(in.data, out.data, 100);
+    out.download(result);
+}
+
+__global__ void per_block(const float* in, float* out) {
+    __shared__ float values[64];
+    const int t = threadIdx.x, i = blockIdx.x * 64 + t;
+    if (blockIdx.x % 2 == 0) {
+        values[t] = in[i];
+        __syncthreads();
+        out[i] = values[63 - t];
+    } else {
+        out[i] = in[i];
+    }
+}
+CASE(barrier_in_some_blocks) {
+    Array<float> in = ramp(128), out(128);
+    per_block<<<2, 64>>>(in.data, out.data);
+    out.download(result);
+}
+
+__global__ void absent_lanes(const float* in, float* out) {
+    const int t = threadIdx.x;
+    float value = in[t];
+    if (t < 16) value += __shfl_xor_sync(FULL_WARP, value, 1);  // line: absent lanes
+    __syncthreads();
+    out[t] = value;
+}
+CASE(shuffle_with_absent_lanes) {
+    Array<float> in = ramp(64), out(64);
+    absent_lanes<<<1, 64>>>(in.data, out.data);
+    out.download(result);
+}
+
+__global__ void not_in_mask(const float* in, float* out, unsigned mask) {
+    __shared__ float values[32];
+    const int t = threadIdx.x;
+    values[t] = in[t];
+    __syncwarp(mask);  // line: own lane missing
+    out[t] = values[t];
+}
+CASE(syncwarp_full_mask) {
+    Array<float> in = ramp(32), out(32);
+    not_in_mask<<<1, 32>>>(in.data, out.data, 0xffffffffu);
+    out.download(result);
+}
+CASE(syncwarp_without_own_lane) {
+    Array<float> in = ramp(32), out(32);
+    not_in_mask<<<1, 32>>>(in.data, out.data, 0x0000ffffu);
+    out.download(result);
+}
+
+__global__ void waiting_lanes(const float* in, float* out) {
+    const int t = threadIdx.x;
+    float value = in[t];
+    if (t < 16) {
+        __syncwarp();  // line: waiting lanes
+        value += 1;
+    }
+    __syncthreads();  // line: waiting threads
+    out[t] = value;
+}
+CASE(syncwarp_with_absent_lanes) {
+    Array<float> in = ramp(32), out(32);
+    waiting_lanes<<<1, 32>>>(in.data, out.data);
+    out.download(result);
+}
+
+__global__ void own_halves(const float* in, float* out) {
+    const int t = threadIdx.x;
+    float value = in[t];
+    if (t < 16)
+        value += __shfl_xor_sync(0x0000ffffu, value, 1);
+    else
+        value -= __shfl_xor_sync(0xffff0000u, value, 1);
+    __syncthreads();
+    out[t] = value;
+}
+CASE(shuffle_within_halves) {
+    Array<float> in = ramp(32), out(32);
+    own_halves<<<1, 32>>>(in.data, out.data);
+    out.download(result);
+}
