@@ -1,0 +1,80 @@
+// binding.cpp - the operators of the tuned kernels: those of task2/binding.cpp that have a tuned version, under the
+// same names, and the steps that lead to it.
+//
+//   softmax(x) -> y                    x, y [rows, cols]
+//   gemm_nn(a, b) -> c                 a [batch, M, K], b [batch, K, N], c [batch, M, N]
+//   gemm_nt(a, b) -> c                 a [batch, M, K], b [batch, N, K], c [batch, M, N]
+//   softmax_step(x, step), gemm_nn_step(a, b, step), gemm_nt_step(a, b, step)
+//       the same with the first `step` changes only; see tuned.h
+#include "common/cuda/binding.h"
+#include "task2/solution/tuned.h"
+
+namespace {
+
+void check_at_most(int64_t value, int64_t limit, const char* what, const Tensor& x, const char* name) {
+    check(value <= limit, what, " is ", value, " (", name, " has shape ", shape_of(x), "); at most ", limit,
+          " is supported");
+}
+
+void check_step(int64_t step, int64_t steps) {
+    check(step >= 1 && step <= steps, "step is ", step, "; it must be 1 .. ", steps);
+}
+
+Tensor softmax_step_operator(const Tensor& x, int64_t step) {
+    check_tensor(x, "x", {"rows", "cols"});
+    check_at_most(x.size(1), MAX_TUNED_COLS, "cols", x, "x");
+    check_step(step, SOFTMAX_STEPS);
+    DeviceScope device(x);
+    Tensor y = new_output(x, "y", {x.size(0), x.size(1)});
+    softmax_tuned(data<float>(x), data<float>(y), x.size(0), static_cast<int>(x.size(1)), static_cast<int>(step),
+                  current_stream(x));
+    return y;
+}
+
+Tensor softmax_operator(const Tensor& x) { return softmax_step_operator(x, SOFTMAX_STEPS); }
+
+Tensor gemm(const Tensor& a, const Tensor& b, int64_t step, bool b_transposed) {
+    check_tensor(a, "a", {"batch", "M", "K"});
+    if (b_transposed)
+        check_tensor(b, "b", {"batch", "N", "K"});
+    else
+        check_tensor(b, "b", {"batch", "K", "N"});
+    check_same_device(a, "a", b, "b");
+    check_same_size(a, "a", 0, b, "b", 0);
+    check_same_size(a, "a", 2, b, "b", b_transposed ? 2 : 1);
+    check_step(step, GEMM_STEPS);
+    const int64_t batch = a.size(0), M = a.size(1), K = a.size(2), N = b.size(b_transposed ? 1 : 2);
+    check_at_most(M, MAX_TUNED_GEMM_SIZE, "M", a, "a");
+    check_at_most(K, MAX_TUNED_GEMM_SIZE, "K", a, "a");
+    check_at_most(N, MAX_TUNED_GEMM_N, "N", b, "b");
+    DeviceScope device(a);
+    Tensor c = new_output(a, "c", {batch, M, N});
+    gemm_tuned(data<float>(a), data<float>(b), data<float>(c), batch, static_cast<int>(M), static_cast<int>(N),
+               static_cast<int>(K), b_transposed, static_cast<int>(step), current_stream(a));
+    return c;
+}
+
+Tensor gemm_nn_operator(const Tensor& a, const Tensor& b) { return gemm(a, b, GEMM_STEPS, false); }
+Tensor gemm_nt_operator(const Tensor& a, const Tensor& b) { return gemm(a, b, GEMM_STEPS, true); }
+Tensor gemm_nn_step_operator(const Tensor& a, const Tensor& b, int64_t step) { return gemm(a, b, step, false); }
+Tensor gemm_nt_step_operator(const Tensor& a, const Tensor& b, int64_t step) { return gemm(a, b, step, true); }
+
+}  // namespace
+
+TASK_OPERATORS(m) {
+    m.def("softmax(Tensor x) -> Tensor");
+    m.def("gemm_nn(Tensor a, Tensor b) -> Tensor");
+    m.def("gemm_nt(Tensor a, Tensor b) -> Tensor");
+    m.def("softmax_step(Tensor x, int step) -> Tensor");
+    m.def("gemm_nn_step(Tensor a, Tensor b, int step) -> Tensor");
+    m.def("gemm_nt_step(Tensor a, Tensor b, int step) -> Tensor");
+}
+
+TASK_KERNELS(m) {
+    m.impl("softmax", TORCH_BOX(&softmax_operator));
+    m.impl("gemm_nn", TORCH_BOX(&gemm_nn_operator));
+    m.impl("gemm_nt", TORCH_BOX(&gemm_nt_operator));
+    m.impl("softmax_step", TORCH_BOX(&softmax_step_operator));
+    m.impl("gemm_nn_step", TORCH_BOX(&gemm_nn_step_operator));
+    m.impl("gemm_nt_step", TORCH_BOX(&gemm_nt_step_operator));
+}

@@ -1,0 +1,184 @@
+"""FlashAttention-2, forward, in PyTorch: attention tile by tile, without ever holding all the scores.
+
+    RowState           what a tile of rows carries from one tile of keys to the next: m, l and O
+    nothing_seen       m, l and O before the first tile
+    tile_scores        S of one tile, masked                                                     (gap 1)
+    add_tile           the online softmax: one more tile of scores goes into m, l and O          (gap 2)
+    attend             one tile of queries walks over the keys                                   (gap 3)
+    output_of          O / l                                                                     (gap 4)
+    logsumexp_of       m + log(l)
+    flash_attention    all tiles of queries                                                      (gap 5)
+    check_arguments    what flash_attention refuses
+
+Source: T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
+arXiv:2307.08691, section 3.1.1, Algorithm 1. The line numbers in the comments are those of the algorithm, the names
+m, l (the paper's script l), O, S, P, B_r and B_c are the paper's. Line 10 is misprinted there; see the handout.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class RowState(NamedTuple):
+    """What is known of the rows of one tile of queries after some tiles of keys.
+
+    Attributes:
+        m: [batch, heads, rows, 1], the largest score so far; -inf before the first.
+        l: [batch, heads, rows, 1], the sum of exp(score - m) so far.
+        O: [batch, heads, rows, head_dim], the sum of exp(score - m) * value so far: the output times l.
+    """
+
+    m: Tensor
+    l: Tensor
+    O: Tensor
+
+
+def nothing_seen(query_tile: Tensor) -> RowState:
+    """The state of the rows of query_tile [batch, heads, rows, head_dim] before the first tile of keys (line 5)."""
+    column = query_tile.new_zeros(*query_tile.shape[:-1], 1)
+    return RowState(m=column - torch.inf, l=column, O=torch.zeros_like(query_tile))
+
+
+def tile_scores(query_tile: Tensor, key_tile: Tensor, q_start: int, k_start: int, scale: float, causal: bool) -> Tensor:
+    """The masked scores of one tile (line 8).
+
+    Args:
+        query_tile: [batch, heads, rows, head_dim]; its first row is query q_start of the sequence.
+        key_tile: [batch, heads, keys, head_dim]; its first row is key k_start.
+        scale: what the scores are multiplied by.
+        causal: query i sees key j only if j <= i; i and j count from the beginning of the sequence.
+
+    Returns:
+        S [batch, heads, rows, keys], -inf where a query does not see a key.
+    """
+    # TODO (about 6 lines): the products of all rows with all keys of the tile, times `scale`. If causal, compare
+    #     the positions: torch.arange gives those of the tile's queries and those of its keys (on S.device), and
+    #     masked_fill puts -inf where the key comes after the query.
+    raise NotImplementedError("TODO")
+    # END TODO
+
+
+def add_tile(state: RowState, S: Tensor, value_tile: Tensor) -> RowState:
+    """One step of the online softmax (lines 9 and 10).
+
+    A row that has not seen any key so far has m = -inf, and -inf - (-inf) is NaN. Such a row subtracts 0 in place of
+    its maximum: then every exp() in it is exp(-inf) = 0, and m, l and O stay what they were.
+
+    Args:
+        state: the rows after the tiles before this one.
+        S: [batch, heads, rows, keys], the masked scores of this tile.
+        value_tile: [batch, heads, keys, head_dim].
+
+    Returns:
+        The rows after this tile.
+    """
+    # TODO (about 7 lines): the new maximum of each row (amax with keepdim, torch.maximum); what to subtract, which
+    #     is the new maximum or 0 (torch.where); the factor that turns sums relative to the old maximum into sums
+    #     relative to the new one; P, the exponentials of this tile; then l and O: what was there times the factor,
+    #     plus what this tile adds.
+    raise NotImplementedError("TODO")
+    # END TODO
+
+
+def attend(
+    query_tile: Tensor, key: Tensor, value: Tensor, q_start: int, scale: float, causal: bool, B_c: int
+) -> RowState:
+    """One tile of queries over all the keys that it may see (lines 5 to 11).
+
+    Args:
+        query_tile: [batch, heads, rows, head_dim]; its first row is query q_start of the sequence.
+        key, value: [batch, heads, S_k, head_dim].
+        B_c: how many keys a tile has; the last one may have fewer.
+
+    Returns:
+        The rows after the last tile of keys.
+    """
+    # TODO (about 7 lines): begin with nothing_seen, then loop over k_start. Per tile: slice key and value (a slice
+    #     that reaches past the end stops there, so the last tile needs no special care), tile_scores, add_tile. If
+    #     causal, end the loop where the last query of this tile sees no further key: tiles above the diagonal are
+    #     not computed at all.
+    raise NotImplementedError("TODO")
+    # END TODO
+
+
+def output_of(state: RowState) -> Tensor:
+    """The output of a tile of queries, [batch, heads, rows, head_dim] (line 12); zeros for a row that saw no key."""
+    # TODO (about 1 line): the only division of the algorithm. Where l is 0 the result is 0, not 0 / 0.
+    raise NotImplementedError("TODO")
+    # END TODO
+
+
+def logsumexp_of(state: RowState) -> Tensor:
+    """log(sum of exp(score)) of each row, [batch, heads, rows] (line 13); -inf for a row that saw no key.
+
+    m and l in one number: enough to merge this output with that of other keys later, see online_softmax.cu.
+    """
+    return (state.m + torch.log(state.l)).squeeze(-1)
+
+
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    B_r: int = 64,
+    B_c: int = 64,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale * query @ key^T) @ value; no tensor in it grows with S_q * S_k.
+
+    Args:
+        query: [batch, heads, S_q, head_dim], float32 or float64.
+        key, value: [batch, heads, S_k, head_dim], dtype and device of query.
+        causal: query i sees the keys j <= i, both counted from the beginning, whether or not S_q equals S_k.
+        scale: what the scores are multiplied by; 1 / sqrt(head_dim) unless given.
+        B_r, B_c: how many queries and keys a tile has, at least 1 each. The last tiles may have fewer.
+        return_lse: also return the logsumexp of the scores of each row.
+
+    Returns:
+        out [batch, heads, S_q, head_dim], or (out, lse) with lse [batch, heads, S_q]. A row whose scores are all
+        -inf gives zeros, and -inf in lse.
+
+    Raises:
+        ValueError: a shape, dtype, device or tile size that is not supported; the message names the argument.
+    """
+    scale = check_arguments(query, key, value, scale, B_r, B_c)
+    out = query.new_empty(query.shape)
+    lse = query.new_empty(query.shape[:-1])
+    # TODO (about 5 lines): a loop over q_start, the tiles of queries (lines 3, 4, 14 and 15). Per tile: attend,
+    #     then output_of and logsumexp_of into the rows of out and lse that belong to it.
+    raise NotImplementedError("TODO")
+    # END TODO
+    return (out, lse) if return_lse else out
+
+
+def check_arguments(query: Tensor, key: Tensor, value: Tensor, scale: float | None, B_r: int, B_c: int) -> float:
+    """The scale to use. Raises ValueError for arguments that flash_attention does not take."""
+    if query.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"query has dtype {query.dtype}; it must be torch.float32 or torch.float64")
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() != 4 or 0 in x.shape:
+            raise ValueError(
+                f"{name} has shape {list(x.shape)}; it must be [batch, heads, tokens, head_dim], all at least 1"
+            )
+        if x.dtype != query.dtype or x.device != query.device:
+            raise ValueError(f"{name} is {x.dtype} on {x.device}; it must be as query, {query.dtype} on {query.device}")
+    batch, heads, _, head_dim = query.shape
+    for name, x in (("key", key), ("value", value)):
+        if x.shape != (batch, heads, key.size(2), head_dim):
+            raise ValueError(
+                f"{name} has shape {list(x.shape)}; with query {list(query.shape)} and key {list(key.shape)} it must "
+                f"be {[batch, heads, key.size(2), head_dim]}"
+            )
+    for name, size in (("B_r", B_r), ("B_c", B_c)):
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale is {scale}; it must be finite")
+    return head_dim**-0.5 if scale is None else scale
