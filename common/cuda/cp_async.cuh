@@ -1,0 +1,89 @@
+// cp_async.cuh - copies from global to shared memory that go on while the kernel computes.
+//
+//   cp_async<BYTES>(destination, source)                 starts copying BYTES (4, 8 or 16) for this thread
+//   cp_async_zfill<BYTES>(destination, source, inside)   the same if `inside`, else zeros: for ragged tiles
+//   cp_async_commit()                                    closes this thread's group of copies started since the last one
+//   cp_async_wait<N>()                                   waits until all but this thread's N latest groups have arrived
+//   cp_async_wait_all()                                  waits for all its copies
+//
+// destination is shared memory, source global memory, both multiples of BYTES. An ordinary load brings the data into
+// registers first, and the thread that stores them has to wait for them; these copies pass the registers by. Hence a
+// pipeline: start tile i + 1, then compute tile i.
+//
+//   start tile 0; commit
+//   for each tile i:
+//       start tile i + 1 (if there is one); commit       an empty group where there is none keeps the count
+//       cp_async_wait<1>()                               all groups but the latest: tile i is here
+//       __syncthreads()                                  a wait speaks for the own copies only
+//       compute tile i
+//       __syncthreads()                                  before tile i + 2 overwrites its buffer
+//
+// 16 bytes bypass the L1 cache (.cg), which a tile that is read once would only fill; 4 and 8 bytes exist only with it
+// (.ca).
+//
+// With inside = false nothing is read, but `source` must be aligned all the same.
+//
+// Turing (sm_75) has no such instruction: there the copy is made at once, through registers, and the waits do nothing.
+//
+// In the simulator a copy overwrites its destination with NaN (0xff bytes) when it starts and arrives at the wait that
+// covers it, so a missing wait shows. A copy that no wait covers never arrives: on a GPU it does, some time before the
+// block ends, but nothing tells when, and nobody may read it.
+#pragma once
+#include <cuda_runtime.h>
+
+#ifdef CUDA_SIMULATOR
+#include "simulator/async_copy.h"  // all of it
+#else
+
+template <int BYTES>
+__device__ __forceinline__ void cp_async_zfill(void* destination, const void* source, bool inside) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16);
+#if __CUDA_ARCH__ >= 800
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(destination));
+    const size_t from = __cvta_generic_to_global(source);
+    const int source_bytes = inside ? BYTES : 0;
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"(to), "l"(from), "r"(source_bytes)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     :
+                     : "r"(to), "l"(from), "n"(BYTES), "r"(source_bytes)
+                     : "memory");
+#else
+    if constexpr (BYTES == 16)
+        *static_cast<uint4*>(destination) = inside ? *static_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
+    else if constexpr (BYTES == 8)
+        *static_cast<uint2*>(destination) = inside ? *static_cast<const uint2*>(source) : make_uint2(0, 0);
+    else
+        *static_cast<unsigned*>(destination) = inside ? *static_cast<const unsigned*>(source) : 0;
+#endif
+}
+
+template <int BYTES>
+__device__ __forceinline__ void cp_async(void* destination, const void* source) {
+    cp_async_zfill<BYTES>(destination, source, true);
+}
+
+__device__ __forceinline__ void cp_async_commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" : : : "memory");
+#endif
+}
+
+template <int N>
+__device__ __forceinline__ void cp_async_wait() {
+    static_assert(N >= 0);
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void cp_async_wait_all() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
+#endif

@@ -1,0 +1,181 @@
+// mma.cuh - tensor cores: D = A B + D for one small tile, by the 32 lanes of a warp together.
+//
+//   mma_m16n8k16<T>(d, a, b)   T = __half or __nv_bfloat16: A 16 x 16, B 16 x 8, D 16 x 8 in float
+//   mma_m16n8k8(d, a, b)       tf32: A 16 x 8, B 8 x 8, D 16 x 8 in float
+//   pack<T>(low, high)         two floats -> one register of two T, rounded to nearest even
+//   to_tf32(x)                 float -> tf32, rounded to nearest, ties away from zero
+//   accumulators_as_a<T>(a, left, right)    two D tiles -> the A operand of the next mma
+//   mma_d_row, mma_d_col, mma_a_row, mma_a_col, mma_b_row, mma_b_col    where this lane's registers lie
+//
+// A tile is spread over the registers of the warp: every lane holds a few elements of each matrix, its fragment.
+// unsigned a[4], b[2] and float d[4] are one lane's fragments. All 32 lanes must call, at the same place in the program.
+//
+// Where the elements are (lane numbers L0 ... L31; see "Matrix Fragments for mma" in the PTX manual). With
+// g = lane / 4 and t = lane % 4:
+//
+//   D, 16 x 8, float. A lane holds two neighbouring columns of rows g and g + 8.
+//
+//              columns 0 1    2 3    4 5    6 7
+//       row  0       [ L0  |  L1  |  L2  |  L3  ]
+//       row  1       [ L4  |  L5  |  L6  |  L7  ]      d[0], d[1]: the even and the odd column
+//        ...
+//       row  7       [ L28 |  L29 |  L30 |  L31 ]
+//       row  8       [ L0  |  L1  |  L2  |  L3  ]
+//        ...                                           d[2], d[3]
+//       row 15       [ L28 |  L29 |  L30 |  L31 ]
+//
+//     So a row lies in the 4 lanes of a quad: its maximum or sum takes two shuffles, by lane distances 1 and 2.
+//
+//   A, 16 x 16, 16-bit, row-major. A register holds two neighbouring columns, the first in its low half.
+//
+//              columns 0 1    2 3    4 5    6 7     8 9   10 11  12 13  14 15
+//       row  0       [ L0  |  L1  |  L2  |  L3  ][  L0  |  L1  |  L2  |  L3  ]
+//        ...                 a[0]                              a[2]
+//       row  7       [ L28 |  L29 |  L30 |  L31 ][  L28 |  L29 |  L30 |  L31 ]
+//       row  8       [ L0  |  L1  |  L2  |  L3  ][  L0  |  L1  |  L2  |  L3  ]
+//        ...                 a[1]                              a[3]
+//       row 15       [ L28 |  L29 |  L30 |  L31 ][  L28 |  L29 |  L30 |  L31 ]
+//
+//     Each quarter looks like half of D: two D tiles side by side are an A tile once they are rounded to 16 bits. In
+//     attention, S = Q K^T leaves the accumulators of P where P V needs them: accumulators_as_a(), no shared memory.
+//
+//   B, 16 x 8, 16-bit, column-major. A register holds two neighbouring rows, the first in its low half.
+//
+//              column  0     1     2    ...   7
+//       rows  0  1   [ L0  | L4  | L8  | ... | L28 ]
+//       rows  2  3   [ L1  | L5  | L9  | ... | L29 ]   b[0]
+//       rows  4  5   [ L2  | L6  | L10 | ... | L30 ]
+//       rows  6  7   [ L3  | L7  | L11 | ... | L31 ]
+//       rows  8  9   [ L0  | L4  | L8  | ... | L28 ]
+//        ...                                           b[1]
+//       rows 14 15   [ L3  | L7  | L11 | ... | L31 ]
+//
+//   tf32 has the same picture with one element where a register holds two above: A is 16 x 8, and a[0] holds columns
+//   0 ... 3 of rows 0 ... 7, one per lane of the quad; B is 8 x 8, and b[0] holds rows 0 ... 3. D is the same, so
+//   here it does not fit the next A as it is.
+//
+// ldmatrix.cuh fills fragments of A and B from shared memory, a whole 16 x 16 tile in one instruction.
+//
+// Precision. Products are exact; sums are kept in float, but a GPU cuts off low bits where float arithmetic would round,
+// and in an order of its own: expect errors of a few units in the last place of the largest term. tf32 is float with 13
+// bits fewer; mma_m16n8k8 ignores those bits of its inputs, that is, it rounds towards zero unless to_tf32() has rounded
+// to nearest before.
+//
+// Turing (sm_75) has no tensor core instruction for bfloat16 or tf32: there these two compile, and stop the kernel with
+// an assertion. __half works; its m16n8k16 is done in two halves of m16n8k8.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cassert>
+#include <type_traits>
+
+#ifdef CUDA_SIMULATOR
+#include "simulator/matrix.h"  // mma_m16n8k16 and mma_m16n8k8
+#else
+
+// d [16][8] += a [16][16] b [16][8]
+template <typename T>
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
+#if __CUDA_ARCH__ >= 800
+    if constexpr (std::is_same_v<T, __half>)
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    if constexpr (std::is_same_v<T, __half>) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)  // columns 0 ... 7 of A with rows 0 ... 7 of B, then 8 ... 15
+            asm volatile(
+                "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+    } else {
+        assert(!"mma_m16n8k16<__nv_bfloat16> needs a GPU of compute capability 8.0 or higher");
+        __trap();
+    }
+#endif
+}
+
+// d [16][8] += a [16][8] b [8][8]
+__device__ __forceinline__ void mma_m16n8k8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    assert(!"mma_m16n8k8 (tf32) needs a GPU of compute capability 8.0 or higher");
+    __trap();
+#endif
+}
+#endif
+
+// ---- conversions
+
+// Two floats as the register of two T that a fragment is made of: `low` is the element with the lower index.
+template <typename T>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    if constexpr (std::is_same_v<T, __half>) {
+        const __half2 pair = __floats2half2_rn(low, high);
+        return *reinterpret_cast<const unsigned*>(&pair);
+    } else {
+        static_assert(std::is_same_v<T, __nv_bfloat16>);
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        return *reinterpret_cast<const unsigned*>(&pair);
+    }
+}
+
+// The bits of x with the low 13 rounded away. A finite number too large for that becomes an infinity.
+__device__ __forceinline__ unsigned to_tf32(float x) {
+#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 800
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+#else
+    const unsigned bits = __float_as_uint(x);
+    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    return (finite ? bits + 0x1000u : bits) & 0xffffe000u;
+#endif
+}
+
+// The accumulators of D tiles with columns 0 ... 7 (left) and 8 ... 15 (right) as one A tile of 16 x 16.
+template <typename T>
+__device__ __forceinline__ void accumulators_as_a(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
+    a[0] = pack<T>(left[0], left[1]);
+    a[1] = pack<T>(left[2], left[3]);
+    a[2] = pack<T>(right[0], right[1]);
+    a[3] = pack<T>(right[2], right[3]);
+}
+
+// ---- where register i of a lane lies in its tile
+
+__host__ __device__ constexpr int mma_d_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
+__host__ __device__ constexpr int mma_d_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
+
+// K = 16: two 16-bit elements per register, of which this is the first; the other is in the next column (A) or row (B).
+// K = 8: one tf32.
+__host__ __device__ constexpr int mma_a_row(int lane, int i) { return lane / 4 + i % 2 * 8; }
+template <int K = 16>
+__host__ __device__ constexpr int mma_a_col(int lane, int i) {
+    static_assert(K == 16 || K == 8);
+    return lane % 4 * (K / 8) + i / 2 * (K / 2);
+}
+template <int K = 16>
+__host__ __device__ constexpr int mma_b_row(int lane, int i) {
+    static_assert(K == 16 || K == 8);
+    return lane % 4 * (K / 8) + i * (K / 2);
+}
+__host__ __device__ constexpr int mma_b_col(int lane) { return lane / 4; }

@@ -1,0 +1,199 @@
+// matrix.h - mma and ldmatrix, the warp operations behind common/cuda/mma.cuh and ldmatrix.cuh, which say what they do.
+//
+// Both are built on collective(): every lane brings pointers to its registers, and the last lane to arrive works for all
+// of them. mma touches nothing but registers. ldmatrix reads shared memory in the lanes that give an address, 16 bytes at
+// once and in the student's function, where the checked build sees it.
+#pragma once
+#include "float16.h"
+#include "thread.h"
+
+namespace simulator {
+
+typedef float Float4 __attribute__((vector_size(16)));
+typedef uint32_t Bits4 __attribute__((vector_size(16)));
+
+// What a lane brings to any matrix operation.
+struct MatrixOperation {
+    const char* name;
+    Position at;
+};
+
+// Tensor cores work for whole warps, at one place in the program.
+SIMULATOR_UNCHECKED inline void require_whole_warp(void** lanes, unsigned mask) {
+    const auto& first = *static_cast<const MatrixOperation*>(lanes[__builtin_ctz(mask)]);
+    if (mask != ~0u)
+        fail("%s at %s:%d: only the lanes 0x%08x of the warp take part, all 32 must", first.name, first.at.file,
+             first.at.line, mask);
+    for (unsigned lane = 1; lane < 32; ++lane) {
+        const auto& other = *static_cast<const MatrixOperation*>(lanes[lane]);
+        if (other.at.line != first.at.line)
+            fail("warp divergence: lane 0 reached %s at %s:%d, lane %u of its warp at %s:%d", first.name, first.at.file,
+                 first.at.line, lane, other.at.file, other.at.line);
+    }
+}
+
+// ---- mma
+
+// The types that matrices are made of: how many elements share a register, and what four of them are worth. Vectors and
+// unrolled loops, since this is where a simulated matrix product spends its time.
+struct Tf32;
+template <typename Element>
+struct MatrixElement;
+template <>
+struct MatrixElement<Float16<Fp16Format>> {
+    static constexpr unsigned PER_REGISTER = 2;
+    SIMULATOR_INLINE static Float4 widen(Bits4 bits) {
+        const Bits4 magnitude = bits & 0x7fff;
+        const Bits4 infinite = reinterpret_cast<Bits4>(magnitude >= 0x7c00) & 0x7f800000;  // or NaN
+        const Float4 finite = reinterpret_cast<Float4>(magnitude << 13) * 0x1p112f;  // the biases are 15 and 127
+        return reinterpret_cast<Float4>(reinterpret_cast<Bits4>(finite) | infinite | (bits & 0x8000) << 16);
+    }
+};
+template <>
+struct MatrixElement<Float16<Bf16Format>> {
+    static constexpr unsigned PER_REGISTER = 2;
+    SIMULATOR_INLINE static Float4 widen(Bits4 bits) { return reinterpret_cast<Float4>(bits << 16); }
+};
+template <>
+struct MatrixElement<Tf32> {
+    static constexpr unsigned PER_REGISTER = 1;
+    SIMULATOR_INLINE static Float4 widen(Bits4 bits) { return reinterpret_cast<Float4>(bits & 0xffffe000); }
+};
+
+struct Multiplication : MatrixOperation {
+    float* d;
+    const unsigned *a, *b;
+};
+
+// D [16][8] += A [16][K] B [K][8]. The products of two elements are exact in float; each sum of K of them is added to D
+// once.
+template <typename Element>
+SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
+    using Type = MatrixElement<Element>;
+    constexpr unsigned P = Type::PER_REGISTER, K = 8 * P, BITS = 32 / P;
+    require_whole_warp(lanes, mask);
+    union {  // transposed: [K][16]
+        uint32_t bits[K][16];
+        Bits4 bits4[K * 4];
+        Float4 values4[K * 4];
+        float values[K][16];
+    } a;
+    union {
+        uint32_t bits[K][8];
+        Bits4 bits4[K * 2];
+        Float4 values4[K * 2];
+    } b;
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        const auto& from = *static_cast<const Multiplication*>(lanes[lane]);
+        const unsigned group = lane / 4, first = lane % 4 * P;
+#pragma GCC unroll 2
+        for (unsigned e = 0; e < P; ++e) {
+#pragma GCC unroll 4
+            for (unsigned i = 0; i < 4; ++i)
+                a.bits[first + i / 2 * 4 * P + e][group + i % 2 * 8] = from.a[i] << (P - 1 - e) * BITS >> (32 - BITS);
+#pragma GCC unroll 2
+            for (unsigned i = 0; i < 2; ++i)
+                b.bits[first + i * 4 * P + e][group] = from.b[i] << (P - 1 - e) * BITS >> (32 - BITS);
+        }
+    }
+    for (unsigned i = 0; i < K * 4; ++i) a.values4[i] = Type::widen(a.bits4[i]);
+    for (unsigned i = 0; i < K * 2; ++i) b.values4[i] = Type::widen(b.bits4[i]);
+    union {
+        Float4 values4[16 * 2];
+        float values[16][8];
+    } sums;
+    for (unsigned row = 0; row < 16; ++row) {
+        Float4 left = {}, right = {};
+#pragma GCC unroll 16
+        for (unsigned k = 0; k < K; ++k) {
+            left += a.values[k][row] * b.values4[2 * k];
+            right += a.values[k][row] * b.values4[2 * k + 1];
+        }
+        sums.values4[2 * row] = left;
+        sums.values4[2 * row + 1] = right;
+    }
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        float* d = static_cast<const Multiplication*>(lanes[lane])->d;
+#pragma GCC unroll 4
+        for (unsigned i = 0; i < 4; ++i) d[i] += sums.values[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    }
+}
+
+// ---- ldmatrix
+
+struct MatrixLoad : MatrixOperation {
+    Bits4 row;              // of the lane's matrix
+    unsigned registers[4];  // one per matrix
+};
+
+template <unsigned MATRICES, bool TRANSPOSED>
+SIMULATOR_UNCHECKED void distribute(void** lanes, unsigned mask) {
+    require_whole_warp(lanes, mask);
+    for (unsigned matrix = 0; matrix < MATRICES; ++matrix) {
+        uint16_t elements[8][8];
+        for (unsigned row = 0; row < 8; ++row)
+            *reinterpret_cast<Bits4*>(elements[row]) = static_cast<const MatrixLoad*>(lanes[8 * matrix + row])->row;
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            const unsigned i = lane / 4, j = lane % 4 * 2;
+            const unsigned low = TRANSPOSED ? elements[j][i] : elements[i][j];
+            const unsigned high = TRANSPOSED ? elements[j + 1][i] : elements[i][j + 1];
+            static_cast<MatrixLoad*>(lanes[lane])->registers[matrix] = low | high << 16;
+        }
+    }
+}
+
+template <bool TRANSPOSED, typename... Registers>
+__attribute__((always_inline)) inline void load_matrices(const char* name, Position at, const void* row,
+                                                         Registers&... registers) {
+    MatrixLoad mine;
+    mine.name = name;
+    mine.at = at;
+    if (const unsigned lane = current_thread()->lane; lane < 8 * sizeof...(Registers)) {
+        if (const size_t past = reinterpret_cast<uintptr_t>(row) % 16)
+            fail("%s at %s:%d: the row address of lane %u lies %zu byte(s) past a multiple of 16", name, at.file, at.line,
+                 lane, past);
+        mine.row = *static_cast<const Bits4*>(row);
+    }
+    collective(~0u, &mine, distribute<sizeof...(Registers), TRANSPOSED>, name, at);
+    const unsigned* next = mine.registers;
+    ((registers = *next++), ...);
+}
+
+}  // namespace simulator
+
+template <typename T>
+void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                  simulator::Position at = simulator::here()) {
+    simulator::Multiplication mine{{"mma_m16n8k16", at}, d, a, b};
+    simulator::collective(~0u, &mine, simulator::multiply<T>, "mma_m16n8k16", at);
+}
+inline void mma_m16n8k8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                        simulator::Position at = simulator::here()) {
+    simulator::Multiplication mine{{"mma_m16n8k8", at}, d, a, b};
+    simulator::collective(~0u, &mine, simulator::multiply<simulator::Tf32>, "mma_m16n8k8", at);
+}
+
+#define SIMULATOR_LDMATRIX __attribute__((always_inline)) inline void
+SIMULATOR_LDMATRIX ldmatrix_x1(unsigned& r0, const void* row, simulator::Position at = simulator::here()) {
+    simulator::load_matrices<false>("ldmatrix_x1", at, row, r0);
+}
+SIMULATOR_LDMATRIX ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row,
+                               simulator::Position at = simulator::here()) {
+    simulator::load_matrices<false>("ldmatrix_x2", at, row, r0, r1);
+}
+SIMULATOR_LDMATRIX ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
+                               simulator::Position at = simulator::here()) {
+    simulator::load_matrices<false>("ldmatrix_x4", at, row, r0, r1, r2, r3);
+}
+SIMULATOR_LDMATRIX ldmatrix_x1_trans(unsigned& r0, const void* row, simulator::Position at = simulator::here()) {
+    simulator::load_matrices<true>("ldmatrix_x1_trans", at, row, r0);
+}
+SIMULATOR_LDMATRIX ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* row,
+                                     simulator::Position at = simulator::here()) {
+    simulator::load_matrices<true>("ldmatrix_x2_trans", at, row, r0, r1);
+}
+SIMULATOR_LDMATRIX ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
+                                     simulator::Position at = simulator::here()) {
+    simulator::load_matrices<true>("ldmatrix_x4_trans", at, row, r0, r1, r2, r3);
+}
+#undef SIMULATOR_LDMATRIX
