@@ -18,32 +18,46 @@ COLOURS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "y
 DETAILED_PER_PART = 3  # failures of one part that nobody could name are explained in full up to this many
 
 
-def print_report(console: Console, title: str, verdicts: Sequence[Verdict]) -> None:
-    """Everything that `python -m taskN.test` says after the cases have run."""
-    wide = console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
-    wide.print(_table(title, verdicts))
-    _print_failures(wide, [one for one in verdicts if one.status not in ("pass", "skipped")])
-    _print_points(wide, verdicts)
+def counted(number: int, what: str) -> str:
+    """ "1 case", "12 cases"."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def _table(title: str, verdicts: Sequence[Verdict]) -> Table:
+def wide(console: Console) -> Console:
+    """The same console; where it is no terminal, with room for tables."""
+    return console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
+
+
+def print_report(console: Console, title: str, verdicts: Sequence[Verdict], points: bool = True) -> None:
+    """Everything that `python -m taskN.test` says after the cases have run; no points for a run that earns none."""
+    console = wide(console)
+    console.print(_table(title, verdicts, points))
+    _print_failures(console, [one for one in verdicts if one.status not in ("pass", "skipped")])
+    if points:
+        _print_points(console, verdicts)
+
+
+def _table(title: str, verdicts: Sequence[Verdict], with_points: bool) -> Table:
     table = Table(title=title, title_justify="left")
     for column in ("part", "case", "shapes", "verdict"):
         table.add_column(column)
-    for column in ("max error", "bound", "points"):
+    for column in ("max error", "bound", *(["points"] if with_points else [])):
         table.add_column(column, justify="right")
     for one in verdicts:
         colour = COLOURS.get(one.status, "dim")
         points = f"{one.case.points if one.ok else 0:g}/{one.case.points:g}" if one.case.points else ""
         name = escape(one.case.name) + (" *" if one.case.required else "")
+        status = f"[{colour}]{one.status}[/]"
+        if one.findings:
+            status += f", [red]{counted(one.findings, 'finding')}[/]"
         table.add_row(
             one.case.part,
             name,
             escape(one.shapes),
-            f"[{colour}]{one.status}[/]",
+            status,
             _number(one.max_error),
             _number(one.bound),
-            points,
+            *([points] if with_points else []),
         )
     return table
 

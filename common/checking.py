@@ -23,7 +23,7 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,6 +117,7 @@ class Verdict:
         mistakes: names of the known mistakes that the output equals.
         diagnosis: what to tell the student, a sentence or a line of a small table each.
         file_line: "file.cu:57" where the message names one.
+        findings: what --check found in this case: races, bad accesses, ...
     """
 
     case: Case
@@ -127,6 +128,7 @@ class Verdict:
     mistakes: list[str] = field(default_factory=list)
     diagnosis: list[str] = field(default_factory=list)
     file_line: str | None = None
+    findings: int = 0
 
     @property
     def ok(self) -> bool:
@@ -136,21 +138,25 @@ class Verdict:
 class Guarded:
     """A copy of an input that lies between two guards, and whether it or they were written to."""
 
-    def __init__(self, value: Tensor, device: torch.device) -> None:
+    def __init__(self, value: Tensor, device: torch.device, guard: int = GUARD) -> None:
         fill = math.nan if value.is_floating_point() else torch.iinfo(value.dtype).min
-        self._buffer = torch.full((value.numel() + 2 * GUARD,), fill, dtype=value.dtype, device=device)
-        self.tensor = self._buffer[GUARD : GUARD + value.numel()].view(value.shape)
+        self._buffer = torch.full((value.numel() + 2 * guard,), fill, dtype=value.dtype, device=device)
+        self._parts = (slice(guard), slice(guard, guard + value.numel()), slice(guard + value.numel(), None))
+        self.tensor = self._buffer[self._parts[1]].view(value.shape)
         self.tensor.copy_(value)
         self._before = self._buffer.clone()
 
     def changed(self) -> bool:
         """Whether the input itself was written to."""
-        return not _same_bits(self._buffer[GUARD:-GUARD], self._before[GUARD:-GUARD])
+        return not self._same(1)
 
     def overrun(self) -> bool:
         """Whether something before or behind the input was written to."""
-        now, before = self._buffer, self._before
-        return not (_same_bits(now[:GUARD], before[:GUARD]) and _same_bits(now[-GUARD:], before[-GUARD:]))
+        return not (self._same(0) and self._same(2))
+
+    def _same(self, part: int) -> bool:
+        where = self._parts[part]
+        return _same_bits(self._buffer[where], self._before[where])
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
@@ -214,26 +220,27 @@ def max_error_of(out: Tensor, ref: Tensor) -> float:
     return float((out - ref)[finite].abs().max()) if bool(finite.any()) else 0.0
 
 
-def check(case: Case, ops, seed: int = 0) -> Verdict:
+def check(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
     """Runs one case: every draw of its inputs, up to the first that fails.
 
     Args:
         case: the case.
         ops: anything with the operators as attributes and `.device`; see common.build.Operators.
         seed: of the inputs.
+        bare: for tools that watch the memory themselves: once, with no guards around the inputs and nothing filled.
     """
     if case.gpu_only and ops.device.type != "cuda":
         return Verdict(case, SKIPPED, diagnosis=["It is too large for the simulator."])
     verdict = Verdict(case, PASS)
     previous: Tensor | None = None
-    for draw in range(case.draws):
+    for draw in range(1 if bare else case.draws):
         inputs = {name: x.to(ops.device) for name, x in make_inputs(case, seed, draw).items()}
         verdict.shapes = ", ".join(dict.fromkeys("x".join(map(str, x.shape)) for x in inputs.values()))
         ref, bound = oracle(case, inputs)
-        repeats = GPU_REPEATS if ops.device.type == "cuda" and draw == 0 else 1
+        repeats = GPU_REPEATS if ops.device.type == "cuda" and draw == 0 and not bare else 1
         for _ in range(repeats):
             try:
-                out, problems = _call(case, ops, inputs)
+                out, problems = _call(case, ops, inputs, bare)
             except Exception as error:
                 return _raised(case, verdict.shapes, error)
             if wrong_form := _wrong_form(out, ref, ops.device):
@@ -253,10 +260,10 @@ def check(case: Case, ops, seed: int = 0) -> Verdict:
     return verdict
 
 
-def _call(case: Case, ops, inputs: dict[str, Tensor]) -> tuple[Tensor, list[str]]:
+def _call(case: Case, ops, inputs: dict[str, Tensor], bare: bool = False) -> tuple[Tensor, list[str]]:
     """(the output, what the call did to its inputs that it should not)."""
-    guarded = {name: Guarded(x, ops.device) for name, x in inputs.items()}
-    with poisoned_memory(), torch.no_grad():
+    guarded = {name: Guarded(x, ops.device, 0 if bare else GUARD) for name, x in inputs.items()}
+    with nullcontext() if bare else poisoned_memory(), torch.no_grad():
         out = case.call(ops, **{name: x.tensor for name, x in guarded.items()})
         if ops.device.type == "cuda":
             torch.cuda.synchronize()
@@ -347,6 +354,16 @@ def _stopped_by(verdict: Verdict, ops, parts: Sequence[str]) -> dict[str, str]:
     return {}
 
 
+def chosen_parts(cases: Sequence[Case], parts: Sequence[str] | None) -> list[Case]:
+    """The cases of these parts, all if none is named. ValueError if there are none."""
+    chosen = [case for case in cases if not parts or case.part in parts]
+    if not chosen:
+        raise ValueError(
+            f"no test case for parts {list(parts or [])}; there are {sorted({case.part for case in cases})}"
+        )
+    return chosen
+
+
 def run(
     title: str,
     cases: Sequence[Case],
@@ -354,6 +371,7 @@ def run(
     seed: int = 0,
     parts: Sequence[str] | None = None,
     console: Console | None = None,
+    points: bool = True,
 ) -> int:
     """Runs the cases and prints the table, what each failure is, and the points.
 
@@ -364,27 +382,30 @@ def run(
         seed: of the inputs.
         parts: run only the cases of these parts; None or empty runs all.
         console: where to print; by default the terminal.
+        points: whether the run earns any; single cases do not.
 
     Returns:
         The exit status: 0 if every case passed (cases that need a GPU may have been skipped), else 1.
     """
-    chosen = [case for case in cases if not parts or case.part in parts]
-    if not chosen:
-        raise ValueError(
-            f"no test case for parts {list(parts or [])}; there are {sorted({case.part for case in cases})}"
-        )
+    chosen = chosen_parts(cases, parts)
     console = console or Console()
+    verdicts = run_cases(chosen, ops, console, lambda case: check(case, ops, seed))
+    check_report.print_report(console, title, verdicts, points)
+    return 0 if all(verdict.status in (PASS, SKIPPED) for verdict in verdicts) else 1
+
+
+def run_cases(cases: Sequence[Case], ops, console: Console, check_one: Callable[[Case], Verdict]) -> list[Verdict]:
+    """The verdict on each case, with a progress bar; what cannot go on (a lost GPU, an endless kernel) is not run."""
     verdicts: list[Verdict] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("testing", total=len(chosen))
+        bar = progress.add_task("testing", total=len(cases))
         stopped: dict[str, str] = {}  # part -> why the rest of it is not run
-        for case in chosen:
+        for case in cases:
             progress.update(bar, description=f"{case.part}: {case.name}")
             if why := stopped.get(case.part):
                 verdicts.append(Verdict(case, NOT_RUN, diagnosis=[why]))
             else:
-                verdicts.append(check(case, ops, seed))
-                stopped |= _stopped_by(verdicts[-1], ops, [one.part for one in chosen])
+                verdicts.append(check_one(case))
+                stopped |= _stopped_by(verdicts[-1], ops, [one.part for one in cases])
             progress.advance(bar)
-    check_report.print_report(console, title, verdicts)
-    return 0 if all(verdict.status in (PASS, SKIPPED) for verdict in verdicts) else 1
+    return verdicts

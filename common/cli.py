@@ -1,7 +1,7 @@
 """The command lines of every taskN/compile.py and taskN/test.py.
 
 compile_main("task2")                  python -m task2.compile [--solution] [--backend] [--arch] [--verbose]
-test_main("task2", PARTS, cases())     python -m task2.test [--softmax ...] [--solution] [--backend] [--arch] [--seed]
+test_main("task2", PARTS, cases())     python -m task2.test [--softmax ...] [--case NAME] [--list] [--check | --profile]
 """
 
 from __future__ import annotations
@@ -121,28 +121,74 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
 
 
 def test_main(task: str, parts: dict[str, str], cases: Sequence[Case], argv: Sequence[str] | None = None) -> int:
-    """`python -m taskN.test`; returns the exit status: 0 if every chosen case passed.
+    """`python -m taskN.test`; returns the exit status.
+
+    0: every chosen case passed (and --check found nothing). 1: one did not. 2: nothing was run.
 
     Args:
         task: "task2", ...
         parts: part name -> help text; each becomes a flag, no flag means all of them.
         cases: the task's test cases, see common.checking.
     """
-    from common import checking
+    from common import case_choice, checking, gpu_tools
 
-    parser = _parser(task, "test", f"Test {task}'s kernels against a float64 reference.")
-    for part, text in parts.items():
-        parser.add_argument(f"--{part}", action="append_const", dest="parts", const=part, help=text)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    parser = _test_parser(task, parts)
     options = parser.parse_args(argv)
     console = Console()
     try:
+        chosen = case_choice.choose(checking.chosen_parts(cases, options.parts), options.cases)
+        if options.list:
+            case_choice.print_list(console, task, chosen)
+            return 0
+        if options.check or options.profile:
+            return _look_inside(console, task, chosen, options)
         say_backend(console, options.backend)
         with working(console, f"compiling {task} ({_variant(options)}) ..."):
             ops = build.load(task, options.solution, options.backend, options.arch)
     except EXPECTED_ERRORS as error:
         console.print(escape(str(error)), highlight=False, soft_wrap=True)
-        console.print(f"[red]{task}: not built, so nothing was tested[/]")
+        console.print(f"[red]{task}: nothing was run[/]")
         return 2
     title = f"{task}, {_variant(options)}, {ops.backend}"
-    return checking.run(title, cases, ops, seed=options.seed, parts=options.parts, console=console)
+    if options.under_tool:
+        return gpu_tools.run_under_tool(chosen, ops, options.seed)
+    return checking.run(title, chosen, ops, options.seed, console=console, points=not options.cases)
+
+
+def _test_parser(task: str, parts: dict[str, str]) -> argparse.ArgumentParser:
+    parser = _parser(task, "test", f"Test {task}'s kernels against a float64 reference.")
+    for part, text in parts.items():
+        parser.add_argument(f"--{part}", action="append_const", dest="parts", const=part, help=text)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    parser.add_argument(
+        "--case",
+        action="append",
+        dest="cases",
+        metavar="NAME",
+        help="only this case (or all whose name holds NAME); can be repeated",
+    )
+    parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
+    inside = parser.add_mutually_exclusive_group()
+    inside.add_argument(
+        "--check",
+        action="store_true",
+        help="look for races, accesses out of bounds, uninitialised memory (simulator; compute-sanitizer on a GPU)",
+    )
+    inside.add_argument(
+        "--profile",
+        action="store_true",
+        help="count memory transactions, bank conflicts, arithmetic (simulator; Nsight Compute on a GPU)",
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
+    parser.add_argument(
+        "--picture", metavar="FOLDER", help="with --profile: where the pictures go (default build/profile/<task>)"
+    )
+    parser.add_argument("--under-tool", action="store_true", help=argparse.SUPPRESS)  # see common/gpu_tools.py
+    return parser
+
+
+def _look_inside(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace) -> int:
+    """--check and --profile, in the simulator or with NVIDIA's tools."""
+    from common import look_inside
+
+    return look_inside.run(console, task, cases, options)

@@ -3,6 +3,7 @@
 diagnostics(log)         errors and warnings, each with the lines that belong to it
 explain_failure(...)     a failed build in the order a student needs: errors in their own file first
 kernel_resources(log)    ptxas -v -> registers, shared memory, stack and spills per kernel
+kernel_name(text)        a demangled signature -> the kernel's name with its template arguments
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def demangled(text: str) -> str:
     return done.stdout if done.returncode == 0 else text
 
 
-def _short(name: str) -> str:
+def kernel_name(name: str) -> str:
     """Keeps the kernel's name and template arguments: no return type, no parameter list."""
     name = re.sub(r"\(anonymous namespace\)::", "", name)
     name = re.sub(r"\((?:int|bool|unsigned int)\)", "", name)
@@ -146,7 +147,7 @@ def kernel_resources(log: str) -> list[KernelResources]:
         shared = re.search(r"(\d+)(?:\+\d+)? bytes smem", match["rest"])
         kernels.append(
             KernelResources(
-                _short(name),
+                kernel_name(name),
                 match["arch"],
                 int(match["registers"]),
                 int(shared[1]) if shared else 0,

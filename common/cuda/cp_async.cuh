@@ -2,7 +2,7 @@
 //
 //   cp_async<BYTES>(destination, source)                 starts copying BYTES (4, 8 or 16) for this thread
 //   cp_async_zfill<BYTES>(destination, source, inside)   the same if `inside`, else zeros: for ragged tiles
-//   cp_async_commit()                                    closes this thread's group of copies started since the last one
+//   cp_async_commit()                                    closes the group of copies that this thread has started
 //   cp_async_wait<N>()                                   waits until all but this thread's N latest groups have arrived
 //   cp_async_wait_all()                                  waits for all its copies
 //

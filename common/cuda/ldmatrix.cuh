@@ -7,8 +7,8 @@
 //   swizzle<ROW_BYTES>(row, chunk)        where a row keeps its 16-byte chunk, so that columns have no bank conflicts
 //   swizzled<COLS>(tile, row, chunk)      the address of that chunk
 //
-// Every row of a matrix is 16 bytes of shared memory at an address that is a multiple of 16; rows may lie anywhere. A lane
-// gives the address of one row, and gets two neighbouring elements of every matrix:
+// Every row of a matrix is 16 bytes of shared memory at an address that is a multiple of 16; rows may lie anywhere. A
+// lane gives the address of one row, and gets two neighbouring elements of every matrix:
 //
 //   given by                 received by
 //     lane 0: row 0            [ L0  | L1  | L2  | L3  ]     matrix 0 -> r0: lane 4 i + j holds the elements 2 j and
@@ -19,8 +19,8 @@
 //
 // With _trans lane 4 i + j holds the elements i of the rows 2 j and 2 j + 1: column i in place of row i.
 //
-// x1 and x2 need 8 and 16 addresses; the other lanes' are not used, but Turing (sm_75) wants valid ones from all, so give
-// them those of lane % 8 or lane % 16. All 32 lanes must call, at the same place in the program.
+// x1 and x2 need 8 and 16 addresses; the other lanes' are not used, but Turing (sm_75) wants valid ones from all, so
+// give them those of lane % 8 or lane % 16. All 32 lanes must call, at the same place in the program.
 //
 // How the matrices make the operands of mma_m16n8k16, for tiles in shared memory:
 //
@@ -57,7 +57,10 @@ __device__ __forceinline__ unsigned shared_offset(const void* address) {
 }
 
 __device__ __forceinline__ void ldmatrix_x1(unsigned& r0, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r0) : "r"(shared_offset(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(r0)
+                 : "r"(shared_offset(row))
+                 : "memory");
 }
 __device__ __forceinline__ void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
@@ -92,16 +95,16 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, un
 }
 #endif
 
-// The position of chunk `chunk` (16 bytes) in row `row` of a tile whose rows have ROW_BYTES, any multiple of 16, and whose
-// first row starts at a multiple of 128 bytes. Any 8 consecutive rows that start at a multiple of 8 have one chunk each
-// in each group of 4 banks. (For an odd number of chunks that is so without a swizzle: position = chunk.)
+// The position of chunk `chunk` (16 bytes) in row `row` of a tile whose rows have ROW_BYTES, any multiple of 16, and
+// whose first row starts at a multiple of 128 bytes. Of any 8 consecutive rows that start at a multiple of 8, chunk c
+// takes one position in each group of 4 banks. (With an odd number of chunks it does without a swizzle: position = c.)
 template <int ROW_BYTES>
 __host__ __device__ constexpr int swizzle(int row, int chunk) {
     static_assert(ROW_BYTES > 0 && ROW_BYTES % 16 == 0, "a row must consist of 16-byte chunks");
     constexpr unsigned CHUNKS = ROW_BYTES / 16;
-    constexpr unsigned POWER = CHUNKS & (0 - CHUNKS);         // the largest power of two that divides CHUNKS
-    constexpr unsigned PATTERNS = POWER < 8 ? POWER : 8;      // how many different orders of chunks there are
-    constexpr unsigned ROWS = 8 / PATTERNS;                   // how many consecutive rows have the same
+    constexpr unsigned POWER = CHUNKS & (0 - CHUNKS);     // the largest power of two that divides CHUNKS
+    constexpr unsigned PATTERNS = POWER < 8 ? POWER : 8;  // how many different orders of chunks there are
+    constexpr unsigned ROWS = 8 / PATTERNS;               // how many consecutive rows have the same
     return static_cast<int>(static_cast<unsigned>(chunk) ^ (static_cast<unsigned>(row) / ROWS % PATTERNS));
 }
 

@@ -8,7 +8,8 @@
 //   mma_d_row, mma_d_col, mma_a_row, mma_a_col, mma_b_row, mma_b_col    where this lane's registers lie
 //
 // A tile is spread over the registers of the warp: every lane holds a few elements of each matrix, its fragment.
-// unsigned a[4], b[2] and float d[4] are one lane's fragments. All 32 lanes must call, at the same place in the program.
+// unsigned a[4], b[2] and float d[4] are one lane's fragments. All 32 lanes must call, at the same place in the
+// program.
 //
 // Where the elements are (lane numbers L0 ... L31; see "Matrix Fragments for mma" in the PTX manual). With
 // g = lane / 4 and t = lane % 4:
@@ -51,15 +52,15 @@
 //       rows 14 15   [ L3  | L7  | L11 | ... | L31 ]
 //
 //   tf32 has the same picture with one element where a register holds two above: A is 16 x 8, and a[0] holds columns
-//   0 ... 3 of rows 0 ... 7, one per lane of the quad; B is 8 x 8, and b[0] holds rows 0 ... 3. D is the same, so
-//   here it does not fit the next A as it is.
+//   0 ... 3 of rows 0 ... 7, one per lane of the quad; B is 8 x 8, and b[0] holds rows 0 ... 3. D is the same, so here
+//   it fits the next A only if the rows of B are taken in the order 0 2 4 6 1 3 5 7.
 //
 // ldmatrix.cuh fills fragments of A and B from shared memory, a whole 16 x 16 tile in one instruction.
 //
-// Precision. Products are exact; sums are kept in float, but a GPU cuts off low bits where float arithmetic would round,
-// and in an order of its own: expect errors of a few units in the last place of the largest term. tf32 is float with 13
-// bits fewer; mma_m16n8k8 ignores those bits of its inputs, that is, it rounds towards zero unless to_tf32() has rounded
-// to nearest before.
+// Precision. Products are exact; sums are kept in float, but a GPU cuts off low bits where float arithmetic would
+// round, and in an order of its own: expect errors of a few units in the last place of the largest term. tf32 is float
+// with 13 bits fewer; mma_m16n8k8 ignores those bits of its inputs, that is, it rounds towards zero unless to_tf32()
+// has rounded to nearest before.
 //
 // Turing (sm_75) has no tensor core instruction for bfloat16 or tf32: there these two compile, and stop the kernel with
 // an assertion. __half works; its m16n8k16 is done in two halves of m16n8k8.
@@ -95,12 +96,12 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 #else
     if constexpr (std::is_same_v<T, __half>) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half)  // columns 0 ... 7 of A with rows 0 ... 7 of B, then 8 ... 15
+        for (int i = 0; i < 2; ++i)  // columns 0 ... 7 of A with rows 0 ... 7 of B, then 8 ... 15
             asm volatile(
                 "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+                : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(b[i]));
     } else {
         assert(!"mma_m16n8k16<__nv_bfloat16> needs a GPU of compute capability 8.0 or higher");
         __trap();

@@ -53,8 +53,10 @@ if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
 CHECKED_FLAGS = [
     "-DSIMULATOR_CHECKED",
     "-fsanitize=thread",
-    "-fsanitize-coverage=trace-pc",
+    "-fsanitize-coverage=trace-pc" + (",no-prune" if "clang" in os.environ.get("CXX", "") else ""),
     "-fno-sanitize=alignment",
+    "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
+    "-fno-tree-slp-vectorize",
 ]
 CXX_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
 

@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "worker.h"
+#ifdef SIMULATOR_CHECKED
+#include "checker.h"
+#endif
 
 namespace simulator {
 
@@ -52,32 +55,38 @@ static void move(void* to, const void* from) {
 
 static void check_aligned(const char* what, const void* address, unsigned bytes, Position at) {
     if (const size_t past = reinterpret_cast<uintptr_t>(address) % bytes)
-        fail("cp_async<%u> at %s:%d: its %s lies %zu byte(s) past a multiple of %u", bytes, at.file, at.line, what, past,
-             bytes);
+        fail("cp_async<%u> at %s:%d: its %s lies %zu byte(s) past a multiple of %u", bytes, at.file, at.line, what,
+             past, bytes);
 }
 
 __attribute__((noinline)) void issue_async_copy(void* destination, const void* source, unsigned bytes, bool inside,
                                                 Position at) {
+#ifdef SIMULATOR_CHECKED
+    check_async_issue(destination, inside ? source : nullptr, bytes, __builtin_return_address(0));
+    Quiet quiet;
+#endif
     check_aligned("destination", destination, bytes, at);
     check_aligned("source", source, bytes, at);
     const Worker& worker = current_worker();
     if (source >= worker.arena && source < worker.dynamic_end)
-        fail("cp_async<%u> at %s:%d: its source lies in shared memory; the order is destination (shared), source (global)",
-             bytes, at.file, at.line);
+        fail("cp_async<%u> at %s:%d: its source lies in shared memory; the order is cp_async(shared, global)", bytes,
+             at.file, at.line);
     AsyncQueue& mine = my_queue();
     if (mine.copies.size() == MAX_COPIES)
         fail("cp_async<%u> at %s:%d: this thread has %zu copies under way, more than shared memory has room for; is a "
              "cp_async_wait missing?",
              bytes, at.file, at.line, MAX_COPIES);
-#ifdef SIMULATOR_CHECKED
-    check_async_issue(destination, inside ? source : nullptr, bytes, __builtin_return_address(0));
-#endif
     if (inside) (void)*static_cast<const volatile char*>(source);  // a bad address fails here, and not at the wait
     memset(destination, 0xff, bytes);
     mine.copies.push_back({destination, inside ? source : nullptr, mine.committed, bytes});
 }
 
-__attribute__((noinline)) void commit_async_copies() { ++my_queue().committed; }
+__attribute__((noinline)) void commit_async_copies() {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
+    ++my_queue().committed;
+}
 
 // Finishes the copies of all groups with a number below `end`.
 static void finish_copies(AsyncQueue& mine, uint64_t end, [[maybe_unused]] const void* return_address) {
@@ -97,11 +106,17 @@ static void finish_copies(AsyncQueue& mine, uint64_t end, [[maybe_unused]] const
 }
 
 __attribute__((noinline)) void wait_for_async_copies(unsigned groups) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
     AsyncQueue& mine = my_queue();
     finish_copies(mine, mine.committed - std::min<uint64_t>(groups, mine.committed), __builtin_return_address(0));
 }
 
 __attribute__((noinline)) void wait_for_all_async_copies() {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
     AsyncQueue& mine = my_queue();
     finish_copies(mine, ++mine.committed, __builtin_return_address(0));
 }

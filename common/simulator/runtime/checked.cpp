@@ -120,7 +120,7 @@ void check_async_issue(void* destination, const void* source, size_t bytes, cons
 }
 
 void check_async_done(void* destination, size_t bytes, const void* return_address) {
-    if (!in_checked_kernel() || checker.mode != Mode::check) return;
+    if (!checker.region || checker.mode != Mode::check) return;
     Quiet quiet;
     const uintptr_t address = reinterpret_cast<uintptr_t>(destination);
     if (arena_range().contains(address, bytes))

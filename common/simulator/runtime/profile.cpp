@@ -44,7 +44,7 @@ struct Site {
 struct Profile {
     std::string kernel, launch;
     dim3 grid, block;
-    uint64_t launches = 0, barriers = 0, sectors_read = 0, sectors_written = 0;
+    uint64_t launches = 0, barriers = 0, sectors_read = 0, sectors_written = 0, tensor_flops = 0;
     size_t static_shared = 0, dynamic_shared = 0;
     std::map<uint32_t, Site> sites;  // by 2 pc + (1 in shared memory): an asynchronous copy reads one and writes the other
     std::map<uint32_t, uint64_t> blocks;
@@ -170,6 +170,10 @@ void profile_barrier() {
     ++current->barriers;
 }
 
+void check_tensor_work(unsigned flops) {
+    if (current) current->tensor_flops += flops;
+}
+
 void trace_basic_block(uint32_t site) { ++block_counts[site]; }
 
 // ---- one launch
@@ -238,7 +242,7 @@ std::string profile_json() {
                 ", \"block\": " + triple(p.block) + ", " + field("launches", p.launches) +
                 field("barriers", p.barriers) + field("static_shared", p.static_shared) +
                 field("dynamic_shared", p.dynamic_shared) + field("sectors_read", p.sectors_read) +
-                field("sectors_written", p.sectors_written) + "\"sites\": [" + sites + "],\n \"blocks\": [" + blocks +
+                field("sectors_written", p.sectors_written) + field("tensor_flops", p.tensor_flops) + "\"sites\": [" + sites + "],\n \"blocks\": [" + blocks +
                 "]}";
     }
     return "[" + text + "]";

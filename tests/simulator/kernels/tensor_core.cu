@@ -166,8 +166,8 @@ EXPORT(copy_async, (unsigned* out, const unsigned* in, int bytes, int valid), {
     if (bytes == 16) copy_words<16><<<1, 64>>>(out, in, valid);
 })
 
-// A pipeline three stages deep over `tiles` tiles of one float per thread; the sum over all tiles, in several blocks. The
-// last rounds commit empty groups.
+// A pipeline three stages deep over `tiles` tiles of one float per thread; the sum over all tiles, in several blocks.
+// The last rounds commit empty groups.
 __global__ void pipeline_sum(float* out, const float* in, int tiles) {
     __shared__ float buffer[3][32];
     const int t = threadIdx.x;
@@ -187,7 +187,8 @@ __global__ void pipeline_sum(float* out, const float* in, int tiles) {
     }
     out[blockIdx.x * 32 + t] = sum;
 }
-EXPORT(pipeline, (float* out, const float* in, int blocks, int tiles), { pipeline_sum<<<blocks, 32>>>(out, in, tiles); })
+EXPORT(pipeline, (float* out, const float* in, int blocks, int tiles),
+       { pipeline_sum<<<blocks, 32>>>(out, in, tiles); })
 
 // What a thread sees of three groups of one float after wait<N>, and in the end, when it has written others: out
 // [6][32][3].

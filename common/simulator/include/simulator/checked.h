@@ -38,6 +38,9 @@ void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(),
 void check_atomic(const void* address, size_t bytes);
 void check_fence(bool device);  // or of the block
 
+// Operations of the tensor cores, by one warp.
+void check_tensor_work(unsigned flops);
+
 // A __shared__ variable at namespace scope lies outside the arena.
 void check_namespace_shared(const Variable& variable, const void* address);
 void check_dynamic_shared(const void* start, const char* name, unsigned element_bytes);

@@ -1,8 +1,8 @@
 // matrix.h - mma and ldmatrix, the warp operations behind common/cuda/mma.cuh and ldmatrix.cuh, which say what they do.
 //
-// Both are built on collective(): every lane brings pointers to its registers, and the last lane to arrive works for all
-// of them. mma touches nothing but registers. ldmatrix reads shared memory in the lanes that give an address, 16 bytes at
-// once and in the student's function, where the checked build sees it.
+// Both are built on collective(): every lane brings pointers to its registers, and the last lane to arrive works for
+// all of them. mma touches nothing but registers. ldmatrix reads shared memory in the lanes that give an address, 16
+// bytes at once and in the student's function, where the checked build sees it.
 #pragma once
 #include "float16.h"
 #include "thread.h"
@@ -72,6 +72,9 @@ SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
     using Type = MatrixElement<Element>;
     constexpr unsigned P = Type::PER_REGISTER, K = 8 * P, BITS = 32 / P;
     require_whole_warp(lanes, mask);
+#ifdef SIMULATOR_CHECKED
+    check_tensor_work(2 * 16 * 8 * K);
+#endif
     union {  // transposed: [K][16]
         uint32_t bits[K][16];
         Bits4 bits4[K * 4];
@@ -150,8 +153,8 @@ __attribute__((always_inline)) inline void load_matrices(const char* name, Posit
     mine.at = at;
     if (const unsigned lane = current_thread()->lane; lane < 8 * sizeof...(Registers)) {
         if (const size_t past = reinterpret_cast<uintptr_t>(row) % 16)
-            fail("%s at %s:%d: the row address of lane %u lies %zu byte(s) past a multiple of 16", name, at.file, at.line,
-                 lane, past);
+            fail("%s at %s:%d: the row address of lane %u lies %zu byte(s) past a multiple of 16", name, at.file,
+                 at.line, lane, past);
         mine.row = *static_cast<const Bits4*>(row);
     }
     collective(~0u, &mine, distribute<sizeof...(Registers), TRANSPOSED>, name, at);

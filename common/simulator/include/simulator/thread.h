@@ -28,7 +28,11 @@
 
 // Functions that run so often that the compiler's checks would cost too much, and their helpers; and those whose
 // accesses are not the student's.
+#if __has_attribute(no_sanitize_coverage)
+#define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment", "thread"), no_sanitize_coverage))
+#else
 #define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment", "thread")))
+#endif
 #define SIMULATOR_INLINE SIMULATOR_UNCHECKED __attribute__((always_inline)) inline
 
 namespace simulator {

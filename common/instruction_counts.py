@@ -1,0 +1,149 @@
+"""Floating-point operations of the simulator's checked build, counted in its machine code.
+
+    operations = block_operations(library)        basic block -> what running it once does
+    total(operations, kernel["blocks"])           what a kernel did, from how often each block ran
+
+The compiler calls __sanitizer_cov_trace_pc() at the start of every basic block, and the runtime counts the calls. What
+stands between one call and the next belongs to the first, and so does a piece without a call of its own that the block
+jumps to. Counted are
+
+- 1 for an add, subtract, multiply or divide, 2 for a fused multiply-add, times the numbers in a vector register;
+- 1 "special function" for each call of expf, exp2f, logf, sinf, powf, ... and for each square root.
+
+Comparisons, minima, maxima, conversions, negations and integer arithmetic count nothing. What the compiler computed in
+advance or left out does not show. The machine code is read with `objdump` (binutils).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TRACE = "__sanitizer_cov_trace_pc"
+INSTALL = "sudo apt-get install binutils"
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations and special functions."""
+
+    flops: int = 0
+    special: int = 0
+
+    def __add__(self, other: Operations) -> Operations:
+        return Operations(self.flops + other.flops, self.special + other.special)
+
+    def times(self, count: int) -> Operations:
+        return Operations(self.flops * count, self.special * count)
+
+
+NOTHING = Operations()
+_LABEL = re.compile(r"^[0-9a-f]+ <(.+)>:$")
+_INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)[ \t]*(.*?)(?:\s+# [0-9a-f]+ <.*|\s+//.*)?$")
+_CALL = re.compile(r"^(?:callq?|bl)$")
+_CALLED = re.compile(r"<([^>+@]+)")
+_LEAVES = re.compile(r"^(?:jmpq?|retq?|ud2|b|br|brk|udf)$")  # what follows is not reached from here
+_JUMP = re.compile(r"^(?:j\w+|b|b\.\w+|cbn?z|tbn?z)$")
+_TARGET = re.compile(r"(?:^|[\s,])([0-9a-f]+)(?= <)")
+
+_X86 = re.compile(
+    r"^v?(?:(?P<basic>add|sub|mul|div)|(?P<fused>fn?m(?:add|sub)(?:132|213|231))|(?P<root>sqrt))(?P<kind>[sp][sd])$"
+)
+_X86_BITS = {"x": 128, "y": 256, "z": 512}
+_ARM = re.compile(r"^(?:(?P<basic>fadd|fsub|fn?mul|fdiv)|(?P<fused>fn?madd|fn?msub|fml[as])|(?P<root>fsqrt))$")
+_ARM_LANES = {"16b": 0, "2s": 2, "4s": 4, "2d": 2, "4h": 4, "8h": 8}
+
+_SPECIAL = re.compile(
+    r"^(?:__)?(?:exp|exp2|exp10|expm1|log|log2|log10|log1p|sin|cos|tan|sincos|asin|acos|atan|atan2|sinh|cosh|tanh|asinh|"
+    r"acosh|atanh|pow|cbrt|erf|erfc|erfinv|lgamma|tgamma)f?(?:_finite)?$"
+)
+_FUSED_CALL = re.compile(r"^fmaf?$")
+
+
+def _lanes_x86(kind: str, operands: str) -> int:
+    if kind[0] == "s":
+        return 1
+    register = re.search(r"%([xyz])mm", operands)
+    return _X86_BITS[register[1] if register else "x"] // (32 if kind[1] == "s" else 64)
+
+
+def _lanes_arm(operands: str) -> int:
+    vector = re.search(r"v\d+\.(\w+)", operands)
+    return _ARM_LANES.get(vector[1], 1) if vector else 1
+
+
+def operations_of(mnemonic: str, operands: str) -> Operations:
+    """What one instruction computes, in the notation of objdump for x86-64 (AT&T) or AArch64."""
+    if _CALL.match(mnemonic):
+        called = _CALLED.search(operands)
+        name = called[1] if called else ""
+        return Operations(2 * bool(_FUSED_CALL.match(name)), int(bool(_SPECIAL.match(name))))
+    if match := _X86.match(mnemonic):
+        lanes = _lanes_x86(match["kind"], operands)
+    elif match := _ARM.match(mnemonic):
+        lanes = _lanes_arm(operands)
+    else:
+        return NOTHING
+    if match["root"]:
+        return Operations(0, lanes)
+    return Operations(lanes * (2 if match["fused"] else 1), 0)
+
+
+def read_disassembly(lines: Iterable[str]) -> dict[int, Operations]:
+    """`objdump -d` line by line -> {return address of a block's trace call: what running the block once does}.
+
+    Blocks that compute nothing are left out.
+    """
+    found: dict[int, Operations] = {}
+    block: int | None = None  # the block that the instruction at hand belongs to
+    traced = False  # the instruction before was a call of TRACE: its return address is this one's
+    jumped_to: dict[int, int] = {}  # address -> the block that jumps there
+    for line in lines:
+        if _LABEL.match(line):
+            block, traced, jumped_to = None, False, {}
+            continue
+        match = _INSTRUCTION.match(line.rstrip())
+        if not match:
+            continue
+        address, mnemonic, operands = int(match[1], 16), match[2], match[3]
+        if traced:
+            block, traced = address, False
+        if _CALL.match(mnemonic) and TRACE in operands:
+            traced = True
+            continue
+        block = jumped_to.get(address) if block is None else block
+        if block is None:
+            continue
+        here = operations_of(mnemonic, operands)
+        if here != NOTHING:
+            found[block] = found.get(block, NOTHING) + here
+        if _JUMP.match(mnemonic) and (target := _TARGET.search(operands)):
+            jumped_to.setdefault(int(target[1], 16), block)
+        if _LEAVES.match(mnemonic):
+            block = None
+    return found
+
+
+def block_operations(library: Path) -> dict[int, Operations] | None:
+    """See read_disassembly; None where objdump is missing or does not know the file."""
+    tool = shutil.which("objdump") or shutil.which("llvm-objdump")
+    if not tool:
+        return None
+    command = [tool, "-d", "--no-show-raw-insn", str(library)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        found = read_disassembly(process.stdout)
+    return found if process.returncode == 0 else None
+
+
+def total(operations: dict[int, Operations], blocks: Sequence[Sequence[int]]) -> Operations:
+    """What the blocks did, given [[return address, times], ...]."""
+    result = NOTHING
+    for address, times in blocks:
+        if address in operations:
+            result += operations[address].times(times)
+    return result
