@@ -27,7 +27,7 @@ from pathlib import Path
 
 from common import compile_report, toolchain
 from common.compile_report import KernelResources
-from common.gaps import Gap, find_gaps, gaps_of_operator
+from common.gaps import Gap, find_gaps, gaps_of_operator, registered_operators
 from common.toolchain import ToolchainError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -169,6 +169,19 @@ def kernel_sources(task: str, solution: bool = False, tuned: bool = False) -> li
     return sources
 
 
+def binding_source(task: str, tuned: bool = False) -> Path:
+    """The task's binding.cpp, or that of its tuned versions."""
+    return ROOT / task / "solution" / "binding.cpp" if tuned else ROOT / task / "binding.cpp"
+
+
+def operator_names(task: str, tuned: bool = False) -> set[str]:
+    """The operators that a binding registers."""
+    binding = binding_source(task, tuned)
+    if not binding.is_file():
+        raise FileNotFoundError(f"{task} has no {'tuned versions' if tuned else 'binding.cpp'}")
+    return registered_operators(binding)
+
+
 @dataclass(frozen=True)
 class _Plan:
     """Everything that decides a build: what is compiled, with what, and where it goes."""
@@ -228,8 +241,7 @@ def _plan(
     if checked and chosen != "simulator":
         raise ValueError(f"checked is True with backend {chosen!r}; only the simulator has a checked build")
     variant = variant or ("tuned" if tuned else "solution" if solution else "student")
-    binding = ROOT / task / "solution" / "binding.cpp" if tuned else ROOT / task / "binding.cpp"
-    return _Plan(task, variant, chosen, arch, kernels, binding, checked, find_gaps(kernels))
+    return _Plan(task, variant, chosen, arch, kernels, binding_source(task, tuned), checked, find_gaps(kernels))
 
 
 def _is_arch(arch: str) -> bool:

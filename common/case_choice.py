@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from rich.console import Console
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from common import check_report
 from common.checking import Case
+from common.first_operator import first_operator
 
 
 def choose(cases: Sequence[Case], wanted: Sequence[str] | None) -> list[Case]:
@@ -34,6 +35,11 @@ def choose(cases: Sequence[Case], wanted: Sequence[str] | None) -> list[Case]:
             raise ValueError(f"no case is called {name!r}; {_others(name, cases)}")
         chosen += [case for case in found if case not in chosen]
     return [case for case in cases if case in chosen]
+
+
+def for_operators(cases: Sequence[Case], operators: Collection[str]) -> list[Case]:
+    """The cases that call one of these operators."""
+    return [case for case in cases if first_operator(case) in operators]
 
 
 def full_name(case: Case) -> str:

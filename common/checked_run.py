@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 
@@ -24,6 +23,7 @@ from common.check_report import counted
 from common.checking import Case, Verdict
 from common.findings import ENDS_THE_KERNEL, Finding, grouped, read_findings
 from common.findings_report import print_findings
+from common.first_operator import first_operator
 from common.kernel_profile import KernelProfile, read_kernels
 from common.source_lines import SourceLines
 
@@ -117,34 +117,6 @@ def report_findings(console: Console, found: Sequence[tuple[str, Sequence[Findin
         f"\n[red]{counted(len(groups), 'finding')}[/] in {with_some} of {counted(cases, 'case')}:", highlight=False
     )
     print_findings(console, groups)
-
-
-class _Called(Exception):
-    """Raised in place of running an operator; holds its name."""
-
-
-class _Probe:
-    """Stands in for operators: tells which one is called first."""
-
-    device = torch.device("cpu")
-    backend = "simulator"
-
-    def __getattr__(self, name: str):
-        def call(*args, **kwargs):
-            raise _Called(name)
-
-        return call
-
-
-def first_operator(case: Case, seed: int = 0) -> str:
-    """The operator that a case calls first; "" if it calls none."""
-    try:
-        case.call(_Probe(), **checking.make_inputs(case, seed))
-    except _Called as called:
-        return str(called)
-    except Exception:  # whatever a case does with a stand-in, it is not worth failing for
-        return ""
-    return ""
 
 
 def representatives(cases: Sequence[Case], seed: int) -> list[Case]:

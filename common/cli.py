@@ -40,6 +40,9 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
 def _parser(task: str, module: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {task}.{module}", description=description)
     add_build_arguments(parser)
+    parser.add_argument(
+        "--tuned", action="store_true", help="use the engineer's versions under solution/, where the task has them"
+    )
     return parser
 
 
@@ -62,8 +65,9 @@ def say_backend(console: Console, requested: str) -> None:
     console.print(f"backend: {backend.name} ({escape(backend.reason)})", highlight=False)
 
 
-def _variant(options: argparse.Namespace) -> str:
-    return "reference solution" if options.solution else "your files"
+def variant(options: argparse.Namespace) -> str:
+    """What was asked for, in words."""
+    return "tuned versions" if options.tuned else "reference solution" if options.solution else "your files"
 
 
 def _kernel_table(kernels: Sequence[build.KernelResources]) -> Table:
@@ -108,8 +112,8 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         say_backend(console, options.backend)
-        with working(console, f"compiling {task} ({_variant(options)}) ..."):
-            result = build.compile_task(task, options.solution, options.backend, options.arch)
+        with working(console, f"compiling {task} ({variant(options)}) ..."):
+            result = build.compile_task(task, options.solution, options.backend, options.arch, tuned=options.tuned)
     except EXPECTED_ERRORS as error:
         console.print(escape(str(error)), highlight=False, soft_wrap=True)
         console.print(f"[red]{task}: not built[/]")
@@ -136,6 +140,8 @@ def test_main(task: str, parts: dict[str, str], cases: Sequence[Case], argv: Seq
     options = parser.parse_args(argv)
     console = Console()
     try:
+        if options.tuned:
+            cases = case_choice.for_operators(cases, build.operator_names(task, tuned=True))
         chosen = case_choice.choose(checking.chosen_parts(cases, options.parts), options.cases)
         if options.list:
             case_choice.print_list(console, task, chosen)
@@ -143,13 +149,13 @@ def test_main(task: str, parts: dict[str, str], cases: Sequence[Case], argv: Seq
         if options.check or options.profile:
             return _look_inside(console, task, chosen, options)
         say_backend(console, options.backend)
-        with working(console, f"compiling {task} ({_variant(options)}) ..."):
-            ops = build.load(task, options.solution, options.backend, options.arch)
+        with working(console, f"compiling {task} ({variant(options)}) ..."):
+            ops = build.load(task, options.solution, options.backend, options.arch, tuned=options.tuned)
     except EXPECTED_ERRORS as error:
         console.print(escape(str(error)), highlight=False, soft_wrap=True)
         console.print(f"[red]{task}: nothing was run[/]")
         return 2
-    title = f"{task}, {_variant(options)}, {ops.backend}"
+    title = f"{task}, {variant(options)}, {ops.backend}"
     if options.under_tool:
         return gpu_tools.run_under_tool(chosen, ops, options.seed)
     return checking.run(title, chosen, ops, options.seed, console=console, points=not options.cases)

@@ -77,6 +77,11 @@ def find_gaps(sources: Iterable[Path]) -> list[Gap]:
     return [gap for source in sources for function in _functions(source) for gap in function.gaps]
 
 
+def registered_operators(binding: Path) -> set[str]:
+    """The names of the operators that a binding.cpp registers."""
+    return {name for name, _ in _OPERATOR.findall(binding.read_text())}
+
+
 def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
     """The unfilled gaps that the operator runs into. `sources` are the task's .cu files and its binding.cpp.
 

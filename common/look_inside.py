@@ -43,9 +43,9 @@ def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Na
     cli.say_backend(console, options.backend)
     if toolchain.choose_backend(options.backend).name == "cuda":
         return _on_gpu(console, task, cases, options, gpu)
-    with cli.working(console, f"compiling {task} ({_variant(options)}), checked ..."):
-        ops = build.load(task, options.solution, "simulator", options.arch, checked=True)
-    title = f"{task}, {_variant(options)}, checked simulator"
+    with cli.working(console, f"compiling {task} ({cli.variant(options)}), checked ..."):
+        ops = build.load(task, options.solution, "simulator", options.arch, tuned=options.tuned, checked=True)
+    title = f"{task}, {cli.variant(options)}, checked simulator"
     if options.check:
         cases = cases if options.cases else checked_run.small_cases(console, cases, options.seed)
         return checked_run.check_cases(console, title, cases, ops, options.seed)
@@ -59,10 +59,6 @@ def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Na
             for case, verdict, kernels in found
         ]
     return report_profiles(console, task, title, found, gpu, options.picture)
-
-
-def _variant(options: argparse.Namespace) -> str:
-    return "reference solution" if options.solution else "your files"
 
 
 def _representatives(console: Console, cases: Sequence[Case], seed: int) -> list[Case]:
@@ -146,9 +142,9 @@ def _draw(console: Console, kernels: Sequence[KernelProfile], gpu: GpuSpec, fold
 def _on_gpu(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace, gpu: GpuSpec) -> int:
     """The verdicts of this process first, then the tool, which runs the cases once more in processes of its own."""
     tool = gpu_tools.find("compute-sanitizer" if options.check else "ncu")
-    with cli.working(console, f"compiling {task} ({_variant(options)}) ..."):
-        ops = build.load(task, options.solution, "cuda", options.arch)
-    title = f"{task}, {_variant(options)}, {'compute-sanitizer' if options.check else 'Nsight Compute'}"
+    with cli.working(console, f"compiling {task} ({cli.variant(options)}) ..."):
+        ops = build.load(task, options.solution, "cuda", options.arch, tuned=options.tuned)
+    title = f"{task}, {cli.variant(options)}, {'compute-sanitizer' if options.check else 'Nsight Compute'}"
     if not options.cases:
         cases = (
             checked_run.small_cases(console, cases, options.seed)

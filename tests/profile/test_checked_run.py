@@ -12,6 +12,7 @@ from rich.console import Console
 from common import attention_reference as reference
 from common import build, checked_run, checking, gpu_tools, ncu
 from common.checking import Case
+from common.first_operator import first_operator
 from common.gpus import find
 from common.kernel_profile import KernelProfile, LineTraffic
 from common.line_remarks import line_passes, remark
@@ -53,7 +54,7 @@ def test_what_is_left_out_is_said():
 
 def test_one_representative_for_each_part_and_operator():
     chosen = checked_run.representatives(list(CASES.values()), seed=0)
-    called = [(one.part, checked_run.first_operator(one)) for one in chosen]
+    called = [(one.part, first_operator(one)) for one in chosen]
     assert sorted(called) == [
         ("attention", "attention"),
         ("gemm", "gemm_nn"),
@@ -67,9 +68,9 @@ def test_a_case_that_calls_no_operator_has_none():
     def fails(ops, x, lengths):
         raise KeyError("no such thing")
 
-    assert checked_run.first_operator(case((2, 2), call=fails)) == ""
-    assert checked_run.first_operator(case((2, 2), call=lambda ops, x, lengths: x)) == ""
-    assert checked_run.first_operator(case((2, 2), call=lambda ops, x, lengths: ops.device and ops.gemm(x))) == "gemm"
+    assert first_operator(case((2, 2), call=fails)) == ""
+    assert first_operator(case((2, 2), call=lambda ops, x, lengths: x)) == ""
+    assert first_operator(case((2, 2), call=lambda ops, x, lengths: ops.device and ops.gemm(x))) == "gemm"
 
 
 # ---- under a tool
