@@ -53,11 +53,14 @@ if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
 CHECKED_FLAGS = [
     "-DSIMULATOR_CHECKED",
     "-fsanitize=thread",
-    "-fsanitize-coverage=trace-pc" + (",no-prune" if "clang" in os.environ.get("CXX", "") else ""),
+    "-fsanitize-coverage=trace-pc",
     "-fno-sanitize=alignment",
     "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
     "-fno-tree-slp-vectorize",
 ]
+if "clang" in os.environ.get("CXX", ""):  # it would leave out blocks that others imply, and the read of `x += 1`
+    CHECKED_FLAGS[2] += ",no-prune"
+    CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1"]
 CXX_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
 
 

@@ -11,6 +11,8 @@ from common.simulator import rewriter
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OFF, CHECK, PROFILE = 0, 1, 2
+CLANG = "clang" in os.environ.get("CXX", "")
+WHY_NOT_CLANG = "the checked build is made for g++; common/simulator/README.md tells what differs"
 
 
 def compile_checked(sources: list[Path], folder: Path, processes: int = 2) -> Path:

@@ -26,6 +26,12 @@
 #include "checked.h"
 #endif
 
+// clang would inline the function and check it with its caller's accesses.
+#if defined(SIMULATOR_CHECKED) && defined(__clang__)
+#define SIMULATOR_APART __attribute__((noinline))
+#else
+#define SIMULATOR_APART
+#endif
 // Functions that run so often that the compiler's checks would cost too much, and their helpers; and those whose
 // accesses are not the student's.
 #if __has_attribute(no_sanitize_coverage)
@@ -113,7 +119,7 @@ char* place_shared_variable(SharedSlot& slot, const Declaration& declaration);
 template <typename S>
 inline const int shared_slot = new_shared_slot();
 template <typename S, size_t Count>
-SIMULATOR_UNCHECKED S& shared_variable(const Variable (&variables)[Count]) {
+SIMULATOR_UNCHECKED SIMULATOR_APART S& shared_variable(const Variable (&variables)[Count]) {
     Block* block = current_block();
     SharedSlot& slot = block->shared[shared_slot<S>];
     char* address = slot.block == block->number
