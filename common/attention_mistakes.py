@@ -1,7 +1,11 @@
-"""Wrong answers that students' attention is known to give: attention_mistakes(query, key, value, causal, scale).
+"""Wrong answers that students' attention is known to give.
 
-The scale, the causal mask, the axis of the softmax, tiles left out, operands swapped, the online softmax without its
-rescale. See common.known_mistakes for what a Mistake is and for those of the softmax and of the matrix product.
+    attention_mistakes(query, key, value, causal, scale, mask)     the whole operator
+    output_mistakes(weights, value)                                O = P V alone
+
+Wrong scores (common.score_mistakes) followed to the output, the axis of the softmax, tiles left out, operands swapped,
+loops that end too early, queries without a key, the online softmax without its rescale. See common.known_mistakes for
+what a Mistake is and for those of the softmax and of the matrix product.
 """
 
 import math
@@ -11,42 +15,57 @@ from torch import Tensor
 
 from common import attention_reference as right
 from common.known_mistakes import TILES, Mistake, last_tile_starts, softmax_without_max
+from common.score_mistakes import score_mistakes
 
 
 def attention_mistakes(
-    query: Tensor, key: Tensor, value: Tensor, causal: bool = False, scale: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
 ) -> list[Mistake]:
-    """Wrong answers for attention; query [..., S_q, head_dim], key and value [..., S_k, head_dim]."""
-    seq_q, seq_k, head_dim = query.size(-2), key.size(-2), query.size(-1)
-    factor = head_dim**-0.5 if scale is None else scale
-    called = "1 / sqrt(head_dim)" if scale is None else "the scale"
-    raw = right.gemm_nt(query, key)
-    s = right.scores(query, key, causal, scale)
+    """Wrong answers for attention; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
 
+    mask (bool: True attends; float: added) broadcasts to [..., S_q, S_k].
+    """
+    s = right.scores(query, key, causal, scale, mask)
+    return [
+        *_empty_row_mistakes(s, value),
+        *_softmax_mistakes(s, value),
+        *_through_the_softmax(score_mistakes(query, key, causal, scale, mask), value),
+        *_late_mask_mistakes(right.scores(query, key, False, scale), value, causal, mask),
+        *output_mistakes(right.softmax(s), value),
+        *_head_mistakes(query, key, value, causal, scale, mask),
+        *_dropped_keys(query, key, value, causal, scale, mask),
+        *_online_softmax_mistakes(s, value),
+    ]
+
+
+def _through_the_softmax(wrong_scores: list[Mistake], value: Tensor) -> list[Mistake]:
+    """Wrong scores, and the outputs that they lead to.
+
+    A causal mask that is off by one leaves the first query without a key: zeros, or NaN without a guard against it.
+    """
+    found = []
+    for one in wrong_scores:
+        found.append(Mistake(one.name, one.says, lambda one=one: right.softmax(one.answer()) @ value))
+        if one.name == "mask off by one":
+            found.append(Mistake(one.name, one.says, lambda one=one: torch.softmax(one.answer(), -1) @ value))
+    return found
+
+
+def _softmax_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
+    """Mistakes in the softmax of the right scores s [..., S_q, S_k]."""
     no_max = (
         "The row maximum is not subtracted before exp: exp of a score above 88.7 overflows float32, and inf / inf "
         "is NaN."
     )
-
-    def over(weights_of: Tensor) -> Tensor:
-        return right.softmax(weights_of) @ value
-
-    found = [
-        Mistake(
-            "scale forgotten",
-            f"The scores are not scaled: S = Q K^T must be multiplied by {called} = {factor:.4g} before the softmax.",
-            lambda: over(_masked(raw, s)),
-        ),
-        Mistake(
-            "scale applied twice",
-            f"The scores are multiplied by {factor**2:.4g}: {called} is applied twice, or the square root is missing.",
-            lambda: over(_masked(raw * factor**2, s)),
-        ),
-        Mistake(
-            "scale inverted",
-            f"The scores are multiplied by {1 / factor:.4g}; they must be divided by it: the scale is {called}.",
-            lambda: over(_masked(raw / factor, s)),
-        ),
+    largest = s.amax(-1, keepdim=True)
+    hidden = s == -math.inf
+    without_last = s[..., : max(1, s.size(-1) - 1)]
+    return [
         Mistake(
             "softmax over the wrong axis",
             "The softmax runs over the queries (the columns of S); it must run over the keys, along each row of S.",
@@ -55,168 +74,152 @@ def attention_mistakes(
         Mistake(
             "softmax missing",
             "The softmax is missing: V is multiplied by the scores S themselves.",
-            lambda: s.masked_fill(s == -math.inf, 0.0) @ value,
+            lambda: s.masked_fill(hidden, 0.0) @ value,
         ),
         Mistake(
             "not normalised",
             "The rows of P are not divided by their sum: V is multiplied by exp(S - max).",
-            lambda: torch.exp(s - s.amax(-1, keepdim=True)) @ value,
+            lambda: torch.exp(s - torch.where(largest == -math.inf, 0.0, largest)) @ value,
         ),
         Mistake("no max subtraction", no_max, lambda: softmax_without_max(s, guarded=True) @ value),
         Mistake("no max subtraction", no_max, lambda: softmax_without_max(s, guarded=False) @ value),
         Mistake(
             "mean of V",
             "Each output is the plain mean of V: all weights are equal, as if every score were 0.",
-            lambda: over(torch.zeros_like(s)),
+            lambda: right.softmax(torch.zeros_like(s)) @ value,
         ),
         Mistake(
             "mean of V",
             "Each output is the plain mean of the V it may see: all weights are equal, as if every score were 0.",
-            lambda: over(_masked(torch.zeros_like(s), s)),
+            lambda: right.softmax(torch.zeros_like(s).masked_fill(hidden, -math.inf)) @ value,
         ),
         Mistake(
-            "K not transposed",
-            "K is read as if it lay in memory as [head_dim, S_k]: the scores are Q times K where Q times K^T is "
-            "meant (gemm_nt, not gemm_nn).",
-            lambda: over(_masked(query @ key.reshape(*key.shape[:-2], head_dim, seq_k) * factor, s)),
-        ),
-        Mistake(
-            "V transposed",
-            "V is read as if it lay in memory as [head_dim, S_k]: the output is P times V^T where P times V is "
-            "meant (gemm_nn, not gemm_nt).",
-            lambda: right.softmax(s) @ value.reshape(*value.shape[:-2], head_dim, seq_k).transpose(-2, -1),
-        ),
-        Mistake(
-            "K and V swapped",
-            "K and V are swapped: the scores come from V and the sum runs over K.",
-            lambda: right.attention(query, value, key, causal, scale),
+            "last key left out",
+            "The last key takes no part in the softmax: a loop over S_k keys runs while k < S_k.",
+            lambda: right.softmax(without_last) @ value[..., : without_last.size(-1), :],
         ),
     ]
-    if scale is not None:
+
+
+def _empty_row_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
+    """What becomes of a query that may see no key: in this course it gets zeros."""
+    empty = (s == -math.inf).all(-1, keepdim=True)
+    if not bool(empty.any()):
+        return []
+    return [
+        Mistake(
+            "masked row is NaN",
+            "A query that may see no key gives NaN: -inf - (-inf) is NaN, and so is 0 / 0. In this course its output "
+            "is zeros.",
+            lambda: torch.where(empty, math.nan, right.softmax(s) @ value),
+        ),
+        Mistake(
+            "masked row is uniform",
+            "A query that may see no key gives the mean of V, as if all weights were equal: the masked scores are "
+            "large negative numbers instead of -inf. In this course its output is zeros.",
+            lambda: torch.where(empty, value.mean(-2, keepdim=True), right.softmax(s) @ value),
+        ),
+    ]
+
+
+def _late_mask_mistakes(s: Tensor, value: Tensor, causal: bool, mask: Tensor | None) -> list[Mistake]:
+    """The causal mask or a bool mask on the weights instead of the scores; s is scaled and not masked."""
+    says = "The mask is applied after the softmax: the rows of P no longer sum to 1."
+    see = right.causal_mask(*s.shape[-2:], s.device)
+    found = []
+    if causal:
+        early = right.masked(s, mask=mask)
         found.append(
-            Mistake(
-                "scale argument ignored",
-                f"The scores are scaled by 1 / sqrt(head_dim) and not by the scale that was asked for, {scale:g}.",
-                lambda: over(_masked(raw * head_dim**-0.5, s)),
-            )
+            Mistake("masked after the softmax", says, lambda: right.softmax(early).masked_fill(~see, 0.0) @ value)
         )
-    found += _mask_mistakes(raw * factor, value, causal, over)
-    found += _dropped_tiles(query, key, value, s, factor, over)
-    found += _online_softmax_mistakes(s, value)
-    if query.dim() == 4 and query.size(1) > 1:
-        heads = query.size(1)
+    if mask is not None and mask.dtype == torch.bool:
+        early_causal = right.masked(s, causal)
         found.append(
             Mistake(
-                "scaled by the hidden size",
-                "The scores are divided by sqrt(heads * head_dim); the scale is 1 / sqrt(head_dim), head_dim "
-                "being the size of one head.",
-                lambda: over(_masked(raw * factor * heads**-0.5, s)),
-            )
-        )
-        if key.shape[1] == heads:
-            found.append(
-                Mistake(
-                    "K and V of the first head",
-                    "Every head attends to the K and V of the first head.",
-                    lambda: right.attention(query, key[:, :1], value[:, :1], causal, scale),
-                )
-            )
-    if seq_q == seq_k:
-        found.append(
-            Mistake(
-                "Q and K swapped",
-                "Q and K are swapped: S is transposed.",
-                lambda: right.attention(key, query, value, causal, scale),
+                "masked after the softmax", says, lambda: right.softmax(early_causal).masked_fill(~mask, 0.0) @ value
             )
         )
     return found
 
 
-def _masked(s: Tensor, like: Tensor) -> Tensor:
-    """s with -inf wherever `like` has it."""
-    return s.masked_fill(like == -math.inf, -math.inf)
-
-
-def _mask_mistakes(s: Tensor, value: Tensor, causal: bool, over) -> list[Mistake]:
-    """Mistakes in the causal mask; s [..., S_q, S_k] is scaled and not yet masked."""
-    see = right.causal_mask(*s.shape[-2:], s.device)
-    if not causal:
-        return [
-            Mistake(
-                "causal mask not asked for",
-                "The causal mask is applied although causal is false.",
-                lambda: over(s.masked_fill(~see, -math.inf)),
-            )
-        ]
-    strict = see.tril(-1)
-    diagonal = (
-        "The causal mask is off by one: the diagonal is masked too. Query i must see key j for every j <= i, its "
-        "own position included."
-    )
-    first = (torch.arange(s.size(-2), device=s.device) == 0)[:, None]
-    return [
+def output_mistakes(weights: Tensor, value: Tensor) -> list[Mistake]:
+    """Wrong answers for O = P V; weights [..., S_q, S_k], value [..., S_k, head_dim]."""
+    seq_k, head_dim = value.shape[-2:]
+    found = [
         Mistake(
-            "causal mask missing",
-            "The causal mask is missing: queries see keys of the future (j > i).",
-            lambda: over(s),
-        ),
-        Mistake("mask off by one", diagonal, lambda: over(s.masked_fill(~strict, -math.inf))),
+            "V transposed",
+            "V is read as if it lay in memory as [head_dim, S_k]: the output is P times V^T where P times V is "
+            "meant (gemm_nn, not gemm_nt).",
+            lambda: weights @ value.reshape(*value.shape[:-2], head_dim, seq_k).transpose(-2, -1),
+        )
+    ]
+    found += [
         Mistake(
-            "mask off by one",
-            diagonal,
-            lambda: torch.where(first, math.nan, over(s.masked_fill(~strict, -math.inf))),
+            "last tile dropped",
+            f"The sum P V runs over the first {n} of the {seq_k} keys only: the last, partial tile along K of "
+            "the second GEMM is left out. The number of tiles is rounded up.",
+            lambda n=n: weights[..., :n] @ value[..., :n, :],
+        )
+        for n in last_tile_starts(seq_k)
+    ]
+    found += [
+        Mistake(
+            "last key left out",
+            "The sum P V leaves out the last key: a loop over S_k keys runs while k < S_k.",
+            lambda: weights[..., :-1] @ value[..., :-1, :],
         ),
         Mistake(
-            "mask off by one",
-            "The causal mask is off by one: query i sees key i + 1, one step into the future. Mask every j > i.",
-            lambda: over(s.masked_fill(~torch.ones_like(see).tril(1), -math.inf)),
-        ),
-        Mistake(
-            "mask transposed",
-            "The causal mask is transposed: query i sees the keys j >= i; it must see j <= i.",
-            lambda: over(s.masked_fill(~see.T, -math.inf)),
-        ),
-        Mistake(
-            "masked scores are 0",
-            "Masked scores are set to 0 instead of -inf: exp(0) is 1, so they still count.",
-            lambda: over(s.masked_fill(~see, 0.0)),
-        ),
-        Mistake(
-            "masked after the softmax",
-            "The mask is applied after the softmax: the rows of P no longer sum to 1.",
-            lambda: right.softmax(s).masked_fill(~see, 0.0) @ value,
+            "sum overwritten",
+            "Each output holds the product with the last key only: the products are assigned (=) where they must be "
+            "added up (+=).",
+            lambda: weights[..., -1:] @ value[..., -1:, :],
         ),
     ]
-
-
-def _dropped_tiles(query, key, value, s, factor, over) -> list[Mistake]:
-    """Mistakes at the last, partial tile along the keys or along head_dim."""
-    seq_k, head_dim = key.size(-2), query.size(-1)
-    found = []
-    for n in last_tile_starts(seq_k):
-        found += [
-            Mistake(
-                "last tile dropped",
-                f"Only the first {n} of the {seq_k} keys take part in the softmax: the last, partial tile of keys "
-                "is left out. The number of tiles is rounded up.",
-                lambda n=n: right.softmax(s[..., :n]) @ value[..., :n, :] if n else torch.zeros_like(query),
-            ),
-            Mistake(
-                "last tile dropped",
-                f"The sum P V runs over the first {n} of the {seq_k} keys only: the last, partial tile along K of "
-                "the second GEMM is left out. The number of tiles is rounded up.",
-                lambda n=n: right.softmax(s)[..., :n] @ value[..., :n, :],
-            ),
-        ]
-    for n in last_tile_starts(head_dim):
+    if value.dim() == 4 and value.size(0) * value.size(1) > 1:
         found.append(
             Mistake(
-                "last tile dropped",
-                f"The scores use only the first {n} of the head_dim = {head_dim} entries of Q and K: the last, "
-                "partial tile along K of the first GEMM is left out. The number of tiles is rounded up.",
-                lambda n=n: over(_masked(right.gemm_nt(query[..., :n], key[..., :n]) * factor, s)),
+                "V of the first matrix",
+                "Every head of every batch entry reads the V of the first one: the matrix's offset is missing.",
+                lambda: weights @ value[:1, :1],
             )
         )
+    return found
+
+
+def _head_mistakes(query, key, value, causal, scale, mask) -> list[Mistake]:
+    """K and V exchanged, or those of the wrong head."""
+    found = [
+        Mistake(
+            "K and V swapped",
+            "K and V are swapped: the scores come from V and the sum runs over K.",
+            lambda: right.attention(query, value, key, causal, scale, mask),
+        )
+    ]
+    if query.dim() == 4 and query.size(1) > 1 and key.size(1) == query.size(1):
+        found.append(
+            Mistake(
+                "K and V of the first head",
+                "Every head attends to the K and V of the first head.",
+                lambda: right.attention(query, key[:, :1], value[:, :1], causal, scale, mask),
+            )
+        )
+    return found
+
+
+def _dropped_keys(query, key, value, causal, scale, mask) -> list[Mistake]:
+    """The last, partial tile of keys left out of the softmax; or that of both matrix products."""
+    seq_k, head_dim = key.size(-2), query.size(-1)
+    factor = head_dim**-0.5 if scale is None else scale
+    s = right.scores(query, key, causal, scale, mask)
+    found = [
+        Mistake(
+            "last tile dropped",
+            f"Only the first {n} of the {seq_k} keys take part in the softmax: the last, partial tile of keys "
+            "is left out. The number of tiles is rounded up.",
+            lambda n=n: right.softmax(s[..., :n]) @ value[..., :n, :] if n else torch.zeros_like(query),
+        )
+        for n in last_tile_starts(seq_k)
+    ]
     both = [(n, m) for n in last_tile_starts(head_dim) for m in last_tile_starts(seq_k)]
     for n, m in both:
         found.append(
@@ -225,7 +228,9 @@ def _dropped_tiles(query, key, value, s, factor, over) -> list[Mistake]:
                 f"The scores use only the first {n} of the head_dim = {head_dim} entries, and P V only the first "
                 f"{m} of the {seq_k} keys: both GEMMs leave out the last, partial tile along K.",
                 lambda n=n, m=m: (
-                    right.softmax(_masked(right.gemm_nt(query[..., :n], key[..., :n]) * factor, s))[..., :m]
+                    right.softmax(right.masked(right.gemm_nt(query[..., :n], key[..., :n]) * factor, causal, mask))[
+                        ..., :m
+                    ]
                     @ value[..., :m, :]
                 ),
             )

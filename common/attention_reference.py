@@ -2,6 +2,7 @@
 
     softmax(x)                        [..., cols] -> [..., cols], over the last axis
     gemm_nt(a, b), gemm_nn(a, b)      A @ B^T and A @ B, batched
+    masked(s, causal, mask)           scores, masked
     stages(query, key, value, ...)    S, P and O of "Attention Is All You Need" (Vaswani et al. 2017), equation 1
     attention(query, key, value, ...) O alone
 
@@ -37,19 +38,47 @@ def causal_mask(seq_q: int, seq_k: int, device=None) -> Tensor:
     return torch.ones(seq_q, seq_k, dtype=torch.bool, device=device).tril()
 
 
-def scores(query: Tensor, key: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
-    """S [..., S_q, S_k]: query @ key^T * scale, -inf where masked; scale is 1 / sqrt(head_dim) unless given."""
-    s = gemm_nt(query, key) * (query.size(-1) ** -0.5 if scale is None else scale)
+def masked(s: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+    """s [..., S_q, S_k] as the softmax gets it.
+
+    Args:
+        s: scaled scores.
+        causal: -inf where key j comes after query i (j > i).
+        mask: broadcasts to s. bool: -inf where it is False; float: added.
+    """
+    if mask is not None:
+        s = s.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else s + mask
     return s.masked_fill(~causal_mask(*s.shape[-2:], s.device), -math.inf) if causal else s
 
 
-def stages(query: Tensor, key: Tensor, value: Tensor, causal: bool = False, scale: float | None = None):
+def scores(
+    query: Tensor, key: Tensor, causal: bool = False, scale: float | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """S [..., S_q, S_k]: query @ key^T * scale, masked; scale is 1 / sqrt(head_dim) unless given."""
+    return masked(gemm_nt(query, key) * (query.size(-1) ** -0.5 if scale is None else scale), causal, mask)
+
+
+def stages(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> dict[str, Tensor]:
     """{"S": scores, "P": softmax(S), "O": P @ V} for query [..., S_q, head_dim], key and value [..., S_k, head_dim]."""
-    s = scores(query, key, causal, scale)
+    s = scores(query, key, causal, scale, mask)
     p = softmax(s)
     return {"S": s, "P": p, "O": p @ value}
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
     """O [..., S_q, head_dim]."""
-    return stages(query, key, value, causal, scale)["O"]
+    return stages(query, key, value, causal, scale, mask)["O"]

@@ -46,7 +46,7 @@ def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Na
     with cli.working(console, f"compiling {task} ({cli.variant(options)}), checked ..."):
         ops = build.load(task, options.solution, "simulator", options.arch, tuned=options.tuned, checked=True)
     if "clang" in toolchain.host_compiler().name:
-        console.print("[yellow]made by clang++: lines may be missing, and counts are a little too high; g++ is exact[/]")
+        console.print("[yellow]made by clang++: lines may be missing, and counts a little too high; g++ is exact[/]")
     title = f"{task}, {cli.variant(options)}, checked simulator"
     if options.check:
         cases = cases if options.cases else checked_run.small_cases(console, cases, options.seed)

@@ -8,8 +8,8 @@
 //                      store_tile              the result from registers to global memory
 //                      gemm_nn_kernel          C = A @ B
 //                      gemm_nt_kernel          C = A @ B^T
-//   3. Mask            scale_and_causal_mask_kernel
-//   4. Launchers       softmax, gemm_nn, gemm_nt, scale_and_causal_mask
+//   3. Mask            scale_and_mask_kernel
+//   4. Launchers       softmax, gemm_nn, gemm_nt, scale_and_mask
 //   5. Attention       custom_attention        the four launchers, one after the other
 //
 // Matrices are row-major: element (row, col) of a [rows, cols] matrix is matrix[row * cols + col]. That
@@ -238,16 +238,17 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
 
 // --------------------------------------------------------------------------------------------------- 3. Mask
 
-// One block per row of scores, in place: multiply by `scale`; if causal, set entries k > q to -inf (the
-// softmax makes them 0).
+// One block per row of scores, in place: multiply by `scale`; apply the mask argument (masked_score, see
+// attention_mask.cuh); if causal, set entries k > q to -inf (the softmax makes them 0).
 //
 //   scores [batch_heads, S_q, S_k]          grid (batch_heads * S_q), block (ROW_THREADS)
 __global__ void __launch_bounds__(ROW_THREADS)
-    scale_and_causal_mask_kernel(float* scores, int S_q, int S_k, float scale, bool causal) {
+    scale_and_mask_kernel(float* scores, int S_q, int S_k, float scale, bool causal, AttentionMask mask) {
+    const int64_t batch_head = blockIdx.x / S_q;
     const int q = blockIdx.x % S_q;
     float* row = scores + static_cast<size_t>(blockIdx.x) * S_k;
     for (int k = threadIdx.x; k < S_k; k += ROW_THREADS) {
-        row[k] = causal && k > q ? -INFINITY : row[k] * scale;
+        row[k] = causal && k > q ? -INFINITY : masked_score(row[k] * scale, mask, batch_head, q, k);
     }
 }
 
@@ -275,10 +276,10 @@ void gemm_nt(const float* a, const float* b, float* c, int64_t batch, int M, int
     CUDA_CHECK_LAUNCH();
 }
 
-void scale_and_causal_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float scale, bool causal,
-                           cudaStream_t stream) {
+void scale_and_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float scale, bool causal,
+                    AttentionMask mask, cudaStream_t stream) {
     const unsigned rows = static_cast<unsigned>(batch_heads * S_q);
-    scale_and_causal_mask_kernel<<<rows, ROW_THREADS, 0, stream>>>(scores, S_q, S_k, scale, causal);
+    scale_and_mask_kernel<<<rows, ROW_THREADS, 0, stream>>>(scores, S_q, S_k, scale, causal, mask);
     CUDA_CHECK_LAUNCH();
 }
 
@@ -293,7 +294,7 @@ void scale_and_causal_mask(float* scores, int64_t batch_heads, int S_q, int S_k,
 // Kernels on one stream run one after the other, so each finds the scores as the one before it left them.
 void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
                       int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,
-                      cudaStream_t stream) {
+                      AttentionMask mask, cudaStream_t stream) {
     // TODO (about 4 lines): call the four launchers of section 4 in the right order, with `scores` as the
     //     place where each leaves its result for the next (the softmax works in place). For each of the two
     //     products think which of S_q, S_k and head_dim are its M, N and K.

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "common/cuda/attention_mask.cuh"
+
 constexpr int MAX_SOFTMAX_COLS = 65536;
 constexpr int64_t MAX_ROW_BLOCKS = 2147483647;  // 2^31 - 1: gridDim.x, one block per row
 constexpr int64_t MAX_GEMM_SIZE = 2147483616;   // M, N, K: 2^31 - 32; rounded up to a tile still an int
@@ -25,14 +27,15 @@ void gemm_nn(const float* a, const float* b, float* c, int64_t batch, int M, int
 void gemm_nt(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K,
              cudaStream_t stream);
 
-// scores *= scale; causal: scores[:, q, k] = -inf where k > q          scores [batch_heads, S_q, S_k]
-void scale_and_causal_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float scale, bool causal,
-                           cudaStream_t stream);
+// scores = mask(scores * scale); causal: scores[:, q, k] = -inf where k > q          scores [batch_heads, S_q, S_k]
+void scale_and_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float scale, bool causal, AttentionMask mask,
+                    cudaStream_t stream);
 
 // out = softmax(mask(query @ key^T * scale)) @ value, for each of the batch * heads heads
 //     query, out [batch_heads, S_q, head_dim]
 //     key, value [batch_heads, S_k, head_dim]
 //     scores     [batch_heads, S_q, S_k]       workspace; holds the attention weights afterwards
+// A query that may see no key gets zeros.
 void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
                       int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,
-                      cudaStream_t stream);
+                      AttentionMask mask, cudaStream_t stream);

@@ -3,15 +3,13 @@
 //   softmax(x) -> y                    x, y [rows, cols]
 //   gemm_nn(a, b) -> c                 a [batch, M, K], b [batch, K, N], c [batch, M, N]
 //   gemm_nt(a, b) -> c                 a [batch, M, K], b [batch, N, K], c [batch, M, N]
-//   attention(query, key, value, causal, scale=None) -> out
+//   attention(query, key, value, causal, scale=None, mask=None) -> out
 //       query, out [batch, heads, S_q, head_dim]; key, value [batch, heads, S_k, head_dim]
-//       scale is 1 / sqrt(head_dim) unless given; causal needs S_q == S_k
+//       scale is 1 / sqrt(head_dim) unless given; mask: see common/cuda/attention_mask.cuh
 #include <optional>
 
 #include "common/cuda/attention_binding.h"
 #include "task2/attention_kernel.h"
-
-using torch::stable::new_empty;
 
 namespace {
 
@@ -28,7 +26,7 @@ Tensor softmax_operator(const Tensor& x) {
     check_tensor(x, "x", {"rows", "cols"});
     check_at_most(x.size(1), MAX_SOFTMAX_COLS, "cols", x, "x", "task 2 promises no longer rows");
     DeviceScope device(x);
-    Tensor y = new_empty(x, {x.size(0), x.size(1)});
+    Tensor y = new_output(x, "y", {x.size(0), x.size(1)});
     softmax(data<float>(x), data<float>(y), x.size(0), static_cast<int>(x.size(1)), current_stream(x));
     return y;
 }
@@ -44,7 +42,7 @@ Tensor gemm_operator(const Tensor& a, const Tensor& b, int64_t n, decltype(&gemm
     check_at_most(K, MAX_GEMM_SIZE, "K", a, "a", TILE_POSITIONS);
     check_at_most(N, MAX_GEMM_N, "N", b, "b", COLUMN_TILES);
     DeviceScope device(a);
-    Tensor c = new_empty(a, {batch, M, N});
+    Tensor c = new_output(a, "c", {batch, M, N});
     launch(data<float>(a), data<float>(b), data<float>(c), batch, static_cast<int>(M), static_cast<int>(N),
            static_cast<int>(K), current_stream(a));
     return c;
@@ -61,8 +59,8 @@ Tensor gemm_nt_operator(const Tensor& a, const Tensor& b) {
 }
 
 Tensor attention_operator(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
-                          std::optional<double> scale) {
-    check_attention(query, key, value, causal);
+                          std::optional<double> scale, const std::optional<Tensor>& mask) {
+    check_query_key_value(query, key, value);
     const int64_t S_q = query.size(2), S_k = key.size(2), head_dim = query.size(3);
     check_at_most(S_k, MAX_SOFTMAX_COLS, "S_k", key, "key", "the softmax takes rows of up to 65,536 columns");
     check_at_most(S_q, MAX_GEMM_SIZE, "S_q", query, "query", TILE_POSITIONS);
@@ -72,13 +70,14 @@ Tensor attention_operator(const Tensor& query, const Tensor& key, const Tensor& 
           ", so batch * heads * S_q is over ", MAX_ROW_BLOCKS,
           "; the softmax runs one block per row, and a grid has at most that many");
     const float factor = attention_scale(scale, head_dim);
+    const AttentionMask device_mask = attention_mask(mask, query, key);
 
     DeviceScope device(query);
-    Tensor out = new_empty(query, {query.size(0), query.size(1), S_q, head_dim});
-    Tensor scores = new_empty(query, {batch_heads, S_q, S_k});
+    Tensor out = new_output(query, "out", {query.size(0), query.size(1), S_q, head_dim});
+    Tensor scores = new_output(query, "scores", {batch_heads, S_q, S_k});
     custom_attention(data<float>(query), data<float>(key), data<float>(value), data<float>(scores),
                      data<float>(out), batch_heads, static_cast<int>(S_q), static_cast<int>(S_k),
-                     static_cast<int>(head_dim), factor, causal, current_stream(query));
+                     static_cast<int>(head_dim), factor, causal, device_mask, current_stream(query));
     return out;
 }
 
@@ -88,7 +87,9 @@ TASK_OPERATORS(m) {
     m.def("softmax(Tensor x) -> Tensor");
     m.def("gemm_nn(Tensor a, Tensor b) -> Tensor");
     m.def("gemm_nt(Tensor a, Tensor b) -> Tensor");
-    m.def("attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None) -> Tensor");
+    m.def(
+        "attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, Tensor? mask=None) "
+        "-> Tensor");
 }
 
 TASK_KERNELS(m) {

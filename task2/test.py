@@ -3,18 +3,18 @@
 python -m task2.test [--softmax] [--gemm] [--attention] [--solution] [--backend cuda|simulator] [--seed N]
 """
 
-import math
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from common import attention_reference as reference
-from common.attention_cases import attention_case
-from common.attention_mistakes import attention_mistakes
+from common.attention_cases import attention_case, bool_mask, float_mask, padding_mask
 from common.checking import Case, running_sum_floor
 from common.cli import test_main
-from common.known_mistakes import Mistake, gemm_mistakes, softmax_mistakes
+from common.known_mistakes import gemm_mistakes
+from common.layer_cases import layer_case
+from common.softmax_cases import softmax_case, with_masks, with_offsets
 from task2.attention import CustomAttention
 
 PARTS = {
@@ -22,7 +22,6 @@ PARTS = {
     "gemm": "test the matrix products only",
     "attention": "test attention only: the three kernels assembled",
 }
-MATRIX = ("row", "col")
 BATCH = ("batch", "row", "col")
 GEMM_HINT = (
     "If cases with a small K pass and those with a larger K fail, look at the loop over tiles: it needs one "
@@ -38,23 +37,7 @@ def cases() -> list[Case]:
 def softmax_cases() -> list[Case]:
     """One for every way in which a row can be awkward."""
 
-    def case(name: str, rows: int, cols: int, change=lambda x: x, **options) -> Case:
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            return {"x": change(4 * torch.randn(rows, cols, generator=generator))}  # peaked: a few entries get it all
-
-        return Case(
-            name,
-            "softmax",
-            inputs,
-            lambda ops, x: ops.softmax(x),
-            reference.softmax,
-            floor=1e-6,
-            axes=MATRIX,
-            mistakes=softmax_mistakes,
-            is_softmax=True,
-            **options,
-        )
-
+    case = partial(softmax_case, "softmax", "softmax")
     return [
         case("one warp wide", 5, 32, points=0.1, required=True),
         case("1023 x 1024", 1023, 1024, points=0.1, required=True),
@@ -63,24 +46,12 @@ def softmax_cases() -> list[Case]:
         case("113 x 203", 113, 203, points=0.1),
         case("1023 columns", 2, 1023, points=0.1),
         case("1025 columns", 2, 1025, points=0.1),
-        case("large offsets", 6, 300, _with_offsets, points=0.1, required=True),
-        case("masked entries, a masked row", 9, 130, _with_masks, points=0.1),
+        case("large offsets", 6, 300, with_offsets, points=0.1, required=True),
+        case("masked entries, a masked row", 9, 130, with_masks, points=0.1),
         case("65,536 columns", 1, 65536, points=0.1),
         case("100,000 rows", 100_000, 3, gpu_only=True),
         case("512 rows of 65,536", 512, 65536, gpu_only=True, draws=1),
     ]
-
-
-def _with_offsets(x: Tensor) -> Tensor:
-    """Rows around 1000 and -1000, where exp() of the entries themselves gives inf and 0."""
-    return x + torch.tensor([0.0, 1000.0, -1000.0]).repeat(x.size(0) // 3)[:, None]
-
-
-def _with_masks(x: Tensor) -> Tensor:
-    """-inf in scattered places, in the first 100 columns of row 1, in the last 100 of row 2, and all over row 4."""
-    x = x.masked_fill(torch.arange(x.numel()).view(x.shape) % 7 == 3, -math.inf)
-    x[1, :100], x[2, -100:], x[4] = -math.inf, -math.inf, -math.inf
-    return x
 
 
 def gemm_cases() -> list[Case]:
@@ -126,80 +97,43 @@ def gemm_cases() -> list[Case]:
 
 
 def attention_cases() -> list[Case]:
-    """The whole operator; and the module built on it."""
+    """The whole operator; and the layer built on it."""
     case = partial(attention_case, "attention", "attention")
     return [
         case("full", 2, 3, 40, 40, 16, causal=False, points=0.1, required=True),
         case("causal", 2, 3, 40, 40, 16, causal=True, points=0.1, required=True),
         case("1 query, 1 key, head_dim 1", 1, 1, 1, 1, 1, causal=True, points=0.05),
-        case("7 tokens, head_dim 5", 1, 2, 7, 7, 5, causal=True, points=0.1),
-        case("31 tokens, head_dim 64", 1, 2, 31, 31, 64, causal=True, points=0.1),
-        case("65 tokens, head_dim 80", 1, 1, 65, 65, 80, causal=True, points=0.1),
-        case("13 queries, 47 keys, scale 0.1", 2, 2, 13, 47, 33, causal=False, scale=0.1, points=0.1),
+        case("7 tokens, head_dim 5", 1, 2, 7, 7, 5, causal=True, points=0.05),
+        case("31 tokens, head_dim 64", 1, 2, 31, 31, 64, causal=True, points=0.05),
+        case("65 tokens, head_dim 80", 1, 1, 65, 65, 80, causal=True, points=0.05),
+        case("13 queries, 47 keys, scale 0.1", 2, 2, 13, 47, 33, causal=False, scale=0.1, points=0.05),
         case("33 queries, 1 key", 1, 2, 33, 1, 8, causal=False, points=0.05),
-        case("head_dim 1", 1, 3, 20, 20, 1, causal=False, points=0.1),
+        case("40 queries, 23 keys, causal", 1, 2, 40, 23, 16, causal=True, points=0.05),
+        case("head_dim 1", 1, 3, 20, 20, 1, causal=False, points=0.05),
         case("scores beyond 88", 1, 2, 24, 24, 32, causal=True, sharpness=7.0, points=0.1),
-        module_case("CustomAttention module", batch=2, seq_len=21, hidden_dim=24, heads=3, causal=True, points=0.1),
+        *mask_cases(),
+        layer_case(custom_attention, "attention", "CustomAttention module", 2, 21, 24, 3, causal=True, points=0.1),
         case("66,000 heads", 33_000, 2, 2, 3, 4, causal=False, gpu_only=True, draws=1),
         case("1000 tokens", 2, 4, 1000, 1000, 64, causal=True, gpu_only=True),
     ]
 
 
-def module_case(name: str, batch: int, seq_len: int, hidden_dim: int, heads: int, causal: bool, points: float) -> Case:
-    """CustomAttention of attention.py against torch.nn.MultiheadAttention with the same weights."""
-
-    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator)
-
-        return {
-            "x": normal(batch, seq_len, hidden_dim),
-            "in_weight": 1.5 * hidden_dim**-0.5 * normal(3 * hidden_dim, hidden_dim),
-            "in_bias": normal(3 * hidden_dim) + 1,
-            "out_weight": hidden_dim**-0.5 * normal(hidden_dim, hidden_dim),
-            "out_bias": normal(hidden_dim),
-        }
-
-    def torch_module(x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor):
-        module = nn.MultiheadAttention(hidden_dim, heads, batch_first=True, device=x.device, dtype=x.dtype)
-        module.load_state_dict(
-            {
-                "in_proj_weight": in_weight,
-                "in_proj_bias": in_bias,
-                "out_proj.weight": out_weight,
-                "out_proj.bias": out_bias,
-            }
-        )
-        return module.eval()
-
-    def right(x: Tensor, **weights: Tensor) -> Tensor:
-        mask = ~reference.causal_mask(seq_len, seq_len, x.device) if causal else None
-        return torch_module(x, **weights)(x, x, x, attn_mask=mask, need_weights=False)[0]
-
-    def mistakes(x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> list[Mistake]:
-        """Those of the operator, seen through the module's output projection."""
-        projected = (x @ in_weight.T + in_bias).view(batch, seq_len, 3, heads, hidden_dim // heads)
-        query, key, value = projected.permute(2, 0, 3, 1, 4)
-
-        def merged(out: Tensor) -> Tensor:
-            return out.transpose(1, 2).reshape(x.shape) @ out_weight.T + out_bias
-
-        return [
-            Mistake(one.name, one.says, lambda one=one: merged(one.answer()))
-            for one in attention_mistakes(query, key, value, causal)
-        ]
-
-    return Case(
-        name,
-        "attention",
-        inputs,
-        lambda ops, x, **weights: CustomAttention.from_multihead_attention(torch_module(x, **weights), causal, ops)(x),
-        right,
-        floor=3e-5,
-        axes=("batch", "position", "channel"),
-        mistakes=mistakes,
-        points=points,
+def mask_cases() -> list[Case]:
+    """One for each kind of mask, broadcast in different ways; no two sizes are equal, so that a wrong stride shows."""
+    case = partial(
+        attention_case, "attention", "attention", batch=2, heads=3, seq_q=9, seq_k=35, head_dim=8, points=0.05
     )
+    return [
+        case("bool mask [S_q, S_k], causal", causal=True, mask=bool_mask(9, 35)),
+        case("padding [batch, 1, 1, S_k]", causal=False, mask=padding_mask(35, lengths=(21, 0))),
+        case("float mask [batch, heads, S_q, S_k]", causal=False, mask=float_mask(2, 3, 9, 35, nothing_for=(0, 4))),
+        case("float mask [1, heads, 1, S_k]", causal=False, scale=0.5, mask=float_mask(1, 3, 1, 35)),
+    ]
+
+
+def custom_attention(ops, module: nn.MultiheadAttention, causal: bool) -> CustomAttention:
+    """CustomAttention of attention.py with the module's weights."""
+    return CustomAttention.from_multihead_attention(module, causal, ops=ops)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 
 
 def attention(**changed):
-    """Good arguments for task 2's and task 4's attention, some of them replaced."""
+    """Good arguments for the attention of tasks 1, 2 and 4, some of them replaced."""
     good = {name: torch.randn(2, 3, 4, 5) for name in ("query", "key", "value")}
     return {**good, "causal": False, **changed}
 
@@ -40,9 +40,20 @@ ATTENTION = [
     ({"query": of(0, 3, 4, 5)}, "so batch is 0"),
     ({"key": of(2, 1, 4, 5)}, "key has shape .* and query has shape .* dimension 1 of key"),
     ({"value": of(2, 3, 6, 5)}, "value has shape .* dimension 2 of value"),
-    ({"causal": True, "query": of(2, 3, 6, 5)}, "causal is true with S_q = 6 .* S_k = 4"),
     ({"scale": float("nan")}, "scale is nan; it must be finite"),
     ({"scale": 1e300}, "scale is 1.*; it must be finite as a float32"),
+]
+WHOLE = r"\[batch, heads, S_q, S_k\] = \[2, 3, 4, 4\]"
+MASKS = [
+    ({"mask": of(4, 4, dtype=torch.int64)}, r"mask has dtype Long; it must be Bool \(true: attend\) or Float"),
+    ({"mask": of(4, 4, dtype=torch.float16)}, "mask has dtype Half; it must be Bool .* or Float"),
+    ({"mask": of(4)}, rf"mask has 1 dimensions, shape \[4\]; it must have 2 to 4 and broadcast to {WHOLE}"),
+    ({"mask": of(1, 2, 3, 4, 4)}, "mask has 5 dimensions"),
+    ({"mask": of(4, 5)}, rf"mask has shape \[4, 5\], .* broadcast to {WHOLE}: dimension 1 must be 1 or S_k = 4"),
+    ({"mask": of(3, 4)}, "dimension 0 must be 1 or S_q = 4"),
+    ({"mask": of(2, 4, 4)}, "dimension 0 must be 1 or heads = 3"),
+    ({"mask": of(3, 1, 1, 4, dtype=torch.bool)}, "dimension 0 must be 1 or batch = 2"),
+    ({"mask": of(0, 4)}, "dimension 0 must be 1 or S_q = 4"),
 ]
 CASES = [
     ("task2", "softmax", {"x": of(2, 3, 4)}, r"x has 3 dimensions.*\[rows, cols\]"),
@@ -53,7 +64,45 @@ CASES = [
     ("task2", "gemm_nn", {"a": of(2, 3, 4), "b": of(2, 5, 6)}, "dimension 2 of a .* dimension 1 of b"),
     ("task2", "gemm_nn", {"a": of(2, 3, 4), "b": of(1, 4, 6)}, "dimension 0 of a"),
     ("task2", "gemm_nn", {"a": of(2, 3, 0), "b": of(2, 0, 6)}, "so K is 0"),
-    *[("task2", "attention", attention(**bad), words) for bad, words in ATTENTION],
+    *[("task1", "naive_attention", attention(**bad), words) for bad, words in [*ATTENTION, *MASKS]],
+    (
+        "task1",
+        "naive_attention",
+        attention(query=of(2, 3, 4, 5, dtype=torch.float64)),
+        "query has dtype Double; it must be Float, Half or BFloat16",
+    ),
+    (
+        "task1",
+        "naive_attention",
+        attention(query=of(2, 3, 4, 5, dtype=torch.float16)),
+        "key has dtype Float; it must be Half",
+    ),
+    (
+        "task1",
+        "attention_scores",
+        {"query": of(2, 3, 4, 5), "key": of(2, 3, 7, 6), "causal": False},
+        "dimension 3 of key .* dimension 3 of query",
+    ),
+    (
+        "task1",
+        "attention_scores",
+        {"query": of(2, 3, 4, 5), "key": of(2, 3, 7, 5), "causal": False, "mask": of(4, 4)},
+        "dimension 1 must be 1 or S_k = 7",
+    ),
+    ("task1", "softmax", {"x": of(2, 3, 4)}, r"x has 3 dimensions.*\[rows, cols\]"),
+    (
+        "task1",
+        "attention_output",
+        {"weights": of(2, 3, 4, 5), "value": of(2, 3, 6, 7)},
+        "dimension 3 of weights .* dimension 2 of value",
+    ),
+    (
+        "task1",
+        "attention_output",
+        {"weights": of(2, 3, 4, 5, dtype=torch.float16), "value": of(2, 3, 5, 7, dtype=torch.float16)},
+        "weights has dtype Half; it must be Float",
+    ),
+    *[("task2", "attention", attention(**bad), words) for bad, words in [*ATTENTION, *MASKS]],
     *[("task4", "flash_attention", attention(**bad), words) for bad, words in ATTENTION],
     (
         "task4",

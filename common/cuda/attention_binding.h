@@ -1,22 +1,36 @@
 // attention_binding.h - what the bindings of all attention operators check.
 //
-//   check_attention(query, key, value, causal)    query [batch, heads, S_q, head_dim], key and value with S_k
+//   check_query_key(query, key)                   query [batch, heads, S_q, head_dim], key with S_k
+//   check_query_key_value(query, key, value)      the same; value has the shape of key
+//   check_attention(query, key, value, causal)    the same; and causal needs S_q == S_k
 //   attention_scale(scale, head_dim)              the factor on the scores: 1 / sqrt(head_dim) unless given
+//   attention_mask(mask, query, key)              the mask argument, checked, as kernels take it
 #pragma once
 #include <cmath>
 #include <limits>
 #include <optional>
 
+#include "common/cuda/attention_mask.cuh"
 #include "common/cuda/binding.h"
 
-inline void check_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal) {
-    check_tensor(query, "query", {"batch", "heads", "S_q", "head_dim"});
-    check_tensor(key, "key", {"batch", "heads", "S_k", "head_dim"});
-    check_tensor(value, "value", {"batch", "heads", "S_k", "head_dim"});
+inline void check_query_key(const Tensor& query, const Tensor& key,
+                            torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
+    check_tensor(query, "query", {"batch", "heads", "S_q", "head_dim"}, dtype);
+    check_tensor(key, "key", {"batch", "heads", "S_k", "head_dim"}, dtype);
     check_same_device(query, "query", key, "key");
-    check_same_device(query, "query", value, "value");
     for (int64_t i : {0, 1, 3}) check_same_size(key, "key", i, query, "query", i);
+}
+
+inline void check_query_key_value(const Tensor& query, const Tensor& key, const Tensor& value,
+                                  torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
+    check_query_key(query, key, dtype);
+    check_tensor(value, "value", {"batch", "heads", "S_k", "head_dim"}, dtype);
+    check_same_device(query, "query", value, "value");
     for (int64_t i = 0; i < 4; ++i) check_same_size(value, "value", i, key, "key", i);
+}
+
+inline void check_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal) {
+    check_query_key_value(query, key, value);
     check(!causal || query.size(2) == key.size(2), "causal is true with S_q = ", query.size(2), " (query has shape ",
           shape_of(query), ") and S_k = ", key.size(2), " (key has shape ", shape_of(key),
           "); causal attention needs S_q == S_k");
@@ -27,4 +41,51 @@ inline float attention_scale(std::optional<double> scale, int64_t head_dim) {
     check(std::abs(factor) <= std::numeric_limits<float>::max(), "scale is ", factor,
           "; it must be finite as a float32");
     return static_cast<float>(factor);
+}
+
+// Tells the checker of the simulator which memory the mask covers. The elements of a mask that is not contiguous (an
+// expanded or transposed one) are reported by their number in memory.
+inline void tell_checker_of_mask(const Tensor& mask) {
+    if (mask.is_contiguous()) return tell_checker(mask, "mask", true);
+#ifdef SIMULATOR_CHECKED
+    int64_t extent = 1;
+    for (int64_t i = 0; i < mask.dim(); ++i) extent += (mask.size(i) - 1) * mask.stride(i);
+    simulator::check_tensor_begin("mask", mask.data_ptr(), static_cast<unsigned>(mask.element_size()), &extent, 1,
+                                  true);
+#endif
+}
+
+// Refuses a mask that is neither bool nor float32, lies on another device than the query, or does not broadcast to
+// [batch, heads, S_q, S_k]. Any strides will do: a mask may be expanded or transposed.
+inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Tensor& query, const Tensor& key) {
+    AttentionMask result;
+    if (!mask) return result;
+    const Tensor& x = *mask;
+    const int64_t sizes[] = {query.size(0), query.size(1), query.size(2), key.size(2)};
+    int64_t* strides[] = {&result.batch_stride, &result.head_stride, &result.query_stride, &result.key_stride};
+    const char* names[] = {"batch", "heads", "S_q", "S_k"};
+    std::string whole;
+    for (int64_t size : sizes) whole += (whole.empty() ? "[" : ", ") + std::to_string(size);
+    whole += "]";
+
+    const auto dtype = x.scalar_type();
+    const bool is_bool = dtype == torch::headeronly::ScalarType::Bool;
+    check(is_bool || dtype == torch::headeronly::ScalarType::Float, "mask has dtype ",
+          torch::headeronly::toString(dtype), "; it must be Bool (true: attend) or Float (added to the scores)");
+    check(x.dim() >= 2 && x.dim() <= 4, "mask has ", x.dim(), " dimensions, shape ", shape_of(x),
+          "; it must have 2 to 4 and broadcast to [batch, heads, S_q, S_k] = ", whole);
+    check(x.is_cpu() == query.is_cpu(), "mask is ", x.is_cpu() ? "on the CPU" : "not on the CPU",
+          "; it must be on the device of query");
+    check_same_device(x, "mask", query, "query");
+    for (int64_t i = 4 - x.dim(); i < 4; ++i) {  // dimensions are matched from the last one on, as PyTorch does it
+        const int64_t at = i - (4 - x.dim()), size = x.size(at);
+        check(size == 1 || size == sizes[i], "mask has shape ", shape_of(x), ", which does not broadcast to ",
+              "[batch, heads, S_q, S_k] = ", whole, ": dimension ", at, " must be 1 or ", names[i], " = ", sizes[i]);
+        if (size > 1) *strides[i] = x.stride(at);
+    }
+    tell_checker_of_mask(x);
+    result.kind = is_bool ? MaskKind::BOOL : MaskKind::FLOAT;
+    result.data = x.data_ptr();
+    result.heads = query.size(1);
+    return result;
 }

@@ -19,11 +19,13 @@ def wrong_attention(
     mask=lambda s: s.masked_fill(~torch.ones_like(s[0, 0], dtype=torch.bool).tril(), -math.inf),
     weights=reference.softmax,
     product=lambda p, v: p @ v,
+    given=lambda s, m: s.masked_fill(~m, -math.inf) if m.dtype == torch.bool else s + m,
 ):
-    """attention with one of its pieces exchanged."""
+    """attention with one of its pieces exchanged; `given` applies the mask argument."""
 
-    def operator(query, key, value, causal, given_scale=None):
+    def operator(query, key, value, causal, given_scale=None, given_mask=None):
         s = query @ key.transpose(-2, -1) * (scale(query.size(-1)) if given_scale is None else given_scale)
+        s = s if given_mask is None else given(s, given_mask)
         return product(weights(mask(s) if causal else s), value)
 
     return operator
@@ -152,6 +154,38 @@ ATTENTION_MISTAKES = [
     ),
     ("full", "no rescale in the online softmax", flash_without_rescale),
     ("65 tokens, head_dim 80", "no rescale in the online softmax", flash_without_rescale),
+    (
+        "40 queries, 23 keys, causal",
+        "causal mask counted from the end",
+        wrong_attention(mask=masked(lambda ones: ones.tril(23 - 40))),
+    ),
+    ("bool mask [S_q, S_k], causal", "mask inverted", wrong_attention(given=lambda s, m: s.masked_fill(m, -math.inf))),
+    ("padding [batch, 1, 1, S_k]", "mask ignored", wrong_attention(given=lambda s, m: s)),
+    ("float mask [batch, heads, S_q, S_k]", "mask ignored", wrong_attention(given=lambda s, m: s)),
+    ("bool mask [S_q, S_k], causal", "bool mask added", wrong_attention(given=lambda s, m: s + m.float())),
+    ("bool mask [S_q, S_k], causal", "masked scores are 0", wrong_attention(given=lambda s, m: s * m)),
+    (
+        "float mask [1, heads, 1, S_k]",
+        "mask added before the scale",
+        wrong_attention(given=lambda s, m: (s / 0.5 + m) * 0.5),
+    ),
+    (
+        "float mask [batch, heads, S_q, S_k]",
+        "float mask read as bool",
+        wrong_attention(given=lambda s, m: s.masked_fill(~m.bool(), -math.inf)),
+    ),
+    (
+        "float mask [batch, heads, S_q, S_k]",
+        "mask broadcast wrong",
+        wrong_attention(given=lambda s, m: s + m[:1].expand_as(s)),
+    ),
+    ("float mask [1, heads, 1, S_k]", "mask broadcast wrong", wrong_attention(given=lambda s, m: s + m[:, :1])),
+    ("padding [batch, 1, 1, S_k]", "masked row is NaN", wrong_attention(weights=lambda s: torch.softmax(s, -1))),
+    (
+        "padding [batch, 1, 1, S_k]",
+        "masked row is uniform",
+        wrong_attention(given=lambda s, m: s.masked_fill(~m, -1e9)),
+    ),
     ("scores beyond 88", "all zeros", lambda q, k, v, c, _=None: torch.zeros_like(q)),
     ("causal", "unwritten outputs", lambda q, k, v, c, _=None: torch.empty_like(q)),
 ]
@@ -191,7 +225,7 @@ def test_zeros_fail_everywhere(case) -> None:
         "softmax": torch.zeros_like,
         "gemm_nt": lambda a, b: 0 * (a @ b.mT),
         "gemm_nn": lambda a, b: 0 * (a @ b),
-        "attention": lambda q, k, v, causal, scale=None: torch.zeros_like(q),
+        "attention": lambda q, k, v, causal, scale=None, mask=None: torch.zeros_like(q),
     }
     verdict = check(case, fake_operators(**zeros))
     assert verdict.status == FAIL
@@ -201,7 +235,7 @@ def test_zeros_fail_everywhere(case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in EVERYWHERE if case.part == "attention"], ids=lambda case: case.name)
 def test_the_mean_of_v_fails_wherever_there_is_more_than_one_key(case) -> None:
-    def mean_of_v(query, key, value, causal, scale=None):
+    def mean_of_v(query, key, value, causal, scale=None, mask=None):
         return value.mean(-2, keepdim=True).expand(*query.shape[:-1], -1).contiguous()
 
     expected = PASS if case.name in ("1 query, 1 key, head_dim 1", "33 queries, 1 key") else FAIL

@@ -58,10 +58,46 @@ GEMM_ROWS_UNWRITTEN = [("if (row < M && col < N) c[", "if (row + 1 < M && col < 
 GEMM_NO_BARRIER_AFTER_MULTIPLY = [
     ("multiply_tiles(a_tile, b_tile, sums);\n            __syncthreads();", "multiply_tiles(a_tile, b_tile, sums);", 2),
 ]
-ATTENTION_SCALE_FORGOTTEN = [("-INFINITY : row[k] * scale;", "-INFINITY : row[k];", 1)]
+MASKED = "masked_score(row[k] * scale, mask, batch_head, q, k)"
+HIDDEN = "masked_score(0.0f, mask, batch_head, q, k) == -INFINITY"
+ATTENTION_SCALE_FORGOTTEN = [(MASKED, MASKED.replace(" * scale", ""), 1)]
 ATTENTION_DIAGONAL_MASKED = [("causal && k > q ?", "causal && k >= q ?", 1)]
 ATTENTION_SEES_ONE_AHEAD = [("causal && k > q ?", "causal && k > q + 1 ?", 1)]
 ATTENTION_UNWRITTEN = [("gemm_nn(scores, value, out, batch_heads, S_q, head_dim, S_k, stream);", "(void)out;", 1)]
+# Masks: a bool mask and a float mask go wrong in different ways, which no case shows at once
+BOOL_INVERTED_FLOAT_IGNORED = [
+    (MASKED, f"mask.kind == MaskKind::BOOL && !({HIDDEN}) ? -INFINITY : row[k] * scale", 1),
+]
+BOOL_OF_THE_FIRST_BATCH_ENTRY_FLOAT_BEFORE_SCALE = [
+    (
+        MASKED,
+        "mask.kind == MaskKind::BOOL ? masked_score(row[k] * scale, mask, batch_head % mask.heads, q, k)"
+        " : masked_score(row[k], mask, batch_head, q, k) * scale",
+        1,
+    ),
+]
+BOOL_IGNORED_FLOAT_OF_THE_FIRST_HEAD = [
+    (
+        MASKED,
+        "mask.kind == MaskKind::BOOL ? row[k] * scale"
+        " : masked_score(row[k] * scale, mask, batch_head / mask.heads * mask.heads, q, k)",
+        1,
+    ),
+]
+BOOL_BY_A_LARGE_NUMBER_FLOAT_AS_BOOL = [
+    (
+        MASKED,
+        f"mask.kind == MaskKind::BOOL && {HIDDEN} ? -1e9f : mask.kind == MaskKind::FLOAT && "
+        "masked_score(0.0f, mask, batch_head, q, k) == 0.0f ? -INFINITY : row[k] * scale",
+        1,
+    ),
+]
+MASK_NOT_PASSED_ON = [
+    ("S_q, S_k, scale, causal, mask, stream);", "S_q, S_k, scale, causal, AttentionMask(), stream);", 1)
+]
+CAUSAL_COUNTED_FROM_THE_END = [("causal && k > q ?", "causal && k > q + S_k - S_q ?", 1)]
+SOFTMAX_INFINITY_MINUS_INFINITY = [("row_max == -INFINITY ? 0.0f : row_max;", "row_max;", 1)]
+SOFTMAX_ZERO_OVER_ZERO = [("row_sum == 0.0f ? 0.0f : 1.0f / row_sum", "1.0f / row_sum", 1)]
 
 BUILDS = {
     "no_max": SOFTMAX_NO_MAX + NT_B_NOT_TRANSPOSED + ATTENTION_UNWRITTEN,
@@ -73,7 +109,17 @@ BUILDS = {
     "scale_forgotten": ATTENTION_SCALE_FORGOTTEN,
     "diagonal_masked": ATTENTION_DIAGONAL_MASKED,
     "one_ahead": ATTENTION_SEES_ONE_AHEAD,
+    "bool_inverted": BOOL_INVERTED_FLOAT_IGNORED + CAUSAL_COUNTED_FROM_THE_END,
+    "float_before_scale": BOOL_OF_THE_FIRST_BATCH_ENTRY_FLOAT_BEFORE_SCALE,
+    "float_of_the_first_head": BOOL_IGNORED_FLOAT_OF_THE_FIRST_HEAD,
+    "float_as_bool": BOOL_BY_A_LARGE_NUMBER_FLOAT_AS_BOOL,
+    "mask_not_passed_on": MASK_NOT_PASSED_ON,
+    "infinity_minus_infinity": SOFTMAX_INFINITY_MINUS_INFINITY,
+    "zero_over_zero": SOFTMAX_ZERO_OVER_ZERO,
 }
+BOOL, PADDING = "bool mask [S_q, S_k], causal", "padding [batch, 1, 1, S_k]"
+FLOAT, BIAS = "float mask [batch, heads, S_q, S_k]", "float mask [1, heads, 1, S_k]"
+SOFTMAX_MASKS = "masked entries, a masked row"
 
 # (build, case, the mistake's name, words of the diagnosis)
 PLANTED = [
@@ -99,6 +145,22 @@ PLANTED = [
     ("diagonal_masked", "CustomAttention module", "mask off by one", "the diagonal is masked too"),
     ("one_ahead", "causal", "mask off by one", r"query i sees key i \+ 1"),
     ("one_ahead", "7 tokens, head_dim 5", "mask off by one", r"query i sees key i \+ 1"),
+    ("bool_inverted", PADDING, "mask inverted", "true means that the query may attend"),
+    ("bool_inverted", FLOAT, "mask ignored", "The float mask that was given is not applied"),
+    ("bool_inverted", "40 queries, 23 keys, causal", "causal mask counted from the end", "count from the start"),
+    ("float_before_scale", PADDING, "mask broadcast wrong", "The mask of the first batch entry is used for every"),
+    ("float_before_scale", BIAS, "mask added before the scale", "it belongs to the scaled scores"),
+    ("float_of_the_first_head", BOOL, "mask ignored", "The bool mask that was given is not applied"),
+    ("float_of_the_first_head", FLOAT, "mask broadcast wrong", "The mask of the first head is used for every head"),
+    ("float_of_the_first_head", BIAS, "mask broadcast wrong", "its stride must not be 0"),
+    ("float_as_bool", PADDING, "masked row is uniform", "gives the mean of V"),
+    ("float_as_bool", FLOAT, "float mask read as bool", "It must be added to the scores"),
+    ("mask_not_passed_on", BOOL, "mask ignored", "The bool mask that was given is not applied"),
+    ("mask_not_passed_on", BIAS, "mask ignored", "The float mask that was given is not applied"),
+    ("infinity_minus_infinity", SOFTMAX_MASKS, "masked row is NaN", "In this course such a row is all zeros"),
+    ("infinity_minus_infinity", PADDING, "masked row is NaN", "A query that may see no key gives NaN"),
+    ("zero_over_zero", SOFTMAX_MASKS, "masked row is NaN", "In this course such a row is all zeros"),
+    ("zero_over_zero", FLOAT, "masked row is NaN", "A query that may see no key gives NaN"),
 ]
 
 # Races. In the simulator their outcome is always the same; a GPU may happen to give the right result.

@@ -1,0 +1,44 @@
+// attention_mask.cuh - the optional `mask` argument of an attention operator, as a kernel sees it.
+//
+//   AttentionMask     where the mask lies and how to step through it; attention_binding.h makes one of a tensor
+//   masked_score()    a score -> the score with the mask applied
+//
+// A mask says which key each query may look at. Two kinds, as PyTorch's attn_mask:
+//
+//   BOOL     true: look; false: do not, the score becomes -infinity and the softmax makes it 0
+//   FLOAT    added to the score; -infinity forbids, other numbers (a bias for the distance, say) make a key count
+//            more or less
+//
+// Every mask broadcasts to [batch, heads, S_q, S_k]: along a dimension in which it has size 1 all entries share the
+// same value. Nothing is copied for that. The stride of a dimension says how many elements lie between two neighbours
+// along it, and a stride of 0 stays at the same element:
+//
+//   shape of the mask       strides: batch, head, query, key
+//   [S_q, S_k]                       0      0     S_k    1        one mask for all
+//   [batch, 1, 1, S_k]               S_k    0     0      1        each sequence hides its own padding
+//   [batch, heads, S_q, S_k]         heads * S_q * S_k, S_q * S_k, S_k, 1
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+enum class MaskKind { NONE, BOOL, FLOAT };
+
+struct AttentionMask {
+    MaskKind kind = MaskKind::NONE;
+    const void* data = nullptr;  // bool or float elements
+    int64_t heads = 1;           // kernels count batch * heads in one number; this takes it apart
+    int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;  // in elements
+};
+
+// The score of (query q, key k) of matrix `batch_head` (= batch * heads + head), scaled already, with the mask applied.
+__device__ __forceinline__ float masked_score(float score, const AttentionMask& mask, int64_t batch_head, int64_t q,
+                                              int64_t k) {
+    if (mask.kind == MaskKind::NONE) return score;
+    const int64_t batch = batch_head / mask.heads, head = batch_head % mask.heads;
+    const int64_t at =
+        batch * mask.batch_stride + head * mask.head_stride + q * mask.query_stride + k * mask.key_stride;
+    if (mask.kind == MaskKind::BOOL) return static_cast<const bool*>(mask.data)[at] ? score : -INFINITY;
+    return score + static_cast<const float*>(mask.data)[at];
+}

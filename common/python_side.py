@@ -1,0 +1,37 @@
+"""A task's attention.py as the tests see it.
+
+python_side(ops)            the student's module or the solution's, whichever the operators belong to
+naming_the_line(module)     errors inside name their line in it
+"""
+
+import importlib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from common.gaps import shown_path
+
+
+def python_side(ops) -> ModuleType:
+    """The module taskN.attention that belongs to the operators: the student's, or that of the solution."""
+    return importlib.import_module(
+        f"{ops.task}.solution.attention" if ops.variant == "solution" else f"{ops.task}.attention"
+    )
+
+
+@contextmanager
+def naming_the_line(module: ModuleType) -> Iterator[None]:
+    """An error inside that comes from the module's source names its file and line."""
+    try:
+        yield
+    except NotImplementedError:  # a gap: the checks say where it is
+        raise
+    except Exception as error:
+        file = Path(module.__file__)
+        places = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+        if not places:
+            raise
+        where = f"{shown_path(file)}:{places[-1].lineno} in {places[-1].name}"
+        raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error

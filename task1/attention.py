@@ -1,0 +1,109 @@
+"""Multi-head self-attention in PyTorch, and the first CUDA kernels as a PyTorch function.
+
+    MultiHeadAttention(hidden_dim=768, num_heads=12, causal=True)(x)          yours: five gaps
+    naive_attention(ops, query, key, value, causal=True)                      given: calls your kernels
+
+Source: "Attention Is All You Need" (Vaswani et al. 2017), equation 1 and section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from common.attention_layer import AttentionLayer
+
+if TYPE_CHECKING:
+    from common.build import Operators
+
+
+class MultiHeadAttention(AttentionLayer):
+    """Multi-head self-attention, step by step.
+
+    The base class holds the two linear layers, qkv_projection and out_projection, and the numbers hidden_dim,
+    num_heads, head_dim = hidden_dim / num_heads and causal.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Self-attention over x.
+
+        Args:
+            x: [batch, seq_len, hidden_dim].
+
+        Returns:
+            [batch, seq_len, hidden_dim].
+
+        Raises:
+            ValueError: x has another shape.
+        """
+        self.check_input(x)
+        # the input, projected three times: each [batch, seq_len, hidden_dim]
+        query, key, value = self.qkv_projection(x).chunk(3, dim=-1)
+
+        # Step 1, heads: three times [batch, seq_len, hidden_dim] -> [batch, num_heads, seq_len, head_dim]
+        # TODO (about 5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1, and
+        #     so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
+        #     dimensions of positions and heads. A view straight to the final shape would mix up positions.
+        raise NotImplementedError("TODO")
+        # END TODO
+        self.check_heads(x, query=query, key=key, value=value)
+
+        # Step 2, scores: [batch, num_heads, seq_len, seq_len], row = query, column = key
+        # TODO (about 1 line): the products of every query with every key of its head, divided by the square root
+        #     of head_dim. The operator @ multiplies the last two dimensions as matrices, for all batches and heads at
+        #     once. x ** 0.5 is the square root of x.
+        raise NotImplementedError("TODO")
+        # END TODO
+
+        # Step 3, causal mask: a query must not see the keys that come after it
+        if self.causal:
+            # TODO (about 2 lines): make a bool matrix [seq_len, seq_len] that is True in the future, where the
+            #     column is larger than the row (torch.ones and triu; mind its argument `diagonal`, and the device of
+            #     x). Then masked_fill puts -torch.inf there: exp(-inf) is 0.
+            raise NotImplementedError("TODO")
+            # END TODO
+
+        # Step 4, weights: the scores of each query -> numbers above 0 whose sum is 1
+        # TODO (about 1 line): torch.softmax. Along which dimension?
+        raise NotImplementedError("TODO")
+        # END TODO
+
+        # Step 5, output: [batch, seq_len, hidden_dim]
+        # TODO (about 2 lines): the weighted sums of the values, [batch, num_heads, seq_len, head_dim]. Then
+        #     self.merge_heads (given) puts the heads of a position side by side again, and self.out_projection mixes
+        #     them; return that.
+        raise NotImplementedError("TODO")
+        # END TODO
+
+
+def naive_attention(
+    ops: Operators,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """softmax(query @ key^T * scale + mask) @ value for each head, by the kernels of naive_attention.cu.
+
+    Args:
+        ops: what `common.build.load("task1")` returns.
+        query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16 on ops.device, contiguous or not.
+        key, value: [batch, heads, S_k, head_dim], likewise.
+        causal: query i attends to keys j <= i only, counted from the first key also where S_q != S_k, as
+            F.scaled_dot_product_attention does it.
+        scale: what the scores are multiplied by; 1 / sqrt(head_dim) unless given.
+        mask: bool (True: attend) or float32 (added to the scaled scores), of a shape that broadcasts to
+            [batch, heads, S_q, S_k]. With causal both hold.
+
+    Returns:
+        [batch, heads, S_q, head_dim], of the type of query; sums are float32. Zeros for a query that may see no
+        key. Not differentiable. While it runs, the scores take batch * heads * S_q * S_k * 4 bytes.
+
+    Raises:
+        ValueError: a shape, dtype or device that the kernels do not take; the message names the argument.
+        NotImplementedError: a kernel has an unfilled gap.
+    """
+    return ops.naive_attention(query.contiguous(), key.contiguous(), value.contiguous(), causal, scale, mask)
