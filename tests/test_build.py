@@ -32,7 +32,7 @@ void softmax(const float* x, float* y, int64_t, int cols, cudaStream_t stream) {
 void gemm_nn(const float*, const float*, float*, int64_t, int, int, int, cudaStream_t) {}
 void gemm_nt(const float*, const float*, float*, int64_t, int, int, int, cudaStream_t) {}
 void custom_attention(const float*, const float*, const float*, float*, float*, int64_t, int, int, int, float, bool,
-                      cudaStream_t) {}
+                      AttentionMask, cudaStream_t) {}
 """
 
 

@@ -19,7 +19,7 @@ def test_an_unfilled_task_reports_its_gaps_and_fails(root, backend):
     done = run(root, "task4.test", "--full", "--backend", backend)
     assert done.returncode == 1
     assert "not implemented" in done.stdout and "task4/flash_attention.cu:" in done.stdout
-    assert "Points: 0 of 2" in done.stdout
+    assert "Points: 0 of " in done.stdout
 
 
 def test_a_part_of_the_solution_passes(root, backend):

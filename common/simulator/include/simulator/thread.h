@@ -106,7 +106,7 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
 void yield();
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
-void not_implemented(const char* file, int line);
+[[noreturn]] void not_implemented(const char* file, int line);
 
 // `struct S { float tile[32][33]; }` is what the rewriter makes of `__shared__ float tile[32][33]`.
 struct Declaration {
