@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 
 from common import toolchain
-from tests.simulator.checked_library import PROFILE, ROOT, CheckedLibrary, compile_checked, totals
-from tests.simulator.counters.expected import EXPECTED
+
+from ..checked_library import PROFILE, ROOT, CheckedLibrary, compile_checked, totals
+from .expected import EXPECTED
 
 KERNELS = Path(__file__).parent / "kernels.cu"
 METRICS = {

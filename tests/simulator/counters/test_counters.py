@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.checked_library import CLANG, PROFILE, WHY_NOT_CLANG, CheckedLibrary, compile_checked, totals
-from tests.simulator.counters.expected import EXPECTED
+from ..checked_library import CLANG, PROFILE, WHY_NOT_CLANG, CheckedLibrary, compile_checked, totals
+from .expected import EXPECTED
 
 pytestmark = pytest.mark.skipif(CLANG, reason=WHY_NOT_CLANG)
 KERNELS = Path(__file__).parent / "kernels.cu"
