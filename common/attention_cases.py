@@ -2,7 +2,8 @@
 
     attention_case("flash_attention", ...)                 an operator
     bool_mask(...), float_mask(...), padding_mask(...)     its mask argument
-    first_keys_masked(...), falling_scores                 special inputs
+    first_keys_masked(...), falling_scores, ...            special inputs
+    repeated(case, 50)                                     the same call again and again, bit for bit the same result
 
 The inputs are made so that nothing passes by luck: weights peaked (a few keys get nearly all), values whose mean is far
 from 0 and different from key to key.
@@ -10,6 +11,7 @@ from 0 and different from key to key.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,6 +19,8 @@ from torch import Tensor
 from common import attention_reference as reference
 from common.attention_mistakes import attention_mistakes
 from common.checking import Case, running_sum_floor
+from common.known_mistakes import Mistake
+from common.tile_loop_mistakes import tile_loop_mistakes
 
 MaskMaker = Callable[[torch.Generator], Tensor]
 
@@ -82,6 +86,31 @@ def falling_scores(inputs: dict[str, Tensor]) -> None:
     key.copy_(torch.linspace(300, -300, seq_k)[:, None] * head_dim**-0.5 + 0.1 * key)
 
 
+def rising_and_falling(inputs: dict[str, Tensor]) -> None:
+    """Along the keys the scores of even rows fall from about 300 to about -300, those of odd rows rise."""
+    falling_scores(inputs)
+    inputs["query"][:, :, 1::2] *= -1
+
+
+def far_below_0(inputs: dict[str, Tensor]) -> None:
+    """All scores of even rows are about -300, those of odd rows about 300."""
+    query, key = inputs["query"], inputs["key"]
+    query.copy_(1 + 0.01 * query)
+    query[:, :, 1::2] *= -1
+    key.sub_(300 * key.size(-1) ** -0.5)
+
+
+def blind_rows(inputs: dict[str, Tensor]) -> None:
+    """Every third row has the score -inf for every key."""
+    inputs["query"][:, :, ::3, 0] = math.inf
+    inputs["key"][..., 0] = -1 - inputs["key"][..., 0].abs()
+
+
+def equal_scores(inputs: dict[str, Tensor]) -> None:
+    """All keys are the same: the scores of a row are constant, and the output is the mean of the values it sees."""
+    inputs["key"][:] = inputs["key"][:, :, :1].clone()
+
+
 def attention_case(
     operator: str,
     part: str,
@@ -97,21 +126,28 @@ def attention_case(
     change: Callable[[dict[str, Tensor]], None] | None = None,
     mask: MaskMaker | None = None,
     dtype: torch.dtype = torch.float32,
+    lower_right: bool = False,
+    tiles: tuple[int, int] | None = None,
     **options,
 ) -> Case:
-    """A case for operator(query, key, value, causal, scale) -> out, or (..., scale, mask) where there is a mask.
+    """A case for operator(query, key, value, causal, scale) -> out.
+
+    The call has a further argument where the case has a mask (the fifth), and lower_right=True where it says so.
 
     Args:
         operator: its name among the task's operators.
         part, name: see common.checking.Case, which also takes `options`.
         batch, heads, seq_q, seq_k, head_dim: query [batch, heads, seq_q, head_dim], key and value with seq_k.
-        causal: whether query i sees only the keys j <= i.
+        causal: whether query i sees only the keys j <= i (with lower_right j <= i + seq_k - seq_q).
         sharpness: the scaled scores have a standard deviation of about sharpness^2.
         scale: None for the default, 1 / sqrt(head_dim).
         change: what else to do to {"query", "key", "value"}, in place.
         mask: makes the mask argument; see bool_mask, float_mask and padding_mask.
         dtype: of query, key, value and out as the operator gets and gives them.
+        lower_right: see common.attention_reference.
+        tiles: (B_r, B_c) of an operator that goes through the keys tile by tile: more mistakes are known of it.
     """
+    aligned = {"lower_right": True} if lower_right else {}
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
@@ -126,7 +162,7 @@ def attention_case(
     def call(ops, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         given = () if mask is None else (as_given(mask),)
         converted = (x.to(dtype) for x in (query, key, value))  # the very tensors where dtype is float32
-        out = getattr(ops, operator)(*converted, causal, scale, *given)
+        out = getattr(ops, operator)(*converted, causal, scale, *given, **aligned)
         if dtype == torch.float32:
             return out
         if out.dtype != dtype:
@@ -134,7 +170,14 @@ def attention_case(
         return out.float()
 
     def with_mask(function: Callable) -> Callable:
-        return lambda query, key, value, mask=None: function(query, key, value, causal, scale, as_given(mask))
+        return lambda query, key, value, mask=None: function(
+            query, key, value, causal, scale, as_given(mask), **aligned
+        )
+
+    def mistakes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> list[Mistake]:
+        known = with_mask(attention_mistakes)(query, key, value, mask)
+        # a mask argument changes the scores, which the mistakes of the loop do not know of
+        return known + (tile_loop_mistakes(query, key, value, causal, scale, *tiles, **aligned) if tiles else [])
 
     # the scores' rounding, which the softmax passes on, and that of a sum of values of size 2 + 2
     floor = 1e-5 * sharpness**2 + running_sum_floor(seq_k, 4)
@@ -148,7 +191,29 @@ def attention_case(
         with_mask(reference.attention),
         floor=floor,
         axes=("batch", "head", "row", "col"),
-        mistakes=with_mask(attention_mistakes),
+        mistakes=mistakes,
         stages=with_mask(reference.stages),
         **options,
     )
+
+
+def repeated(case: Case, times: int) -> Case:
+    """The case with the operator called `times` times: all results must agree bit for bit.
+
+    A missing barrier need not show in one run. Attention without atomic additions adds in the same order every time, so
+    two results that differ in one bit are two results of a race.
+    """
+
+    def call(ops, **inputs: Tensor) -> Tensor:
+        first = case.call(ops, **inputs)
+        for number in range(2, times + 1):
+            differs = case.call(ops, **inputs).view(torch.int32) != first.view(torch.int32)
+            if bool(differs.any()):
+                raise RuntimeError(
+                    f"Call {number} of {times} gives another result than the first, on the same inputs: "
+                    f"{int(differs.sum())} of {differs.numel()} elements. Threads race: a __syncthreads() or "
+                    "__syncwarp() is missing where one reads what another wrote."
+                )
+        return first
+
+    return replace(case, call=call, draws=1)

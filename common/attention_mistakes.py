@@ -1,7 +1,7 @@
 """Wrong answers that students' attention is known to give.
 
-    attention_mistakes(query, key, value, causal, scale, mask)     the whole operator
-    output_mistakes(weights, value)                                O = P V alone
+    attention_mistakes(query, key, value, causal, scale, mask, lower_right)     the whole operator
+    output_mistakes(weights, value)                                             O = P V alone
 
 Wrong scores (common.score_mistakes) followed to the output, the axis of the softmax, tiles left out, operands swapped,
 loops that end too early, queries without a key, the online softmax without its rescale. See common.known_mistakes for
@@ -16,6 +16,7 @@ from torch import Tensor
 from common import attention_reference as right
 from common.known_mistakes import TILES, Mistake, last_tile_starts, softmax_without_max
 from common.score_mistakes import score_mistakes
+from common.tile_loop_mistakes import rescale_mistakes
 
 
 def attention_mistakes(
@@ -25,20 +26,24 @@ def attention_mistakes(
     causal: bool = False,
     scale: float | None = None,
     mask: Tensor | None = None,
+    lower_right: bool = False,
 ) -> list[Mistake]:
     """Wrong answers for attention; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
 
-    mask (bool: True attends; float: added) broadcasts to [..., S_q, S_k].
+    mask (bool: True attends; float: added) broadcasts to [..., S_q, S_k]; the other arguments are those of
+    common.attention_reference.
     """
-    s = right.scores(query, key, causal, scale, mask)
+    options = {"causal": causal, "scale": scale, "mask": mask, "lower_right": lower_right}
+    s = right.scores(query, key, **options)
+    see = right.causal_mask(*s.shape[-2:], s.device, lower_right) if causal else None
     return [
         *_empty_row_mistakes(s, value),
         *_softmax_mistakes(s, value),
-        *_through_the_softmax(score_mistakes(query, key, causal, scale, mask), value),
-        *_late_mask_mistakes(right.scores(query, key, False, scale), value, causal, mask),
+        *_through_the_softmax(score_mistakes(query, key, **options), value),
+        *_late_mask_mistakes(right.scores(query, key, False, scale), value, see, mask),
         *output_mistakes(right.softmax(s), value),
-        *_head_mistakes(query, key, value, causal, scale, mask),
-        *_dropped_keys(query, key, value, causal, scale, mask),
+        *_head_mistakes(query, key, value, options),
+        *_dropped_keys(query, key, value, options),
         *_online_softmax_mistakes(s, value),
     ]
 
@@ -122,18 +127,17 @@ def _empty_row_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
     ]
 
 
-def _late_mask_mistakes(s: Tensor, value: Tensor, causal: bool, mask: Tensor | None) -> list[Mistake]:
-    """The causal mask or a bool mask on the weights instead of the scores; s is scaled and not masked."""
+def _late_mask_mistakes(s: Tensor, value: Tensor, see: Tensor | None, mask: Tensor | None) -> list[Mistake]:
+    """The causal mask `see` or a bool mask on the weights instead of the scores; s is scaled and not masked."""
     says = "The mask is applied after the softmax: the rows of P no longer sum to 1."
-    see = right.causal_mask(*s.shape[-2:], s.device)
     found = []
-    if causal:
+    if see is not None:
         early = right.masked(s, mask=mask)
         found.append(
             Mistake("masked after the softmax", says, lambda: right.softmax(early).masked_fill(~see, 0.0) @ value)
         )
     if mask is not None and mask.dtype == torch.bool:
-        early_causal = right.masked(s, causal)
+        early_causal = s if see is None else right.masked(s, mask=see)
         found.append(
             Mistake(
                 "masked after the softmax", says, lambda: right.softmax(early_causal).masked_fill(~mask, 0.0) @ value
@@ -186,13 +190,13 @@ def output_mistakes(weights: Tensor, value: Tensor) -> list[Mistake]:
     return found
 
 
-def _head_mistakes(query, key, value, causal, scale, mask) -> list[Mistake]:
-    """K and V exchanged, or those of the wrong head."""
+def _head_mistakes(query: Tensor, key: Tensor, value: Tensor, options: dict) -> list[Mistake]:
+    """K and V exchanged, or those of the wrong head; options are those of right.attention."""
     found = [
         Mistake(
             "K and V swapped",
             "K and V are swapped: the scores come from V and the sum runs over K.",
-            lambda: right.attention(query, value, key, causal, scale, mask),
+            lambda: right.attention(query, value, key, **options),
         )
     ]
     if query.dim() == 4 and query.size(1) > 1 and key.size(1) == query.size(1):
@@ -200,17 +204,17 @@ def _head_mistakes(query, key, value, causal, scale, mask) -> list[Mistake]:
             Mistake(
                 "K and V of the first head",
                 "Every head attends to the K and V of the first head.",
-                lambda: right.attention(query, key[:, :1], value[:, :1], causal, scale, mask),
+                lambda: right.attention(query, key[:, :1], value[:, :1], **options),
             )
         )
     return found
 
 
-def _dropped_keys(query, key, value, causal, scale, mask) -> list[Mistake]:
+def _dropped_keys(query: Tensor, key: Tensor, value: Tensor, options: dict) -> list[Mistake]:
     """The last, partial tile of keys left out of the softmax; or that of both matrix products."""
     seq_k, head_dim = key.size(-2), query.size(-1)
-    factor = head_dim**-0.5 if scale is None else scale
-    s = right.scores(query, key, causal, scale, mask)
+    scaled = options | {"scale": head_dim**-0.5 if options["scale"] is None else options["scale"]}
+    s = right.scores(query, key, **options)
     found = [
         Mistake(
             "last tile dropped",
@@ -228,10 +232,7 @@ def _dropped_keys(query, key, value, causal, scale, mask) -> list[Mistake]:
                 f"The scores use only the first {n} of the head_dim = {head_dim} entries, and P V only the first "
                 f"{m} of the {seq_k} keys: both GEMMs leave out the last, partial tile along K.",
                 lambda n=n, m=m: (
-                    right.softmax(right.masked(right.gemm_nt(query[..., :n], key[..., :n]) * factor, causal, mask))[
-                        ..., :m
-                    ]
-                    @ value[..., :m, :]
+                    right.softmax(right.scores(query[..., :n], key[..., :n], **scaled))[..., :m] @ value[..., :m, :]
                 ),
             )
         )
@@ -240,30 +241,4 @@ def _dropped_keys(query, key, value, causal, scale, mask) -> list[Mistake]:
 
 def _online_softmax_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
     """The online softmax (Milakov and Gimelshein 2018) with a rescale left out, for every usual tile of keys."""
-    found = []
-    for tile in (t for t in TILES if t < s.size(-1)):
-        for name, of_o, of_l in (("O and l", False, False), ("O", False, True), ("l", True, False)):
-            found.append(
-                Mistake(
-                    "no rescale in the online softmax",
-                    f"When the running maximum grows, {name} must be multiplied by exp(m_old - m_new); here it is "
-                    f"not (tiles of {tile} keys).",
-                    lambda tile=tile, of_o=of_o, of_l=of_l: _online(s, value, tile, of_o, of_l),
-                )
-            )
-    return found
-
-
-def _online(s: Tensor, value: Tensor, tile: int, rescale_o: bool, rescale_l: bool) -> Tensor:
-    """FlashAttention's loop over tiles of keys, with or without the rescales of O [..., S_q, d] and l [..., S_q, 1]."""
-    m = torch.full_like(s[..., :1], -math.inf)
-    l, o = torch.zeros_like(m), torch.zeros_like(s[..., :1] * value[..., :1, :])  # noqa: E741
-    for start in range(0, s.size(-1), tile):
-        block = s[..., start : start + tile]
-        m_new = torch.maximum(m, block.amax(-1, keepdim=True))
-        safe = torch.where(m_new == -math.inf, 0.0, m_new)
-        p, rescale = torch.exp(block - safe), torch.exp(m - safe)
-        l = l * (rescale if rescale_l else 1.0) + p.sum(-1, keepdim=True)  # noqa: E741
-        o = o * (rescale if rescale_o else 1.0) + p @ value[..., start : start + tile, :]
-        m = m_new
-    return o / l
+    return [mistake for tile in TILES if tile < s.size(-1) for mistake in rescale_mistakes(s, value, tile)]

@@ -2,11 +2,15 @@
 
     softmax(x)                        [..., cols] -> [..., cols], over the last axis
     gemm_nt(a, b), gemm_nn(a, b)      A @ B^T and A @ B, batched
-    masked(s, causal, mask)           scores, masked
+    masked(s, causal, mask, ...)      scores, masked
     stages(query, key, value, ...)    S, P and O of "Attention Is All You Need" (Vaswani et al. 2017), equation 1
     attention(query, key, value, ...) O alone
 
 One definition is the course's own: a row whose every score is masked (-inf) has the softmax 0, not NaN.
+
+Causal: query i sees the keys j <= i + diagonal. The mask is aligned to a corner of S [S_q, S_k]: to the top left,
+diagonal = 0 (PyTorch's is_causal), or with lower_right to the bottom right, diagonal = S_k - S_q (FlashAttention,
+torch.nn.attention.bias.causal_lower_right). For S_q = S_k both are the same.
 """
 
 import math
@@ -33,29 +37,36 @@ def gemm_nn(a: Tensor, b: Tensor) -> Tensor:
     return a @ b
 
 
-def causal_mask(seq_q: int, seq_k: int, device=None) -> Tensor:
-    """[seq_q, seq_k], True where query i may see key j: j <= i."""
-    return torch.ones(seq_q, seq_k, dtype=torch.bool, device=device).tril()
+def causal_mask(seq_q: int, seq_k: int, device=None, lower_right: bool = False) -> Tensor:
+    """[seq_q, seq_k], True where query i may see key j: j <= i, or with lower_right j <= i + seq_k - seq_q."""
+    return torch.ones(seq_q, seq_k, dtype=torch.bool, device=device).tril(seq_k - seq_q if lower_right else 0)
 
 
-def masked(s: Tensor, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+def masked(s: Tensor, causal: bool = False, mask: Tensor | None = None, lower_right: bool = False) -> Tensor:
     """s [..., S_q, S_k] as the softmax gets it.
 
     Args:
         s: scaled scores.
-        causal: -inf where key j comes after query i (j > i).
+        causal: -inf where key j comes after query i (j > i + diagonal).
         mask: broadcasts to s. bool: -inf where it is False; float: added.
+        lower_right: which diagonal, see above.
     """
     if mask is not None:
         s = s.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else s + mask
-    return s.masked_fill(~causal_mask(*s.shape[-2:], s.device), -math.inf) if causal else s
+    return s.masked_fill(~causal_mask(*s.shape[-2:], s.device, lower_right), -math.inf) if causal else s
 
 
 def scores(
-    query: Tensor, key: Tensor, causal: bool = False, scale: float | None = None, mask: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    lower_right: bool = False,
 ) -> Tensor:
     """S [..., S_q, S_k]: query @ key^T * scale, masked; scale is 1 / sqrt(head_dim) unless given."""
-    return masked(gemm_nt(query, key) * (query.size(-1) ** -0.5 if scale is None else scale), causal, mask)
+    scaled = gemm_nt(query, key) * (query.size(-1) ** -0.5 if scale is None else scale)
+    return masked(scaled, causal, mask, lower_right)
 
 
 def stages(
@@ -65,9 +76,10 @@ def stages(
     causal: bool = False,
     scale: float | None = None,
     mask: Tensor | None = None,
+    lower_right: bool = False,
 ) -> dict[str, Tensor]:
     """{"S": scores, "P": softmax(S), "O": P @ V} for query [..., S_q, head_dim], key and value [..., S_k, head_dim]."""
-    s = scores(query, key, causal, scale, mask)
+    s = scores(query, key, causal, scale, mask, lower_right)
     p = softmax(s)
     return {"S": s, "P": p, "O": p @ value}
 
@@ -79,6 +91,7 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     mask: Tensor | None = None,
+    lower_right: bool = False,
 ) -> Tensor:
     """O [..., S_q, head_dim]."""
-    return stages(query, key, value, causal, scale, mask)["O"]
+    return stages(query, key, value, causal, scale, mask, lower_right)["O"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -30,11 +31,16 @@ def wide(console: Console) -> Console:
 
 def print_report(console: Console, title: str, verdicts: Sequence[Verdict], points: bool = True) -> None:
     """Everything that `python -m taskN.test` says after the cases have run; no points for a run that earns none."""
-    console = wide(console)
-    console.print(_table(title, verdicts, points))
-    _print_failures(console, [one for one in verdicts if one.status not in ("pass", "skipped")])
+    print_cases(console, title, verdicts, points)
     if points:
-        _print_points(console, verdicts)
+        print_points(console, verdicts)
+
+
+def print_cases(console: Console, title: str, verdicts: Sequence[Verdict], with_points: bool = True) -> None:
+    """The table of cases, and what each failure is."""
+    console = wide(console)
+    console.print(_table(title, verdicts, with_points))
+    _print_failures(console, [one for one in verdicts if one.status not in ("pass", "skipped")])
 
 
 def _table(title: str, verdicts: Sequence[Verdict], with_points: bool) -> Table:
@@ -101,18 +107,34 @@ def points_of(verdicts: Sequence[Verdict]) -> tuple[float, float]:
     return sum(one.case.points for one in verdicts if one.ok), possible
 
 
-def _print_points(console: Console, verdicts: Sequence[Verdict]) -> None:
-    parts = list(dict.fromkeys(one.case.part for one in verdicts))
-    total_earned = total = 0.0
-    console.print()
-    for part in parts:
+@dataclass(frozen=True)
+class PartPoints:
+    """What one part earned, and why not more."""
+
+    part: str
+    earned: float
+    possible: float
+    why: str = ""
+
+
+def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence[PartPoints] = ()) -> None:
+    """The points of each part and their sum: those of the verdicts, then the others'."""
+    lines = []
+    for part in dict.fromkeys(one.case.part for one in verdicts):
         of_part = [one for one in verdicts if one.case.part == part]
-        earned, possible = points_of(of_part)
-        total_earned, total = total_earned + earned, total + possible
         missing = [one.case.name for one in of_part if one.case.required and not one.ok]
-        why = f"   none before the case marked * passes: {'; '.join(missing)}" if missing else ""
-        console.print(f"  {part:<12} {_points(earned)} of {_points(possible)}{escape(why)}", highlight=False)
-    console.print(f"Points: {_points(total_earned)} of {_points(total)}", highlight=False)
+        why = f"none before the case marked * passes: {'; '.join(missing)}" if missing else ""
+        lines.append(PartPoints(part, *points_of(of_part), why))
+    lines += others
+    console = wide(console)
+    console.print()
+    for one in lines:
+        why = f"   {one.why}" if one.why else ""
+        console.print(
+            f"  {one.part:<12} {_points(one.earned)} of {_points(one.possible)}{escape(why)}", highlight=False
+        )
+    earned, possible = sum(one.earned for one in lines), sum(one.possible for one in lines)
+    console.print(f"Points: {_points(earned)} of {_points(possible)}", highlight=False)
 
 
 def _points(value: float) -> str:

@@ -2,6 +2,7 @@
 
 compile_main("task2")                  python -m task2.compile [--solution] [--backend] [--arch] [--verbose]
 test_main("task2", PARTS, cases())     python -m task2.test [--softmax ...] [--case NAME] [--list] [--check | --profile]
+test_main(..., timed=SPEED)            the same with a part that is timed, see common/timed_part.py
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from common.gaps import shown_path
 
 if TYPE_CHECKING:
     from common.checking import Case
+    from common.timed_part import TimedPart
 
 EXPECTED_ERRORS = (build.BuildError, toolchain.ToolchainError, FileNotFoundError, ValueError)
 
@@ -124,25 +126,40 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def test_main(task: str, parts: dict[str, str], cases: Sequence[Case], argv: Sequence[str] | None = None) -> int:
+def test_main(
+    task: str,
+    parts: dict[str, str],
+    cases: Sequence[Case],
+    argv: Sequence[str] | None = None,
+    timed: TimedPart | None = None,
+) -> int:
     """`python -m taskN.test`; returns the exit status.
 
-    0: every chosen case passed (and --check found nothing). 1: one did not. 2: nothing was run.
+    0: every chosen case passed (and --check found nothing). 1: one did not, or the timed part, run on a GPU, lost
+    points. 2: nothing was run.
 
     Args:
         task: "task2", ...
         parts: part name -> help text; each becomes a flag, no flag means all of them.
         cases: the task's test cases, see common.checking.
+        timed: a further part, which is not made of cases.
     """
-    from common import case_choice, checking, gpu_tools
+    from common import case_choice, checking, gpu_tools, timed_part
 
-    parser = _test_parser(task, parts)
+    parser = _test_parser(task, parts | ({timed.name: timed.help} if timed else {}))
+    if timed:
+        timed.add_arguments(parser)
     options = parser.parse_args(argv)
     console = Console()
+    time_it = timed is not None and not options.cases and timed.name in (options.parts or [timed.name])
     try:
         if options.tuned:
             cases = case_choice.for_operators(cases, build.operator_names(task, tuned=True))
-        chosen = case_choice.choose(checking.chosen_parts(cases, options.parts), options.cases)
+        if timed and options.parts == [timed.name]:
+            _refuse_without_cases(timed.name, options)
+            chosen = []
+        else:
+            chosen = case_choice.choose(checking.chosen_parts(cases, options.parts), options.cases)
         if options.list:
             case_choice.print_list(console, task, chosen)
             return 0
@@ -158,7 +175,16 @@ def test_main(task: str, parts: dict[str, str], cases: Sequence[Case], argv: Seq
     title = f"{task}, {variant(options)}, {ops.backend}"
     if options.under_tool:
         return gpu_tools.run_under_tool(chosen, ops, options.seed)
+    if timed and time_it:
+        return timed_part.run(title, chosen, timed, ops, console, options)
     return checking.run(title, chosen, ops, options.seed, console=console, points=not options.cases)
+
+
+def _refuse_without_cases(part: str, options: argparse.Namespace) -> None:
+    """ValueError for what needs cases, of which a timed part has none."""
+    given = [name for name in ("check", "profile", "list") if getattr(options, name)] + ["case"] * bool(options.cases)
+    if given:
+        raise ValueError(f"--{given[0]} is about test cases, and --{part} has none: leave one of the two out")
 
 
 def _test_parser(task: str, parts: dict[str, str]) -> argparse.ArgumentParser:

@@ -1,13 +1,14 @@
 """Wrong masks that students' attention is known to apply to its scores.
 
-    causal_mistakes(s, causal)                  the causal mask
-    mask_mistakes(raw, factor, causal, mask)    the mask argument
+    causal_mistakes(s, causal, lower_right)                  the causal mask
+    mask_mistakes(raw, factor, causal, mask, lower_right)    the mask argument
 
 s and raw are scores [..., S_q, S_k], and so are the answers: scaled, and masked as they would be with the mistake.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,9 +17,9 @@ from common import attention_reference as right
 from common.known_mistakes import Mistake
 
 
-def causal_mistakes(s: Tensor, causal: bool) -> list[Mistake]:
+def causal_mistakes(s: Tensor, causal: bool, lower_right: bool = False) -> list[Mistake]:
     """Mistakes in the causal mask; s [..., S_q, S_k] is scaled, and masked by the mask argument only."""
-    see = right.causal_mask(*s.shape[-2:], s.device)
+    see = right.causal_mask(*s.shape[-2:], s.device, lower_right)
     if not causal:
         return [
             Mistake(
@@ -27,27 +28,35 @@ def causal_mistakes(s: Tensor, causal: bool) -> list[Mistake]:
                 lambda: s.masked_fill(~see, -math.inf),
             )
         ]
-    strict = see.tril(-1)
-    diagonal = (
-        "The causal mask is off by one: the diagonal is masked too. Query i must see key j for every j <= i, its "
-        "own position included."
+    lag = s.size(-1) - s.size(-2)
+    diagonal = lag if lower_right else 0
+    last = "i" if diagonal == 0 else f"i {'+' if diagonal > 0 else '-'} {abs(diagonal)}"  # the last key of query i
+
+    def below(number: int) -> Tensor:
+        """The scores of the keys j <= i + number only."""
+        return s.masked_fill(~torch.ones_like(see).tril(number), -math.inf)
+
+    off_by_one = (
+        "The causal mask is off by one: the diagonal is masked too. Query i must see key j for every "
+        f"j <= {last}, {'its own position' if diagonal == 0 else 'the last one'} included."
     )
     found = [
         Mistake(
             "causal mask missing",
-            "The causal mask is missing: queries see keys of the future (j > i).",
+            f"The causal mask is missing: queries see keys of the future (j > {last}).",
             lambda: s,
         ),
-        Mistake("mask off by one", diagonal, lambda: s.masked_fill(~strict, -math.inf)),
+        Mistake("mask off by one", off_by_one, lambda: below(diagonal - 1)),
         Mistake(
             "mask off by one",
-            "The causal mask is off by one: query i sees key i + 1, one step into the future. Mask every j > i.",
-            lambda: s.masked_fill(~torch.ones_like(see).tril(1), -math.inf),
+            f"The causal mask is off by one: query i sees key {last} + 1, one step into the future. Mask every "
+            f"j > {last}.",
+            lambda: below(diagonal + 1),
         ),
         Mistake(
             "mask transposed",
-            "The causal mask is transposed: query i sees the keys j >= i; it must see j <= i.",
-            lambda: s.masked_fill(torch.ones_like(see).tril(-1), -math.inf),
+            f"The causal mask is transposed: query i sees the keys j >= {last}; it must see j <= {last}.",
+            lambda: s.masked_fill(torch.ones_like(see).tril(diagonal - 1), -math.inf),
         ),
         Mistake(
             "masked scores are 0",
@@ -55,31 +64,49 @@ def causal_mistakes(s: Tensor, causal: bool) -> list[Mistake]:
             lambda: s.masked_fill(~see, 0.0),
         ),
     ]
-    if lag := s.size(-1) - s.size(-2):
+    if lag and lower_right:
+        found.append(
+            Mistake(
+                "causal mask counted from the start",
+                f"The causal mask is aligned with the first key, j <= i. With lower_right both count from the end: "
+                f"query i sees the keys j <= i + S_k - S_q (= {last}).",
+                lambda: below(0),
+            )
+        )
+        found.append(
+            Mistake(
+                "causal mask shifted the wrong way",
+                f"The causal mask is shifted the wrong way: query i sees the keys j <= i + S_q - S_k; it must be "
+                f"j <= i + S_k - S_q (= {last}).",
+                lambda: below(-lag),
+            )
+        )
+    elif lag:
         found.append(
             Mistake(
                 "causal mask counted from the end",
                 f"The causal mask is aligned with the last key: query i sees the keys j <= i + S_k - S_q (= i "
                 f"{'+' if lag > 0 else '-'} {abs(lag)}). Here, as in PyTorch, both count from the start: j <= i.",
-                lambda: s.masked_fill(~torch.ones_like(see).tril(lag), -math.inf),
+                lambda: below(lag),
             )
         )
     return found
 
 
-def mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor) -> list[Mistake]:
+def mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor, lower_right: bool = False) -> list[Mistake]:
     """Mistakes with the mask argument; raw [..., S_q, S_k] is neither scaled nor masked."""
     s = raw * factor
+    hide_future = partial(right.masked, causal=causal, lower_right=lower_right)
 
     def with_mask(other: Tensor) -> Tensor:
-        return right.masked(s, causal, other)
+        return hide_future(s, mask=other)
 
     kind = "bool" if mask.dtype == torch.bool else "float"
     found = [
         Mistake(
             "mask ignored",
             f"The {kind} mask that was given is not applied to the scores.",
-            lambda: right.masked(s, causal),
+            lambda: hide_future(s),
         )
     ]
     if kind == "bool":
@@ -97,7 +124,7 @@ def mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor) -> lis
             Mistake(
                 "masked scores are 0",
                 "Scores that the mask hides are set to 0 instead of -inf: exp(0) is 1, so they still count.",
-                lambda: right.masked(s.masked_fill(~mask, 0.0), causal),
+                lambda: hide_future(s.masked_fill(~mask, 0.0)),
             ),
         ]
     else:
@@ -106,7 +133,7 @@ def mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor) -> lis
                 "mask added before the scale",
                 "The float mask is added to the scores before they are scaled, so it is scaled too: it belongs to the "
                 "scaled scores.",
-                lambda: right.masked((raw + mask) * factor, causal),
+                lambda: hide_future((raw + mask) * factor),
             ),
             Mistake(
                 "float mask read as bool",

@@ -1,10 +1,10 @@
 """Wrong answers of the online softmax (Milakov and Gimelshein 2018), where a row is taken in piece by piece.
 
-    tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c)   FlashAttention's loop over tiles of keys
-    online_softmax_mistakes(x, threads, items)                       y of online_softmax(x) -> (y, lse)
-    row_lse_mistakes(x, threads, items)                              its lse
+    online_softmax_mistakes(x, threads, items)     y of online_softmax(x) -> (y, lse)
+    row_lse_mistakes(x, threads, items)            its lse
 
-See common.known_mistakes for what a Mistake is. Where overflow or underflow is the mistake, it is computed in float32.
+Those of attention, tile by tile, are in common.tile_loop_mistakes. See common.known_mistakes for what a Mistake is.
+Where overflow or underflow is the mistake, it is computed in float32.
 """
 
 import math
@@ -13,8 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common import attention_reference as right
-from common.known_mistakes import TILES, Mistake
+from common.known_mistakes import Mistake
 
 WARP = 32
 STARTS_AT_0 = (
@@ -31,180 +30,6 @@ def shift_of(m: Tensor) -> Tensor:
 def divided(o: Tensor, l: Tensor) -> Tensor:  # noqa: E741
     """o / l; 0 where l is 0."""
     return torch.where(l == 0, 0.0, o / l)
-
-
-def tile_loop(
-    s: Tensor,
-    value: Tensor,
-    tile: int,
-    of_o: Callable[[Tensor], Tensor] = lambda factor: factor,
-    of_l: Callable[[Tensor], Tensor] = lambda factor: factor,
-    first_max: float = -math.inf,
-    running: bool = True,
-    guarded: bool = True,
-    normalised_in_loop: bool = False,
-) -> Tensor:
-    """FlashAttention's loop over tiles of keys, as it should be or with one thing wrong.
-
-    Args:
-        s: [..., S_q, S_k], masked scores.
-        value: [..., S_k, head_dim].
-        tile: keys per tile.
-        of_o, of_l: exp(m_old - m_new) -> what O and l are multiplied by.
-        first_max: what the maximum starts from.
-        running: whether the maximum of earlier tiles counts.
-        guarded: whether a row that has seen no key subtracts 0 and not -inf.
-        normalised_in_loop: whether O is divided by l after every tile as well.
-
-    Returns:
-        The output [..., S_q, head_dim].
-    """
-    m = torch.full_like(s[..., :1], first_max)
-    l, o = torch.zeros_like(m), torch.zeros_like(m * value[..., :1, :])  # noqa: E741
-    for start in range(0, s.size(-1), tile):
-        block = s[..., start : start + tile]
-        largest = block.amax(-1, keepdim=True)
-        m_new = torch.maximum(m, largest) if running else largest
-        shift = shift_of(m_new) if guarded else m_new
-        p, factor = torch.exp(block - shift), torch.exp(m - shift)
-        l = of_l(factor) * l + p.sum(-1, keepdim=True)  # noqa: E741
-        o = of_o(factor) * o + p @ value[..., start : start + tile, :]
-        if normalised_in_loop:
-            o = divided(o, l)
-        m = m_new
-    return divided(o, l)
-
-
-def _left_alone(factor: Tensor) -> Tensor:
-    return torch.ones_like(factor)
-
-
-def _inverse(factor: Tensor) -> Tensor:
-    """1 / factor; in the first tile, where the factor is 0, nothing is divided."""
-    return torch.where(factor == 0, 1.0, 1 / factor)
-
-
-def tile_loop_mistakes(
-    query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float | None, B_r: int, B_c: int
-) -> list[Mistake]:
-    """Wrong answers of attention tile by tile; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
-
-    They come on top of common.attention_mistakes.
-    """
-    s = right.scores(query, key, causal, scale)
-    single, single_value = s.float(), value.float()
-    found = [
-        Mistake(
-            "divides instead of rescaling",
-            "O is divided by exp(m_old - m_new); it must be multiplied by it. Line 10 of Algorithm 1 is misprinted in "
-            "the paper (the exponent -1 does not belong there), see the handout.",
-            lambda: tile_loop(s, value, B_c, of_o=_inverse),
-        ),
-        Mistake(
-            "divides instead of rescaling",
-            "O and l are divided by exp(m_old - m_new); they must be multiplied by it: old terms were computed with a "
-            "smaller maximum, so they are too large.",
-            lambda: tile_loop(s, value, B_c, of_o=_inverse, of_l=_inverse),
-        ),
-        Mistake(
-            "maximum of the tile",
-            "Each tile subtracts its own maximum, and what earlier tiles added is not rescaled: the terms of different "
-            "tiles do not fit together. m is the maximum over all tiles so far.",
-            lambda: tile_loop(s, value, B_c, _left_alone, _left_alone, running=False),
-        ),
-        Mistake(
-            "maximum of the tile",
-            "m becomes the maximum of the newest tile and not the largest so far: where the maximum falls, "
-            "exp(m_old - m_new) overflows.",
-            lambda: tile_loop(single, single_value, B_c, running=False).to(s.dtype),
-        ),
-        Mistake(
-            "maximum starts at 0",
-            STARTS_AT_0,
-            lambda: tile_loop(single, single_value, B_c, first_max=0.0).to(s.dtype),
-        ),
-        Mistake(
-            "normalised in every tile",
-            "O is divided by l after every tile and once more at the end. In the loop O stays the sum of "
-            "exp(score - m) V; the one division comes after the last tile.",
-            lambda: tile_loop(s, value, B_c, normalised_in_loop=True),
-        ),
-        Mistake(
-            "masked row is NaN",
-            "A row that has seen no key yet has m = -inf, and -inf - (-inf) is NaN; it stays NaN through all later "
-            "tiles. Such a row must subtract 0.",
-            lambda: tile_loop(s, value, B_c, guarded=False),
-        ),
-    ]
-    found += [
-        Mistake(
-            "no rescale in the online softmax",
-            f"When the running maximum grows, {name} must be multiplied by exp(m_old - m_new); here it is not (tiles "
-            f"of {B_c} keys).",
-            lambda of_o=of_o, of_l=of_l: tile_loop(s, value, B_c, of_o, of_l),
-        )
-        for name, of_o, of_l in (
-            ("O and l", _left_alone, _left_alone),
-            ("O", _left_alone, lambda factor: factor),
-            ("l", lambda factor: factor, _left_alone),
-        )
-    ]
-    whole = (key.size(-2) - 1) // B_c * B_c
-    if whole and (B_c not in TILES or key.size(-2) % B_c == 0):
-        found.append(
-            Mistake(
-                "last tile dropped",
-                f"The keys from {whole} on are left out: the loop ends before the last tile of B_c = {B_c} keys.",
-                lambda: right.softmax(s[..., :whole]) @ value[..., :whole, :],
-            )
-        )
-    return found + (_diagonal_mistakes(query, key, value, scale, B_r, B_c) if causal else [])
-
-
-def _diagonal_mistakes(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, B_r: int, B_c: int
-) -> list[Mistake]:
-    """Mistakes with the tiles that the causal diagonal crosses."""
-    s = right.scores(query, key, False, scale)
-    i = torch.arange(s.size(-2), device=s.device)[:, None]
-    j = torch.arange(s.size(-1), device=s.device)
-    q_start = i // B_r * B_r
-    visited = j // B_c * B_c < (q_start + B_r).clamp(max=s.size(-2))  # by a loop that ends at the diagonal
-
-    def seeing(see: Tensor) -> Callable[[], Tensor]:
-        return lambda: right.softmax(s.masked_fill(~see, -math.inf)) @ value
-
-    return [
-        Mistake(
-            "tiles on the diagonal left out",
-            "Under the causal mask the loop over keys ends at the first query of the tile (q_start); its last query, "
-            "q_start + rows - 1, sees keys up to its own position.",
-            seeing((j <= i) & (j < q_start)),
-        ),
-        Mistake(
-            "tiles on the diagonal left out",
-            "Under the causal mask the loop over keys ends with the tile that holds key q_start; the last query of the "
-            "tile sees more.",
-            seeing((j <= i) & (j // B_c <= q_start // B_c)),
-        ),
-        Mistake(
-            "mask counted within the tile",
-            "The causal mask compares positions within the tile: row 0 of every tile is taken for query 0, and column "
-            "0 for key 0. Add q_start and k_start.",
-            seeing((j % B_c <= i % B_r) & visited),
-        ),
-        Mistake(
-            "mask off by one",
-            "The causal mask is off by one: query i sees key i + 1, one step into the future. Mask every j > i.",
-            seeing((j <= i + 1) & visited),
-        ),
-        Mistake(
-            "causal mask missing",
-            "The loop over keys ends at the diagonal, but the tiles that the diagonal crosses are not masked: queries "
-            "see keys of the future (j > i).",
-            seeing(visited),
-        ),
-    ]
 
 
 # A wrong state of every row: a name, what to tell, and (m, l), both [rows, 1]

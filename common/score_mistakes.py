@@ -1,4 +1,4 @@
-"""Wrong scores that students' attention is known to compute: score_mistakes(query, key, causal, scale, mask).
+"""Wrong scores that students' attention is known to compute: score_mistakes(query, key, causal, scale, mask, ...).
 
 The scale, the causal mask, the mask argument, operands swapped, parts of the sum left out. Each answer is S, scaled and
 masked, as it would be with the mistake; common.attention_mistakes follows it to the output. See common.known_mistakes
@@ -15,14 +15,19 @@ from common.mask_mistakes import causal_mistakes, mask_mistakes
 
 
 def score_mistakes(
-    query: Tensor, key: Tensor, causal: bool = False, scale: float | None = None, mask: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    lower_right: bool = False,
 ) -> list[Mistake]:
     """Wrong S [..., S_q, S_k]; query [..., S_q, head_dim], key [..., S_k, head_dim]."""
     seq_q, seq_k, head_dim = query.size(-2), key.size(-2), query.size(-1)
     factor = head_dim**-0.5 if scale is None else scale
     called = "1 / sqrt(head_dim)" if scale is None else "the scale"
     raw = right.gemm_nt(query, key)
-    masked = partial(right.masked, causal=causal, mask=mask)
+    masked = partial(right.masked, causal=causal, mask=mask, lower_right=lower_right)
 
     found = [
         Mistake(
@@ -66,9 +71,9 @@ def score_mistakes(
                 lambda: masked(raw * head_dim**-0.5),
             )
         )
-    found += causal_mistakes(right.masked(raw * factor, mask=mask), causal)
+    found += causal_mistakes(right.masked(raw * factor, mask=mask), causal, lower_right)
     if mask is not None:
-        found += mask_mistakes(raw, factor, causal, mask)
+        found += mask_mistakes(raw, factor, causal, mask, lower_right)
     for n in last_tile_starts(head_dim):
         found.append(
             Mistake(

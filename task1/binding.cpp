@@ -23,12 +23,6 @@ using torch::headeronly::ScalarType;
 
 namespace {
 
-void check_type(const Tensor& x, const char* name) {
-    const ScalarType dtype = x.scalar_type();
-    check(dtype == ScalarType::Float || dtype == ScalarType::Half || dtype == ScalarType::BFloat16, name, " has dtype ",
-          torch::headeronly::toString(dtype), "; it must be Float, Half or BFloat16");
-}
-
 // Calls run(std::type_identity<T>()), T being the element type of x.
 template <typename Run>
 void with_type(const Tensor& x, Run run) {
@@ -49,7 +43,7 @@ void check_threads(int64_t rows, int64_t cols, const Tensor& a, const char* a_na
 
 Tensor scores_operator(const Tensor& query, const Tensor& key, bool causal, std::optional<double> scale,
                        const std::optional<Tensor>& mask) {
-    check_type(query, "query");
+    check_float_type(query, "query");
     check_query_key(query, key, query.scalar_type());
     const int64_t batch_heads = query.size(0) * query.size(1), S_q = query.size(2), S_k = key.size(2);
     check_threads(batch_heads * S_q, S_k, query, "query", key, "key");
@@ -75,7 +69,7 @@ Tensor softmax_operator(const Tensor& x) {
 }
 
 Tensor output_operator(const Tensor& weights, const Tensor& value) {
-    check_type(value, "value");
+    check_float_type(value, "value");
     check_tensor(weights, "weights", {"batch", "heads", "S_q", "S_k"});
     check_tensor(value, "value", {"batch", "heads", "S_k", "head_dim"}, value.scalar_type());
     check_same_device(weights, "weights", value, "value");
@@ -96,7 +90,7 @@ Tensor output_operator(const Tensor& weights, const Tensor& value) {
 
 Tensor naive_attention_operator(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                 std::optional<double> scale, const std::optional<Tensor>& mask) {
-    check_type(query, "query");
+    check_float_type(query, "query");
     check_query_key_value(query, key, value, query.scalar_type());
     const int64_t batch_heads = query.size(0) * query.size(1), S_q = query.size(2), S_k = key.size(2);
     const int64_t head_dim = query.size(3);

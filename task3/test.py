@@ -14,12 +14,11 @@ from torch import Tensor
 from common import attention_reference as reference
 from common import merge_mistakes
 from common.allocations import AllocationRecorder
-from common.attention_cases import attention_case, falling_scores, first_keys_masked
-from common.attention_mistakes import attention_mistakes
+from common.attention_cases import attention_case, blind_rows, far_below_0, first_keys_masked, rising_and_falling
 from common.checking import Case, running_sum_floor
 from common.cli import test_main
 from common.known_mistakes import softmax_mistakes
-from common.online_softmax_mistakes import online_softmax_mistakes, row_lse_mistakes, tile_loop_mistakes
+from common.online_softmax_mistakes import online_softmax_mistakes, row_lse_mistakes
 from common.python_side import naming_the_line, python_side
 from task3 import memory
 
@@ -65,16 +64,12 @@ def algorithm_cases() -> list[Case]:
             head_dim,
             causal,
             scale=scale,
+            tiles=(B_r, B_c),
             hint=ALL_NAN_HINT,
             **options,
         )
         return replace(
-            made,
-            call=lambda ops, query, key, value: flash_attention(ops, query, key, value, causal, scale, B_r, B_c),
-            mistakes=lambda query, key, value: (
-                attention_mistakes(query, key, value, causal, scale)
-                + tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c)
-            ),
+            made, call=lambda ops, query, key, value: flash_attention(ops, query, key, value, causal, scale, B_r, B_c)
         )
 
     causal = partial(case, causal=True)
@@ -97,26 +92,6 @@ def algorithm_cases() -> list[Case]:
         lse_of(causal("with the logsumexp", 1, 2, 40, 50, 8, 16, 32, change=blind_rows), True, B_r=16, B_c=32),
         causal("causal, 1023 tokens", 2, 4, 1023, 1023, 64, 128, 64, gpu_only=True),
     ]
-
-
-def rising_and_falling(inputs: dict[str, Tensor]) -> None:
-    """Along the keys the scores of even rows fall from about 300 to about -300, those of odd rows rise."""
-    falling_scores(inputs)
-    inputs["query"][:, :, 1::2] *= -1
-
-
-def far_below_0(inputs: dict[str, Tensor]) -> None:
-    """All scores of even rows are about -300, those of odd rows about 300."""
-    query, key = inputs["query"], inputs["key"]
-    query.copy_(1 + 0.01 * query)
-    query[:, :, 1::2] *= -1
-    key.sub_(300 * key.size(-1) ** -0.5)
-
-
-def blind_rows(inputs: dict[str, Tensor]) -> None:
-    """Every third row has the score -inf for every key."""
-    inputs["query"][:, :, ::3, 0] = math.inf
-    inputs["key"][..., 0] = -1 - inputs["key"][..., 0].abs()
 
 
 def measured(case: Case, B_r: int, B_c: int) -> Case:

@@ -1,7 +1,7 @@
 """FlashAttention in Python: one call, one kernel."""
 
 
-def flash_attention(ops, query, key, value, causal=False, scale=None):
+def flash_attention(ops, query, key, value, causal=False, scale=None, lower_right=False):
     """softmax(scale * query @ key^T) @ value, without storing the scores.
 
     The algorithm is FlashAttention-2's forward pass (Dao 2023, arXiv:2307.08691): memory grows with
@@ -11,15 +11,18 @@ def flash_attention(ops, query, key, value, causal=False, scale=None):
         ops: what `common.build.load("task4")` returns.
         query: [batch, heads, S_q, head_dim], float32, contiguous, on `ops.device`; head_dim is 1 .. 128.
         key, value: [batch, heads, S_k, head_dim], likewise.
-        causal: query i sees the keys 0 .. i. Needs S_q == S_k.
+        causal: query i sees the keys j <= i + diagonal.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
+        lower_right: with causal, which diagonal: 0 aligns the mask to the top left corner of S (False; PyTorch's
+            `is_causal=True`), S_k - S_q to its bottom right corner (True; FlashAttention and
+            `torch.nn.attention.bias.causal_lower_right`). No difference where S_q == S_k.
 
     Returns:
-        [batch, heads, S_q, head_dim], float32, newly allocated.
+        [batch, heads, S_q, head_dim], float32, newly allocated. A query that sees no key gets zeros.
 
     Raises:
         ValueError: a dtype, shape or layout that the kernel does not support. The message names the argument,
             its value and what is allowed.
         NotImplementedError: the kernel still has gaps (file and line are named).
     """
-    return ops.flash_attention(query, key, value, causal, scale)
+    return ops.flash_attention(query, key, value, causal, scale, lower_right)

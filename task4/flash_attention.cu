@@ -6,13 +6,14 @@
 //   add_dot                  sum + a . b for four floats
 //   load_tile                global memory -> shared memory, padded with zeros            (gap 1)
 //   compute_scores           S = Q K^T for one tile                                       (gap 2)
+//   at_most                  a large position as an int, once it is relative to a tile
 //   mask_scores              -infinity for keys that a row may not see                    (gap 3)
 //   online_softmax           S -> P; old output and sum are rescaled to the new maximum   (gap 4)
 //   accumulate_output        O += P V                                                     (gap 5)
 //   store_output             O / l -> global memory                                       (gap 6)
 //   flash_attention_kernel   the loop over the K/V tiles                                  (gap 7)
-//   launch_flash_attention   shared memory, grid and launch for one B_r, B_c, D           (gap 8)
-//   custom_flash_attention   the host function: picks B_r, B_c and D for a head_dim
+//   launch_flash_attention   shared memory, grid and launch for tiles of one size         (gap 8)
+//   custom_flash_attention   the host function: picks the tiles for a head_dim (tiles.h)
 //
 // The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 1). One block computes B_r rows of
 // the output of one head. It keeps its Q tile and walks over K and V in tiles of B_c keys. Per row it carries
@@ -24,9 +25,9 @@
 // A tile that raises m to m_new makes every older term too large by exp(m_new - m): l and O are multiplied by
 // exp(m - m_new), a factor of at most 1, and then the tile's own terms are added. After the last tile, O / l.
 //
-// Who does what. 4 warps; warp w owns the rows w * ROWS .. w * ROWS + ROWS - 1 of the tile from beginning to
-// end, so the warps only have to agree on when K and V may be overwritten: two barriers per tile. Within a
-// warp, the lanes split the keys of S and P, but the columns of O:
+// Who does what. Warp w owns the rows w * ROWS .. w * ROWS + ROWS - 1 of the tile from beginning to end, so the
+// warps only have to agree on when K and V may be overwritten: two barriers per tile. Within a warp, the lanes
+// split the keys of S and P, but the columns of O:
 //
 //        S, P: lane owns keys lane, lane + 32, ...          O: lane owns columns lane, lane + 32, ...
 //              key 0   1   2  ...  31                              column 0   1   2  ...  31 | 32  33 ...
@@ -46,12 +47,12 @@
 #include "common/cuda/check.h"
 #include "common/cuda/not_implemented.h"
 #include "common/cuda/warp.cuh"
+#include "task4/tiles.h"
 
-constexpr int WARPS = 4;
-constexpr int THREADS = 32 * WARPS;
 constexpr float LOG2_E = 1.4426950408889634f;
+constexpr int64_t NOT_CAUSAL = int64_t{1} << 62;  // a diagonal so far to the right that it hides nothing
 
-// B_r rows of Q, B_c keys, D = head_dim rounded up to a multiple of 32.
+// Q_ROWS rows of Q (B_r in the paper), K_ROWS keys (B_c), WIDTH = head_dim rounded up to a multiple of 32.
 //
 // Shared memory has 32 banks of 4 bytes; lanes that want different words of one bank wait for each other. How
 // each tile is read decides its row length:
@@ -62,31 +63,37 @@ constexpr float LOG2_E = 1.4426950408889634f;
 //      each row starts 4 banks further                                            -> D + 4 floats
 //   V  one row, neighbouring columns in neighbouring lanes                        -> D floats
 //   P  written like V is read, read like Q                                        -> B_c floats
-template <int B_r, int B_c, int D>
+template <int Q_ROWS, int K_ROWS, int WIDTH, int WARP_COUNT>
 struct Tiles {
-    static_assert(B_r % WARPS == 0 && B_c % 32 == 0 && D % 32 == 0);
+    static constexpr int B_r = Q_ROWS, B_c = K_ROWS, D = WIDTH, WARPS = WARP_COUNT;
+    static constexpr int THREADS = 32 * WARPS;
     static constexpr int ROWS = B_r / WARPS;  // rows per warp
     static constexpr int KEYS = B_c / 32;     // keys per lane
     static constexpr int COLS = D / 32;       // output columns per lane
     static constexpr int K_STRIDE = D + 4;
 
-    static constexpr int Q_AT = 0;                           // Q [B_r][D]
-    static constexpr int K_AT = Q_AT + B_r * D;              // K [B_c][K_STRIDE]
-    static constexpr int V_AT = K_AT + B_c * K_STRIDE;       // V [B_c][D]
-    static constexpr int P_AT = V_AT + B_c * D;              // P [B_r][B_c]
+    static constexpr int Q_AT = 0;                      // Q [B_r][D]
+    static constexpr int K_AT = Q_AT + B_r * D;         // K [B_c][K_STRIDE]
+    static constexpr int V_AT = K_AT + B_c * K_STRIDE;  // V [B_c][D]
+    static constexpr int P_AT = V_AT + B_c * D;         // P [B_r][B_c]
     static constexpr int FLOATS = P_AT + B_r * B_c;
     static constexpr int BYTES = FLOATS * sizeof(float);
-    static_assert(BYTES <= 64 * 1024, "one block must fit into the 64 KB of a Turing multiprocessor (sm_75)");
+
+    static_assert(WARPS >= 1 && WARPS <= 32, "tiles.h: a block has 1 to 32 warps");
+    static_assert(B_r % WARPS == 0, "tiles.h: B_r must be a multiple of the number of warps, which share its rows");
+    static_assert(B_c % 32 == 0, "tiles.h: B_c must be a multiple of 32, since the 32 lanes of a warp share its keys");
+    static_assert(BYTES <= SHARED_KB * 1024,
+                  "tiles.h: these tiles do not fit into SHARED_KB of shared memory; python -m task4.plan shows why");
 };
 
 // A warp's rows, held in registers: every loop over these arrays must be unrolled, an index has to be a
 // constant. m is the same in all 32 lanes. l is not: each lane sums the keys it owns, and the 32 parts are
 // added once, at the end.
-template <int ROWS, int COLS>
+template <typename T>
 struct RowState {
-    float m[ROWS];
-    float l[ROWS];
-    float o[ROWS][COLS];
+    float m[T::ROWS];
+    float l[T::ROWS];
+    float o[T::ROWS][T::COLS];
 };
 
 // sum + a . b: the four fused multiply-adds that a pair of 16-byte loads pays for.
@@ -103,12 +110,12 @@ __device__ __forceinline__ float add_dot(float sum, float4 a, float4 b) {
 // "whatever was there": 0 * NaN is NaN.)
 //
 //   tile     [TILE_ROWS][STRIDE], shared        source   [rows_left][head_dim], global
-template <int TILE_ROWS, int D, int STRIDE>
+template <typename T, int TILE_ROWS, int STRIDE>
 __device__ __forceinline__ void load_tile(float* tile, const float* source, int64_t rows_left, int head_dim,
                                           float factor) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    // TODO (about 7 lines): each warp takes every WARPS-th row, each lane every 32nd column, so that
-    //     neighbouring lanes read neighbouring floats. Write all TILE_ROWS x D elements of the tile.
+    // TODO (about 7 lines): each warp takes every WARPS-th row (T::WARPS), each lane every 32nd column, so
+    //     that neighbouring lanes read neighbouring floats. Write all TILE_ROWS x T::D elements of the tile.
     NOT_IMPLEMENTED();
     // END TODO
 }
@@ -119,7 +126,7 @@ __device__ __forceinline__ void load_tile(float* tile, const float* source, int6
 // KEYS keys. That is what the registers are for: ROWS + KEYS loads feed 4 * ROWS * KEYS multiplications.
 //
 //   s   [ROWS][KEYS], registers      q_tile [B_r][D], k_tile [B_c][K_STRIDE], shared
-template <typename T, int D>
+template <typename T>
 __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], const float* q_tile,
                                                const float* k_tile, int first_row) {
     const int lane = threadIdx.x % 32;
@@ -128,7 +135,7 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], con
 #pragma unroll
         for (int c = 0; c < T::KEYS; ++c) s[r][c] = 0.0f;
     }
-    // TODO (about 13 lines): for d = 0, 4, 8, ... < D: load the float4 at column d of each of the lane's
+    // TODO (about 13 lines): for d = 0, 4, 8, ... < T::D: load the float4 at column d of each of the lane's
     //     KEYS rows of K (reinterpret_cast<const float4*>); then, row by row, the float4 of Q, and add their
     //     product to s[r][c]. #pragma unroll before every loop over r or c, and #pragma unroll 1 before the
     //     one over d: its body is long enough, copies of it would only take registers.
@@ -136,8 +143,11 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], con
     // END TODO
 }
 
+// x as an int, or `most` where x is larger: positions of the sequence, once they are relative to a tile.
+__device__ __forceinline__ int at_most(int most, int64_t x) { return x < most ? static_cast<int>(x) : most; }
+
 // Key `key` of the tile exists when key < keys_left, and row `row` of the tile may see it when
-// key <= row + diagonal. Without a causal mask, diagonal is so large that every key passes.
+// key <= row + diagonal. Without a causal mask diagonal is so large that every key passes.
 template <typename T>
 __device__ __forceinline__ void mask_scores(float (&s)[T::ROWS][T::KEYS], int first_row, int keys_left,
                                             int diagonal) {
@@ -158,10 +168,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[T::ROWS][T::KEYS], int fi
 // 0 instead, and all its exp2f(-infinity) become 0.
 //
 //   s [ROWS][KEYS], state.m, state.l [ROWS], state.o [ROWS][COLS], registers      p_tile [B_r][B_c], shared
-template <typename T, int B_c>
-__device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS][T::KEYS],
-                                               RowState<T::ROWS, T::COLS>& state, float* p_tile,
-                                               int first_row) {
+template <typename T>
+__device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS][T::KEYS], RowState<T>& state,
+                                               float* p_tile, int first_row) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
@@ -184,11 +193,11 @@ __device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS][T::KEYS
 // are used for all ROWS rows.
 //
 //   p_tile [B_r][B_c], v_tile [B_c][D], shared
-template <typename T, int B_c, int D>
-__device__ __forceinline__ void accumulate_output(RowState<T::ROWS, T::COLS>& state, const float* p_tile,
-                                                  const float* v_tile, int first_row) {
+template <typename T>
+__device__ __forceinline__ void accumulate_output(RowState<T>& state, const float* p_tile, const float* v_tile,
+                                                  int first_row) {
     const int lane = threadIdx.x % 32;
-    // TODO (about 15 lines): for j = 0, 4, 8, ... < B_c: for each c, collect rows j .. j + 3 of V at
+    // TODO (about 15 lines): for j = 0, 4, 8, ... < T::B_c: for each c, collect rows j .. j + 3 of V at
     //     column lane + 32 * c in a float4 (make_float4); then, row by row, load the float4 of P at column j
     //     and add their product to o[r][c]. Unroll as in compute_scores.
     NOT_IMPLEMENTED();
@@ -199,8 +208,8 @@ __device__ __forceinline__ void accumulate_output(RowState<T::ROWS, T::COLS>& st
 //
 //   out [rows_left][head_dim], global
 template <typename T>
-__device__ __forceinline__ void store_output(float* out, const RowState<T::ROWS, T::COLS>& state,
-                                             int first_row, int64_t rows_left, int head_dim) {
+__device__ __forceinline__ void store_output(float* out, const RowState<T>& state, int first_row,
+                                             int64_t rows_left, int head_dim) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
@@ -218,12 +227,12 @@ __device__ __forceinline__ void store_output(float* out, const RowState<T::ROWS,
 // and should not start last.
 //
 //   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
-template <int B_r, int B_c, int D>
-__global__ void __launch_bounds__(THREADS)
+template <int B_r, int B_c, int D, int WARPS>
+__global__ void __launch_bounds__(32 * WARPS)
     flash_attention_kernel(const float* __restrict__ query, const float* __restrict__ key,
                            const float* __restrict__ value, float* __restrict__ out, int64_t S_q, int64_t S_k,
-                           int head_dim, float scale_log2, bool causal) {
-    using T = Tiles<B_r, B_c, D>;
+                           int head_dim, float scale_log2, int64_t diagonal) {
+    using T = Tiles<B_r, B_c, D, WARPS>;
     extern __shared__ __align__(16) float shared[];
     float* q_tile = shared + T::Q_AT;  // [B_r][D]
     float* k_tile = shared + T::K_AT;  // [B_c][K_STRIDE]
@@ -240,9 +249,9 @@ __global__ void __launch_bounds__(THREADS)
     value += head * S_k * head_dim;
 
     // The scale goes into Q, once, and not into every score.
-    load_tile<B_r, D, D>(q_tile, query, S_q - q_start, head_dim, scale_log2);
+    load_tile<T, B_r, D>(q_tile, query, S_q - q_start, head_dim, scale_log2);
 
-    RowState<T::ROWS, T::COLS> state;
+    RowState<T> state;
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
         state.m[r] = -INFINITY;
@@ -251,53 +260,50 @@ __global__ void __launch_bounds__(THREADS)
         for (int c = 0; c < T::COLS; ++c) state.o[r][c] = 0.0f;
     }
 
-    // Under a causal mask the last row of this block sees keys up to q_start + B_r - 1: later tiles are not
-    // even loaded.
-    const int64_t keys_end = causal && q_start + B_r < S_k ? q_start + B_r : S_k;
-    for (int64_t k_start = 0; k_start < keys_end; k_start += B_c) {
-        const int keys_left = static_cast<int>(S_k - k_start < B_c ? S_k - k_start : B_c);
-        const int64_t offset = q_start - k_start;  // row i of the Q tile is token i + offset of the K tile
-        const int diagonal = causal && offset < B_c ? static_cast<int>(offset) : B_c;
-        // TODO (about 10 lines): K and V tile into shared memory, then scores, mask, online softmax, and
-        //     the product with V. Three synchronisations: nobody may read the tiles before all warps have
-        //     filled them; nobody may overwrite them before all warps have read them; and P is written by one
-        //     lane and read by others of the same warp.
-        NOT_IMPLEMENTED();
-        // END TODO
-    }
+    // Query i sees the keys j <= i + diagonal (README.md draws it), which are all of them for NOT_CAUSAL.
+    // TODO (about 16 lines): the loop over the tiles of keys, k_start = 0, B_c, 2 * B_c, ..., as long as the
+    //     tile exists and the last row of this block, q_start + B_r - 1, sees a key of it: later tiles are not
+    //     even loaded. For each one K and V into shared memory, then scores, mask, online softmax, and the
+    //     product with V. mask_scores counts rows and keys from q_start and k_start on: what are keys_left and
+    //     diagonal there? (at_most makes them an int; more than B_c is as good as B_c.) Three synchronisations:
+    //     nobody may read the tiles before all warps have filled them; nobody may overwrite them before all
+    //     warps have read them; and P is written by one lane and read by others of the same warp.
+    NOT_IMPLEMENTED();
+    // END TODO
 
     store_output<T>(out, state, first_row, S_q - q_start, head_dim);
 }
 
-template <int B_r, int B_c, int D>
+template <int B_r, int B_c, int D, int WARPS>
 void launch_flash_attention(const float* query, const float* key, const float* value, float* out,
                             int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, float scale_log2,
-                            bool causal, cudaStream_t stream) {
+                            int64_t diagonal, cudaStream_t stream) {
+    using T = Tiles<B_r, B_c, D, WARPS>;
     const int64_t blocks = batch_heads * ceil_div(S_q, int64_t{B_r});
     if (blocks > 0x7fffffff) {
         throw std::invalid_argument("query needs " + std::to_string(blocks) +
                                     " blocks; a grid has at most 2^31 - 1: split the batch");
     }
-    // TODO (about 6 lines): allow the kernel Tiles<B_r, B_c, D>::BYTES of dynamic shared memory (more
-    //     than 48 KB needs cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize), launch it,
-    //     and check both calls with CUDA_CHECK and CUDA_CHECK_LAUNCH.
+    // TODO (about 6 lines): allow the kernel T::BYTES of dynamic shared memory (more than 48 KB needs
+    //     cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize), launch it with T::THREADS
+    //     threads per block, and check both calls with CUDA_CHECK and CUDA_CHECK_LAUNCH.
     NOT_IMPLEMENTED();
     // END TODO
 }
 
-// Which tiles for which head_dim. Shared memory sets the limit: the four tiles of one block have to fit into
-// the 64 KB of sm_75, and the wider the rows, the fewer of them do.
+// Which tiles for which head_dim: those of tiles.h.
 void custom_flash_attention(const float* query, const float* key, const float* value, float* out,
                             int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, float scale,
-                            bool causal, cudaStream_t stream) {
-    auto launch = launch_flash_attention<64, 32, 32>;  // 24.5 KB
+                            bool causal, int64_t diagonal, cudaStream_t stream) {
+    auto launch = launch_flash_attention<TILES_32.B_r, TILES_32.B_c, 32, TILES_32.warps>;
     if (head_dim > 96) {
-        launch = launch_flash_attention<32, 32, 128>;  // 52.5 KB
+        launch = launch_flash_attention<TILES_128.B_r, TILES_128.B_c, 128, TILES_128.warps>;
     } else if (head_dim > 64) {
-        launch = launch_flash_attention<64, 32, 96>;  // 56.5 KB
+        launch = launch_flash_attention<TILES_96.B_r, TILES_96.B_c, 96, TILES_96.warps>;
     } else if (head_dim > 32) {
-        launch = launch_flash_attention<64, 32, 64>;  // 40.5 KB
+        launch = launch_flash_attention<TILES_64.B_r, TILES_64.B_c, 64, TILES_64.warps>;
     }
     // softmax in base e of x is softmax in base 2 of log2(e) * x
-    launch(query, key, value, out, batch_heads, S_q, S_k, head_dim, scale * LOG2_E, causal, stream);
+    launch(query, key, value, out, batch_heads, S_q, S_k, head_dim, scale * LOG2_E,
+           causal ? diagonal : NOT_CAUSAL, stream);
 }

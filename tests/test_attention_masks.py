@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right
 
 from common import attention_reference as reference
 from common import build
@@ -48,7 +49,7 @@ def make_mask(kind, shape, device):
 
 def expected(query, key, value, **options):
     mask = options.pop("attn_mask", None)
-    mask = mask.double() if mask is not None and mask.is_floating_point() else mask
+    mask = mask.double() if type(mask) is torch.Tensor and mask.is_floating_point() else mask
     return F.scaled_dot_product_attention(query.double(), key.double(), value.double(), attn_mask=mask, **options)
 
 
@@ -81,13 +82,39 @@ def test_a_mask_may_lie_in_memory_in_any_way(solution, task, operator, shape, la
 
 
 @pytest.mark.parametrize("seq_q, seq_k", [(9, 35), (35, 9), (9, 9), (1, 4), (4, 1)])
-@pytest.mark.parametrize(("task", "operator"), OPERATORS)
+@pytest.mark.parametrize(("task", "operator"), [*OPERATORS, ("task4", "flash_attention")])
 def test_causal_counts_from_the_first_key_as_torch_does(solution, task, operator, seq_q, seq_k):
     ops = solution(task)
     query, key, value = tensors(ops.device, seq_q, seq_k)
     wanted = expected(query, key, value, is_causal=True)
     assert_close(getattr(ops, operator)(query, key, value, True), wanted)
     assert_close(reference.attention(query.double(), key.double(), value.double(), causal=True), wanted)
+
+
+@pytest.mark.parametrize("seq_q, seq_k", [(9, 35), (9, 9), (1, 4), (70, 150)])
+def test_lower_right_is_torchs_causal_lower_right(solution, seq_q, seq_k):
+    ops = solution("task4")
+    query, key, value = tensors(ops.device, seq_q, seq_k)
+    wanted = expected(query, key, value, attn_mask=causal_lower_right(seq_q, seq_k))
+    assert_close(ops.flash_attention(query, key, value, True, lower_right=True), wanted)
+    assert_close(
+        reference.attention(query.double(), key.double(), value.double(), causal=True, lower_right=True), wanted
+    )
+    # without causal there is nothing to align
+    assert_close(ops.flash_attention(query, key, value, False, lower_right=True), expected(query, key, value))
+
+
+@pytest.mark.parametrize("seq_q, seq_k", [(35, 9), (4, 1), (150, 70)])
+def test_lower_right_leaves_the_first_queries_without_a_key(solution, seq_q, seq_k):
+    ops = solution("task4")
+    query, key, value = tensors(ops.device, seq_q, seq_k)
+    out = ops.flash_attention(query, key, value, True, lower_right=True)
+    blind = seq_q - seq_k
+    assert bool((out[:, :, :blind] == 0).all())
+    assert_close(out[:, :, blind:], expected(query[:, :, blind:], key, value, is_causal=True))
+    assert_close(
+        reference.attention(query.double(), key.double(), value.double(), causal=True, lower_right=True), out.double()
+    )
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])

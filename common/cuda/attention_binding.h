@@ -2,7 +2,8 @@
 //
 //   check_query_key(query, key)                   query [batch, heads, S_q, head_dim], key with S_k
 //   check_query_key_value(query, key, value)      the same; value has the shape of key
-//   check_attention(query, key, value, causal)    the same; and causal needs S_q == S_k
+//   check_grouped_query_key_value(query, key, value)     float32, float16 or bfloat16 of any strides whose rows are
+//                                                        contiguous; key and value may have fewer heads
 //   attention_scale(scale, head_dim)              the factor on the scores: 1 / sqrt(head_dim) unless given
 //   attention_mask(mask, query, key)              the mask argument, checked, as kernels take it
 #pragma once
@@ -29,11 +30,22 @@ inline void check_query_key_value(const Tensor& query, const Tensor& key, const 
     for (int64_t i = 0; i < 4; ++i) check_same_size(value, "value", i, key, "key", i);
 }
 
-inline void check_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal) {
-    check_query_key_value(query, key, value);
-    check(!causal || query.size(2) == key.size(2), "causal is true with S_q = ", query.size(2), " (query has shape ",
-          shape_of(query), ") and S_k = ", key.size(2), " (key has shape ", shape_of(key),
-          "); causal attention needs S_q == S_k");
+// Refuses anything but query [batch, heads, S_q, head_dim] and key and value [batch, kv_heads, S_k, head_dim], heads a
+// multiple of kv_heads, all of one floating-point type that kernels read (float32, float16, bfloat16) and with
+// contiguous rows.
+inline void check_grouped_query_key_value(const Tensor& query, const Tensor& key, const Tensor& value) {
+    const auto dtype = query.scalar_type();
+    check_float_type(query, "query");
+    check_rows(query, "query", {"batch", "heads", "S_q", "head_dim"}, dtype);
+    check_rows(key, "key", {"batch", "kv_heads", "S_k", "head_dim"}, dtype);
+    check_rows(value, "value", {"batch", "kv_heads", "S_k", "head_dim"}, dtype);
+    check_same_device(query, "query", key, "key");
+    check_same_device(query, "query", value, "value");
+    for (int64_t i : {0, 3}) check_same_size(key, "key", i, query, "query", i);
+    for (int64_t i = 0; i < 4; ++i) check_same_size(value, "value", i, key, "key", i);
+    check(query.size(1) % key.size(1) == 0, "query has ", query.size(1), " heads, shape ", shape_of(query),
+          ", and key ", key.size(1), ", shape ", shape_of(key),
+          "; the number of heads of query must be a multiple of key's");
 }
 
 inline float attention_scale(std::optional<double> scale, int64_t head_dim) {
@@ -41,18 +53,6 @@ inline float attention_scale(std::optional<double> scale, int64_t head_dim) {
     check(std::abs(factor) <= std::numeric_limits<float>::max(), "scale is ", factor,
           "; it must be finite as a float32");
     return static_cast<float>(factor);
-}
-
-// Tells the checker of the simulator which memory the mask covers. The elements of a mask that is not contiguous (an
-// expanded or transposed one) are reported by their number in memory.
-inline void tell_checker_of_mask(const Tensor& mask) {
-    if (mask.is_contiguous()) return tell_checker(mask, "mask", true);
-#ifdef SIMULATOR_CHECKED
-    int64_t extent = 1;
-    for (int64_t i = 0; i < mask.dim(); ++i) extent += (mask.size(i) - 1) * mask.stride(i);
-    simulator::check_tensor_begin("mask", mask.data_ptr(), static_cast<unsigned>(mask.element_size()), &extent, 1,
-                                  true);
-#endif
 }
 
 // Refuses a mask that is neither bool nor float32, lies on another device than the query, or does not broadcast to
@@ -83,7 +83,7 @@ inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Ten
               "[batch, heads, S_q, S_k] = ", whole, ": dimension ", at, " must be 1 or ", names[i], " = ", sizes[i]);
         if (size > 1) *strides[i] = x.stride(at);
     }
-    tell_checker_of_mask(x);
+    tell_checker_of_any(x, "mask");
     result.kind = is_bool ? MaskKind::BOOL : MaskKind::FLOAT;
     result.data = x.data_ptr();
     result.heads = query.size(1);

@@ -4,8 +4,10 @@
 //   TASK_KERNELS(m)         { m.impl("softmax", TORCH_BOX(&softmax)); }   their implementations for this backend
 //   check(ok, parts...)     throws std::invalid_argument made of the parts unless ok
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
+//   check_rows(x, "x", {...})                                             the same; only the last dimension contiguous
+//   check_float_type(x, "x")                                              float32, float16 or bfloat16
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
-//   new_output(x, "y", {rows, cols})                                      an uninitialised tensor of x's dtype and device
+//   new_output(x, "y", {rows, cols})                                      uninitialised, of x's dtype and device
 //   data<float>(x)          the raw pointer (float, int32_t)
 //   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
 //
@@ -56,7 +58,11 @@ inline std::string as_text(Number part) {
 
 template <typename... Parts>
 inline void check(bool ok, const Parts&... parts) {
-    if (!ok) throw std::invalid_argument((std::string() + ... + as_text(parts)));
+    if (ok) return;
+#ifdef SIMULATOR_CHECKED
+    simulator::check_tensors_end();  // this call is over
+#endif
+    throw std::invalid_argument((std::string() + ... + as_text(parts)));
 }
 
 // "[2, 12, 1024, 64]"
@@ -74,20 +80,29 @@ inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
     simulator::check_tensor_begin(name, x.data_ptr(), static_cast<unsigned>(x.element_size()), shape, rank,
                                   initialized);
 }
+
+// The same for an input of any strides. The elements of one that is not contiguous (expanded, transposed, a slice) are
+// reported by their number in memory; what lies between them belongs to it.
+inline void tell_checker_of_any(const Tensor& x, const char* name) {
+    if (x.is_contiguous()) return tell_checker(x, name, true);
+    int64_t extent = 1;
+    for (int64_t i = 0; i < x.dim(); ++i) extent += (x.size(i) - 1) * x.stride(i);
+    simulator::check_tensor_begin(name, x.data_ptr(), static_cast<unsigned>(x.element_size()), &extent, 1, true);
+}
 #else
 inline void tell_checker(const Tensor&, const char*, bool) {}
+inline void tell_checker_of_any(const Tensor&, const char*) {}
 #endif
 
-// Refuses anything but a contiguous, non-empty tensor of `dtype` on the backend's device with one dimension per name.
-inline void check_tensor(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
-                         torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
+// Refuses anything but a non-empty tensor of `dtype` on the backend's device with one dimension per name.
+inline void check_but_layout(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
+                             torch::headeronly::ScalarType dtype) {
     std::string expected;
     for (const char* dim : dims) expected += (expected.empty() ? "" : ", ") + std::string(dim);
     check(x.dim() == static_cast<int64_t>(dims.size()), name, " has ", x.dim(), " dimensions, shape ", shape_of(x),
           "; it must be [", expected, "]");
     check(x.scalar_type() == dtype, name, " has dtype ", torch::headeronly::toString(x.scalar_type()), "; it must be ",
           torch::headeronly::toString(dtype));
-    check(x.is_contiguous(), name, " of shape ", shape_of(x), " is not contiguous; call ", name, ".contiguous() first");
     int64_t i = 0;
     for (const char* dim : dims) {
         check(x.size(i) > 0, name, " has shape ", shape_of(x), ", so ", dim, " is 0; it must be at least 1");
@@ -100,7 +115,32 @@ inline void check_tensor(const Tensor& x, const char* name, std::initializer_lis
 #else
     check(x.is_cuda(), name, " is not on a CUDA device; these kernels were built for the GPU");
 #endif
+}
+
+// The same, and it must be contiguous.
+inline void check_tensor(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
+                         torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
+    check_but_layout(x, name, dims, dtype);
+    check(x.is_contiguous(), name, " of shape ", shape_of(x), " is not contiguous; call ", name, ".contiguous() first");
     tell_checker(x, name, true);
+}
+
+// The same with any strides but one: the elements along the last dimension must be neighbours.
+inline void check_rows(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
+                       torch::headeronly::ScalarType dtype) {
+    check_but_layout(x, name, dims, dtype);
+    const int64_t last = x.dim() - 1;
+    check(x.size(last) == 1 || x.stride(last) == 1, name, " of shape ", shape_of(x), " has stride ", x.stride(last),
+          " along its last dimension; it must be 1: call ", name, ".contiguous() first");
+    tell_checker_of_any(x, name);
+}
+
+// Refuses any dtype but the three that kernels compute with.
+inline void check_float_type(const Tensor& x, const char* name) {
+    using torch::headeronly::ScalarType;
+    const ScalarType dtype = x.scalar_type();
+    check(dtype == ScalarType::Float || dtype == ScalarType::Half || dtype == ScalarType::BFloat16, name, " has dtype ",
+          torch::headeronly::toString(dtype), "; it must be Float, Half or BFloat16");
 }
 
 // A new tensor of x's dtype and device for a kernel to fill; nothing may read an element before it is written.

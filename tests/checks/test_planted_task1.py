@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from planted import planted_operators, planted_text
+from planted import Planted, planted_text
 from test_planted_checked import findings_of
 
 from common import build
@@ -126,55 +126,59 @@ MASKED = "masked_score(sum * scale, mask, batch_head, q, k)"
 VISIBLE = "masked_score(0.0f, mask, batch_head, q, k) == 0.0f"
 PRODUCT = "static_cast<float>(query_row[d]) * static_cast<float>(key_row[d])"
 
-# Builds of the kernels. One can hold several mistakes, as long as no case that is asserted on shows two of them.
-BUILDS = {
-    "number_without_block_size": [
-        ("static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x", "int64_t(blockIdx.x) + threadIdx.x", 1),
-    ],
-    "query_and_key_exchanged": [
-        ("    k = index % S_k;\n    q = index / S_k % S_q;", "    q = index % S_q;\n    k = index / S_q % S_k;", 1),
-        ("weights_row[k] *= inverse_sum;", "weights_row[k] *= 1.0f;", 1),
-        ("value + row / S_q * S_k * head_dim + d", "value + d", 1),
-    ],
-    "first_matrix_of_keys": [
-        ("key + (batch_head * S_k + k) * head_dim", "key + k * head_dim", 1),
-        ("const float shift = row_max == -INFINITY ? 0.0f : row_max;", "const float shift = 0.0f;", 1),
-        ("S_k * head_dim + d;", "S_k * head_dim + d * S_k;", 1),
-        ("value_column[k * head_dim]", "value_column[k]", 1),
-    ],
-    "scale_forgotten": [
-        (MASKED, MASKED.replace(" * scale", ""), 1),
-        ("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1),
-        ("for (int64_t k = 0; k < S_k; ++k) sum +=", "for (int64_t k = 0; k + 1 < S_k; ++k) sum +=", 1),
-    ],
-    "last_column_left_out": [
-        ("d < head_dim; ++d", "d + 1 < head_dim; ++d", 1),
-        ("scores + index * cols;", "scores;", 1),
-        ("sum += weights_row[k] *", "sum = weights_row[k] *", 1),
-    ],
-    "diagonal_hidden": [
-        ("causal && k > q", "causal && k >= q", 1),
-        (MASKED, f"mask.kind == MaskKind::BOOL && {VISIBLE} ? -INFINITY : sum * scale", 1),
-        (PRODUCT, "static_cast<float>(query_row[d] * key_row[d])", 1),
-    ],
-    "never_causal": [
-        ("causal && k > q", "false", 1),
-        (MASKED, "masked_score(sum, mask, batch_head, q, k) * scale", 1),
-    ],
-    "counted_from_the_end": [
-        ("causal && k > q", "causal && k > q + S_k - S_q", 1),
-        (MASKED, MASKED.replace("q, k", "0, k"), 1),
-    ],
-    "mask_ignored": [(MASKED, "sum * scale", 1)],
-    "mask_of_the_first_head": [(MASKED, MASKED.replace("batch_head", "0"), 1)],
-    "masked_with_a_large_number": [(MASKED, f"{VISIBLE} ? sum * scale : -1e9f", 1)],
-    "zero_over_zero": [("sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum", 1)],
-    "softmax_forgotten": [("    launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);\n", "", 1)],
-    "rows_of_one_head": [
-        ("launch_softmax(scores, scores, batch_heads * S_q,", "launch_softmax(scores, scores, S_q,", 1)
-    ],
-    "rounded_down": [("ceil_div(threads, THREADS)", "threads / THREADS", 1)],
-}
+GUARD = "index >= batch_heads * S_q * head_dim"
+KERNELS = Planted(
+    "task1",
+    {
+        "number_without_block_size": [
+            ("static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x", "int64_t(blockIdx.x) + threadIdx.x", 1)
+        ],
+        "number_in_32_bits": [("static_cast<int64_t>(blockIdx.x) * blockDim.x", "blockIdx.x * blockDim.x", 1)],
+        "rounded_down": [("ceil_div(threads, THREADS)", "threads / THREADS", 1)],
+        # scores_kernel
+        "no_guard_for_scores": [("if (index >= batch_heads * S_q * S_k) return;", "", 1)],
+        "query_and_key_exchanged": [
+            ("k = index % S_k;\n    q = index / S_k % S_q;", "q = index % S_q;\n    k = index / S_q % S_k;", 1)
+        ],
+        "K_of_the_first_matrix": [("«key + (batch_head * S_k + k) * head_dim»", "key + k * head_dim", 1)],
+        "last_column_left_out": [("«d < head_dim»; ++d", "d + 1 < head_dim", 1)],
+        "products_in_16_bits": [(PRODUCT, "static_cast<float>(query_row[d] * key_row[d])", 1)],
+        "diagonal_hidden": [("causal && k > q", "causal && k >= q", 1)],
+        "never_causal": [("causal && k > q", "false", 1)],
+        "counted_from_the_end": [("causal && k > q", "causal && k > q + S_k - S_q", 1)],
+        "scale_forgotten": [(MASKED, MASKED.replace(" * scale", ""), 1)],
+        "bool_inverted": [(MASKED, f"{VISIBLE} ? -INFINITY : sum * scale", 1)],
+        "mask_before_the_scale": [(MASKED, "masked_score(sum, mask, batch_head, q, k) * scale", 1)],
+        "mask_of_the_first_query": [(MASKED, MASKED.replace("q, k", "0, k"), 1)],
+        "mask_ignored": [(MASKED, "sum * scale", 1)],
+        "mask_of_the_first_head": [(MASKED, MASKED.replace("batch_head", "0"), 1)],
+        "masked_with_a_large_number": [(MASKED, f"{VISIBLE} ? sum * scale : -1e9f", 1)],
+        # softmax_kernel
+        "no_guard_for_rows": [("if (index >= rows) return;", "", 1)],
+        "first_row_for_all": [("«scores + index * cols»;", "scores", 1)],
+        "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f", 1)],
+        "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1)],
+        "not_normalised": [("weights_row[k] *= «inverse_sum»;", "1.0f", 1)],
+        "zero_over_zero": [("sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum", 1)],
+        "softmax_forgotten": [("launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);", "", 1)],
+        "rows_of_one_head": [("launch_softmax(scores, scores, «batch_heads * S_q»,", "S_q", 1)],
+        # output_kernel
+        "guard_off_by_one": [(GUARD, GUARD.replace(">=", ">"), 1)],
+        "V_of_the_first_matrix": [("value + row / S_q * S_k * head_dim + d", "value + d", 1)],
+        "V_transposed": [
+            ("value + row / S_q * S_k * head_dim + «d»", "d * S_k", 1),
+            ("value_column[«k * head_dim»]", "k", 1),
+        ],
+        "last_key_left_out": [("«k < S_k»; ++k) sum +=", "k + 1 < S_k", 1)],
+        "sum_overwritten": [
+            (
+                "sum += weights_row[k] * static_cast<float>(value_column[k * head_dim]);",
+                "sum = weights_row[k] * static_cast<float>(value_column[k * head_dim]);",
+                1,
+            )
+        ],
+    },
+)
 SQUARE, CROSS, PV = "Q K^T, 40 tokens", "Q K^T, 13 queries, 47 keys", "P V, 13 queries, 47 keys"
 BOOL_S, FLOAT_S = "Q K^T, bool mask [heads, 1, S_k]", "Q K^T, float mask, scale 0.5"
 BOOL, PADDING, EMPTY = (
@@ -185,36 +189,36 @@ BOOL, PADDING, EMPTY = (
 BIAS, BIAS_PER_HEAD = "float mask [1, 1, S_q, S_k]", "float mask [heads, S_q, S_k], causal"
 MASKED_ROW = "masked entries, a masked row"
 
-# (build, case, the mistake's name, words of the diagnosis)
+# (planted, case, the mistake's name, words of the diagnosis)
 KERNEL = [
     ("number_without_block_size", SQUARE, "unwritten outputs", "never written"),
     ("query_and_key_exchanged", SQUARE, "output transposed", "Each output matrix is written transposed"),
-    ("query_and_key_exchanged", "7 x 31", "not normalised", "not divided by the sum of their row"),
-    ("query_and_key_exchanged", PV, "V of the first matrix", "the matrix's offset is missing"),
-    ("first_matrix_of_keys", CROSS, "K of the first matrix", "the matrix's offset is missing"),
-    ("first_matrix_of_keys", "large offsets", "no max subtraction", "exp.x. overflows float32"),
-    ("first_matrix_of_keys", PV, "V transposed", "V is read as if"),
+    ("not_normalised", "7 x 31", "not normalised", "not divided by the sum of their row"),
+    ("V_of_the_first_matrix", PV, "V of the first matrix", "the matrix's offset is missing"),
+    ("K_of_the_first_matrix", CROSS, "K of the first matrix", "the matrix's offset is missing"),
+    ("no_max", "large offsets", "no max subtraction", "exp.x. overflows float32"),
+    ("V_transposed", PV, "V transposed", "V is read as if"),
     ("scale_forgotten", SQUARE, "scale forgotten", "must be multiplied by"),
-    ("scale_forgotten", MASKED_ROW, "masked row is NaN", "so is 0 / 0"),
-    ("scale_forgotten", PV, "last key left out", "runs while k < S_k"),
+    ("infinity_minus_infinity", MASKED_ROW, "masked row is NaN", "so is 0 / 0"),
+    ("last_key_left_out", PV, "last key left out", "runs while k < S_k"),
     ("last_column_left_out", CROSS, "last column left out", "runs while d < head_dim"),
-    ("last_column_left_out", PV, "sum overwritten", r"added up \(\+=\)"),
-    ("last_column_left_out", "7 x 31", None, "Row 1 holds what belongs in row 0"),
+    ("sum_overwritten", PV, "sum overwritten", r"added up \(\+=\)"),
+    ("first_row_for_all", "7 x 31", None, "Row 1 holds what belongs in row 0"),
     ("diagonal_hidden", "Q K^T, causal", "mask off by one", "the diagonal is masked"),
     ("diagonal_hidden", "causal", "mask off by one", "the diagonal is masked"),
-    ("diagonal_hidden", BOOL_S, "mask inverted", "true means that the query may attend"),
-    ("diagonal_hidden", BOOL, "mask inverted", "true means that the query may attend"),
-    ("diagonal_hidden", "float16, products beyond 65,504", None, "elements are wrong"),
+    ("bool_inverted", BOOL_S, "mask inverted", "true means that the query may attend"),
+    ("bool_inverted", BOOL, "mask inverted", "true means that the query may attend"),
+    ("products_in_16_bits", "float16, products beyond 65,504", None, "elements are wrong"),
     ("never_causal", "Q K^T, 31 queries, 7 keys, causal", "causal mask missing", "keys of the future"),
-    ("never_causal", FLOAT_S, "mask added before the scale", "it belongs to the scaled scores"),
-    ("never_causal", BIAS, "mask added before the scale", "it belongs to the scaled scores"),
+    ("mask_before_the_scale", FLOAT_S, "mask added before the scale", "it belongs to the scaled scores"),
+    ("mask_before_the_scale", BIAS, "mask added before the scale", "it belongs to the scaled scores"),
     (
         "counted_from_the_end",
         "7 queries, 31 keys, causal",
         "causal mask counted from the end",
         "both count from the start",
     ),
-    ("counted_from_the_end", BOOL, "mask broadcast wrong", "The mask of the first query is used for every query"),
+    ("mask_of_the_first_query", BOOL, "mask broadcast wrong", "The mask of the first query is used for every query"),
     ("mask_ignored", FLOAT_S, "mask ignored", "The float mask that was given is not applied"),
     ("mask_ignored", BOOL, "mask ignored", "The bool mask that was given is not applied"),
     ("mask_of_the_first_head", BOOL_S, "mask broadcast wrong", "The mask of the first head is used"),
@@ -226,16 +230,11 @@ KERNEL = [
     ("softmax_forgotten", "full", "softmax missing", "multiplied by the scores S themselves"),
     ("rows_of_one_head", "full", None, "elements are wrong"),
 ]
-# Found by the checked build: (name, replacements, case, the tensor beyond whose end a thread goes)
+# Found by the checked build: (planted, case, the tensor beyond whose end a thread goes)
 OUT_OF_BOUNDS = [
-    ("no_guard_for_scores", [("    if (index >= batch_heads * S_q * S_k) return;\n", "", 1)], CROSS, "query"),
-    ("no_guard_for_rows", [("    if (index >= rows) return;\n", "", 1)], "7 x 31", "x"),
-    (
-        "guard_off_by_one",
-        [("index >= batch_heads * S_q * head_dim", "index > batch_heads * S_q * head_dim", 1)],
-        PV,
-        "weights",
-    ),
+    ("no_guard_for_scores", CROSS, "query"),
+    ("no_guard_for_rows", "7 x 31", "x"),
+    ("guard_off_by_one", PV, "weights"),
 ]
 
 
@@ -270,14 +269,9 @@ def test_what_pytorch_refuses_names_the_line(monkeypatch, planted: str) -> None:
     assert re.fullmatch(r"task1/solution/attention.py:\d+", verdict.file_line)
 
 
-def operators(name: str, backend: str) -> build.Operators:
-    """Task 1's operators with BUILDS[name] planted."""
-    return planted_operators("task1", name, tuple(BUILDS[name]), backend)
-
-
 @pytest.mark.parametrize(("planted", "case", "name", "words"), KERNEL)
 def test_a_mistake_in_the_kernels_is_named(backend: str, planted: str, case: str, name: str | None, words: str) -> None:
-    verdict = check(CASES[case], operators(planted, backend))
+    verdict = check(CASES[case], KERNELS.operators(planted, backend))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL, told
     assert verdict.mistakes[:1] == ([name] if name else []), told
@@ -286,19 +280,17 @@ def test_a_mistake_in_the_kernels_is_named(backend: str, planted: str, case: str
 
 def test_a_grid_without_blocks_is_reported(backend: str) -> None:
     """Fewer than 256 threads, divided and rounded down, give a grid of 0 blocks: CUDA refuses the launch."""
-    verdict = check(CASES["1 x 1"], operators("rounded_down", backend))
+    verdict = check(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
     assert verdict.status == ERROR
     assert re.search(r"naive_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
 
 
-@pytest.mark.parametrize(("name", "replacements", "case", "tensor"), OUT_OF_BOUNDS)
-def test_a_missing_guard_is_found_by_the_checked_build(name: str, replacements, case: str, tensor: str) -> None:
-    ops = planted_operators("task1", f"checked_{name}", tuple(replacements), "simulator", checked=True)
-    findings = findings_of(ops, CASES[case])
+@pytest.mark.parametrize(("planted", "case", "tensor"), OUT_OF_BOUNDS)
+def test_a_missing_guard_is_found_by_the_checked_build(planted: str, case: str, tensor: str) -> None:
+    findings = findings_of(KERNELS.operators(planted, "simulator", checked=True), CASES[case])
     assert {one.kind for one in findings} == {"out_of_bounds"}
     assert findings[0].variable == tensor
-    right = build.load("task1", solution=True, backend="simulator", checked=True)
-    assert findings_of(right, CASES[case]) == []
+    assert findings_of(KERNELS.operators(None, "simulator", checked=True), CASES[case]) == []
 
 
 def test_the_solution_passes_everything(backend: str, solution) -> None:
@@ -312,11 +304,10 @@ def test_32_bit_thread_numbers_are_wrong_beyond_2_to_the_32() -> None:
     """The solution is right for more than 2^32 scores; a kernel that counts its threads in 32 bits leaves some out."""
     if torch.cuda.mem_get_info()[0] < 30 * 2**30:
         pytest.skip("needs 30 GiB of free GPU memory")
-    short = (("static_cast<int64_t>(blockIdx.x) * blockDim.x", "blockIdx.x * blockDim.x", 1),)
     query, key, value = (torch.randn(1, 1, 66_000, 1, device="cuda") for _ in range(3))
     expected = torch.softmax(query[0, 0, -1].double() * key[0, 0, :, 0].double(), 0) @ value[0, 0].double()
     with poisoned_memory():
         right = build.load("task1", solution=True).naive_attention(query, key, value, False)
-        wrong = planted_operators("task1", "counts_in_32_bits", short, "cuda").naive_attention(query, key, value, False)
+        wrong = KERNELS.operators("number_in_32_bits", "cuda").naive_attention(query, key, value, False)
     torch.testing.assert_close(right[0, 0, -1].double(), expected, rtol=1e-4, atol=1e-4)
     assert bool(wrong[0, 0, -1].isnan().all())

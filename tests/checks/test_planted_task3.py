@@ -1,7 +1,6 @@
 """Mistakes planted in task 3's algorithm and kernels: each is caught, and named or located in words.
 
-A mistake is an exact replacement in task3/solution/. One build of the kernels can hold two, one in the online softmax
-and one in the merge, as long as neither touches what the other is asserted on through.
+A mistake is an exact replacement in task3/solution/.
 """
 
 import importlib.util
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from planted import planted_operators
+from planted import Planted
 
 from common import build
 from common.checking import ERROR, FAIL, check
@@ -144,79 +143,77 @@ def test_a_mistake_in_the_algorithm_is_caught(solution, planted, case, status, n
     assert re.search(words, told), told
 
 
-SWEEP_1 = "// Sweep 1: m and l of the whole row.\n    State state = {-INFINITY, 0.0f};"
 WEIGHT = "expf(lse[(start + lane) * rows + row] - shift) * inverse_l"
-L_NOT_RESCALED = [("float l = state.l * expf(state.m - shift);", "float l = state.l;", 1)]
-MERGED_WITHOUT_RESCALING = [("warp_sum(state.l * expf(state.m - shift_of(m)))", "warp_sum(state.l)", 1)]
-STARTS_AT_0 = [(SWEEP_1, SWEEP_1.replace("-INFINITY", "0.0f"), 1)]
-NO_SCORE_YET = [("return m == -INFINITY ? 0.0f : m;", "return m;", 1)]
-PADDING_0 = [("row_x[col] : -INFINITY;", "row_x[col] : 0.0f;", 1)]
-END_NOT_CHECKED = [("scores[i] = col < cols ? row_x[col] : -INFINITY;", "scores[i] = row_x[col];", 1)]
-NO_BARRIER = [("partial[warp] = state;\n    __syncthreads();", "partial[warp] = state;", 1)]
-LAST_STEP_DROPPED = [("first < cols; first += ITEMS", "first + (ITEMS - 1) * THREADS < cols; first += ITEMS", 1)]
-LSE_WITHOUT_MAXIMUM = [("lse[blockIdx.x] = shift + logf(state.l);", "lse[blockIdx.x] = logf(state.l);", 1)]
-ONE_COLUMN_PER_THREAD = [
-    ("for (int64_t col = threadIdx.x; col < cols; col += THREADS) {", "if (int64_t col = threadIdx.x; col < cols) {", 1)
-]
-PLAIN_AVERAGE = [(WEIGHT, "1.0f / parts", 1)]
-NO_MAXIMUM = [
-    ("        state = add_scores(state, score);", "        state = {0.0f, state.l + expf(score[0])};", 1),
-]
-NOT_NORMALISED = [(WEIGHT, "expf(lse[(start + lane) * rows + row] - shift)", 1)]
-EMPTY_PART_READ = [("weight != 0.0f && has_", "has_", 2)]
-ONE_PART_PER_LANE = [
-    ("for (int64_t part = lane; part < parts; part += 32)", "if (int64_t part = lane; part < parts)", 1)
-]
-ROUNDED_LSE = [(WEIGHT, "expf(lse[(start + lane) * rows + row] - (shift + logf(state.l)))", 1)]
-LSE_TRANSPOSED = [
-    ("lse[part * rows + row]", "lse[row * parts + part]", 1),
-    ("lse[(start + lane) * rows + row]", "lse[row * parts + start + lane]", 1),
-]
-MERGED_LSE_IS_THE_MAXIMUM = [("merged_lse[row] = shift + logf(state.l);", "merged_lse[row] = state.m;", 1)]
-OVERWRITES = [("_sum += weight * (weight != 0.0f && has_", "_sum = (has_", 2)]
-
-BUILDS = {
-    "l_not_rescaled": L_NOT_RESCALED + PLAIN_AVERAGE,
-    "merged_without_rescaling": MERGED_WITHOUT_RESCALING + NO_MAXIMUM,
-    "starts_at_0": STARTS_AT_0 + NOT_NORMALISED,
-    "no_score_yet": NO_SCORE_YET,
-    "padding_0": PADDING_0 + EMPTY_PART_READ,
-    "end_not_checked": END_NOT_CHECKED + ONE_PART_PER_LANE,
-    "no_barrier": NO_BARRIER + ROUNDED_LSE,
-    "last_step_dropped": LAST_STEP_DROPPED + LSE_TRANSPOSED,
-    "lse_without_maximum": LSE_WITHOUT_MAXIMUM + MERGED_LSE_IS_THE_MAXIMUM,
-    "one_column_per_thread": ONE_COLUMN_PER_THREAD + OVERWRITES,
-}
-# (build, case, the mistake's name or None, words of the diagnosis)
+KERNELS = Planted(
+    "task3",
+    {
+        # online_softmax_kernel
+        "l_not_rescaled": [("float l = «state.l * expf(state.m - shift)»;", "state.l", 1)],
+        "merged_without_rescaling": [("warp_sum(«state.l * expf(state.m - shift_of(m))»)", "state.l", 1)],
+        "starts_at_0": [("of the whole row.\n    State state = {«-INFINITY», 0.0f};", "0.0f", 1)],
+        "no_score_yet": [("return «m == -INFINITY ? 0.0f : m»;", "m", 1)],
+        "padding_0": [("row_x[col] : «-INFINITY»;", "0.0f", 1)],
+        "end_not_checked": [("scores[i] = «col < cols» ? row_x[col]", "true", 1)],
+        "no_barrier": [("partial[warp] = state;\n    «__syncthreads();»", "", 1)],
+        "last_step_dropped": [("«first < cols»; first += ITEMS", "first + (ITEMS - 1) * THREADS < cols", 1)],
+        "lse_without_maximum": [("lse[blockIdx.x] = «shift + logf(state.l)»;", "logf(state.l)", 1)],
+        "one_column_per_thread": [("col < cols; «col += THREADS») {", "col = cols", 1)],
+        # merge_states_kernel
+        "plain_average": [(WEIGHT, "1.0f / parts", 1)],
+        "no_maximum": [("state = add_scores(state, score);", "state = {0.0f, state.l + expf(score[0])};", 1)],
+        "not_normalised": [(WEIGHT, "expf(lse[(start + lane) * rows + row] - shift)", 1)],
+        "empty_part_read": [("«weight != 0.0f» && has_", "true", 2)],
+        "one_part_per_lane": [("part < parts; «part += 32»)", "part = parts", 1)],
+        "rounded_lse": [(WEIGHT, "expf(lse[(start + lane) * rows + row] - (shift + logf(state.l)))", 1)],
+        "lse_transposed": [
+            ("lse[part * rows + row]", "lse[row * parts + part]", 1),
+            ("lse[(start + lane) * rows + row]", "lse[row * parts + start + lane]", 1),
+        ],
+        "merged_lse_is_the_maximum": [("merged_lse[row] = «shift + logf(state.l)»;", "state.m", 1)],
+        "overwrites": [
+            (
+                "first_sum += weight * (weight != 0.0f && has_first ? part_out[0] : 0.0f);",
+                "first_sum = has_first ? part_out[0] : 0.0f;",
+                1,
+            ),
+            (
+                "second_sum += weight * (weight != 0.0f && has_second ? part_out[32] : 0.0f);",
+                "second_sum = has_second ? part_out[32] : 0.0f;",
+                1,
+            ),
+        ],
+    },
+)
+# (planted, case, the mistake's name or None, words of the diagnosis)
 KERNEL_VERDICTS = [
     ("l_not_rescaled", "rows that rise and fall", "no rescale in the online softmax", "maximum of a thread grows"),
-    ("l_not_rescaled", "2 parts", "plain average", "A part counts by what its scores weigh"),
+    ("plain_average", "2 parts", "plain average", "A part counts by what its scores weigh"),
     ("merged_without_rescaling", "113 x 203", "merged without rescaling", "merged without rescaling"),
     ("merged_without_rescaling", "lse, 113 x 203", "merged without rescaling", "merged without rescaling"),
-    ("merged_without_rescaling", "lse beyond 88", "no max subtraction", "overflows float32"),
+    ("no_maximum", "lse beyond 88", "no max subtraction", "overflows float32"),
     ("starts_at_0", "large offsets", "maximum starts at 0", "must start at -inf"),
-    ("starts_at_0", "8 parts, head_dim 64", "weights not normalised", "not divided by their sum"),
+    ("not_normalised", "8 parts, head_dim 64", "weights not normalised", "not divided by their sum"),
     ("no_score_yet", "masked entries, a masked row", "masked row is NaN", "a thread or a warp has seen nothing"),
     ("no_score_yet", "lse, a masked row", "masked row is NaN", "a thread or a warp has seen nothing"),
     ("no_score_yet", "empty parts", "empty part is NaN", "Such a part contributes nothing"),
     ("no_score_yet", "merged lse, empty parts", "empty part is NaN", "Such a part contributes nothing"),
     ("padding_0", "7 x 31, all below 0", "padding counts", "They must be -inf"),
-    ("padding_0", "empty parts", "empty part read", r"0 \* NaN is NaN"),
+    ("empty_part_read", "empty parts", "empty part read", r"0 \* NaN is NaN"),
     ("end_not_checked", "113 x 203", None, "elements are wrong"),
-    ("end_not_checked", "100 parts, 1 row", "first 32 parts only", "first 32 of 100 parts"),
-    ("no_barrier", "lse of 10,000", "weights from the rounded lse", "the weights do not sum to 1"),
+    ("one_part_per_lane", "100 parts, 1 row", "first 32 parts only", "first 32 of 100 parts"),
+    ("rounded_lse", "lse of 10,000", "weights from the rounded lse", "the weights do not sum to 1"),
     ("last_step_dropped", "4099 columns", "sum over the first columns only", "first 4096 of 4099 columns"),
-    ("last_step_dropped", "8 parts, head_dim 64", r"lse read as [rows, parts]", r"lse\[part \* rows \+ row\]"),
+    ("lse_transposed", "8 parts, head_dim 64", r"lse read as [rows, parts]", r"lse\[part \* rows \+ row\]"),
     ("lse_without_maximum", "lse, large offsets", "maximum left out", r"it is m \+ log\(l\)"),
-    ("lse_without_maximum", "merged lse", "only the maximum", r"it is m \+ log\(l\)"),
+    ("merged_lse_is_the_maximum", "merged lse", "only the maximum", r"it is m \+ log\(l\)"),
     ("one_column_per_thread", "1025 columns", "unwritten outputs", "Only col >= 256 is wrong"),
-    ("one_column_per_thread", "2 parts", "last part only", "each part overwrites the one before"),
+    ("overwrites", "2 parts", "last part only", "each part overwrites the one before"),
 ]
 
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), KERNEL_VERDICTS)
 def test_a_mistake_in_a_kernel_is_caught(backend, planted, case, name, words) -> None:
-    verdict = check(CASES[case], planted_operators("task3", planted, tuple(BUILDS[planted]), backend))
+    verdict = check(CASES[case], KERNELS.operators(planted, backend))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL
     assert name is None or verdict.mistakes[:1] == [name], told
@@ -225,8 +222,7 @@ def test_a_mistake_in_a_kernel_is_caught(backend, planted, case, name, words) ->
 
 def test_a_missing_barrier_is_told() -> None:
     """In the simulator, where its outcome is always the same; a GPU may happen to give the right result."""
-    ops = planted_operators("task3", "no_barrier", tuple(BUILDS["no_barrier"]), "simulator")
-    verdict = check(CASES["1023 x 1024"], ops)
+    verdict = check(CASES["1023 x 1024"], KERNELS.operators("no_barrier", "simulator"))
     assert verdict.status == FAIL
     assert verdict.mistakes == ["threads disagree"], verdict.diagnosis
     assert "__syncthreads() between writing the shared partial results and reading them" in " ".join(verdict.diagnosis)

@@ -3,6 +3,7 @@
 #include <link.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "checker.h"
@@ -83,6 +84,18 @@ std::vector<Range*> all_ranges() {
 
 // ---- tensors
 
+// Makes `range` cover the memory of both. Its elements are counted from the lowest address, unless both are the same.
+static void merge(Range& range, const Range& other) {
+    const bool same = other.start == range.start && other.bytes == range.bytes;
+    const uintptr_t end = std::max(range.start + range.bytes, other.start + other.bytes);
+    range.start = std::min(range.start, other.start);
+    range.bytes = end - range.start;
+    range.element_bytes = std::min(range.element_bytes, other.element_bytes);
+    if (other.name != range.name) range.name = other.name + "/" + range.name;
+    if (!same) range.shape = {static_cast<int64_t>(range.bytes / range.element_bytes)};
+    range.initialized = range.initialized && other.initialized;
+}
+
 void check_tensor_begin(const char* name, const void* address, unsigned element_bytes, const int64_t* shape, int rank,
                         bool initialized) {
     Range range;
@@ -93,11 +106,14 @@ void check_tensor_begin(const char* name, const void* address, unsigned element_
     range.element_bytes = element_bytes;
     range.kind = Range::tensor;
     range.initialized = initialized;
-    for (Range& other : ranges()) {
-        if (other.kind != Range::tensor || other.start != range.start || other.bytes != range.bytes) continue;
-        if (other.name != range.name) other.name += "/" + range.name;  // the same tensor passed twice
-        return;
-    }
+    // Tensors that share memory (views of one packed tensor, the same tensor passed twice) become one range.
+    const auto shares_memory = [&](const Range& other) {
+        return other.kind == Range::tensor && other.start < range.start + range.bytes &&
+               range.start < other.start + other.bytes;
+    };
+    for (const Range& other : ranges())
+        if (shares_memory(other)) merge(range, other);
+    drop(shares_memory);
     add(std::move(range));
 }
 

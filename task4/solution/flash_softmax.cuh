@@ -1,0 +1,101 @@
+// flash_softmax.cuh - the online softmax on the fragments of a warp: scores, weights and output stay in registers.
+//
+//   RowState        what a warp carries from tile to tile for each of its rows
+//   weigh           scores of a tile -> its weights, as the A operands of P V
+//   needs_rescale   whether the scores of a tile are too large for the present shift
+//   rescale         a larger shift
+//   add_lanes       the sum of a row from the four lanes that share it
+//
+// A row's weights are 2^(factor * score - shift); factor = scale * log2(e) makes powers of e powers of two. Every shift
+// gives the same output, since sum and output carry it both; it only has to keep the weights in range. The taught
+// kernel takes the largest score so far, and multiplies the whole output by a new factor for every tile. Here the shift
+// stays until a score exceeds it by more than SLACK: weights up to 2^8 have as many digits as those up to 1, and fp16
+// reaches 2^16. After a row's first tile that is rare, so a tile costs a comparison per row and one vote of the warp,
+// and no exchange between lanes. (The largest weight is not 1 but rounded like any other.)
+//
+// M: the warp has 16 M rows. Lane l holds, of each 16 x 8 tile of scores, rows l / 4 and l / 4 + 8 (half = 0, 1); see
+// common/cuda/mma.cuh.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cfloat>
+
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/cuda/warp.cuh"
+
+constexpr float SLACK = 8;
+
+// A row that has seen no key has the shift -FLT_MAX: the first score that is not -infinity exceeds it, and until then
+// 2^(-infinity + FLT_MAX) = 0.
+template <int M>
+struct RowState {
+    float shift[M][2];
+    float sum[M][2];  // of the weights in this lane's columns
+
+    __device__ __forceinline__ RowState() {
+        UNROLL
+        for (int i = 0; i < 2 * M; ++i) shift[i / 2][i % 2] = -FLT_MAX, sum[i / 2][i % 2] = 0;
+    }
+};
+
+// p[k] = weights for the keys 16 k ... 16 k + 15 of the tile
+template <typename T, int M, int N>
+__device__ __forceinline__ void weigh(unsigned (&p)[N / 2][M][4], RowState<M>& rows, const float (&s)[M][N][4],
+                                      float factor) {
+    UNROLL
+    for (int i = 0; i < N / 2 * M * 4; ++i) {
+        const int k = i / (4 * M), m = i / 4 % M, r = i % 4, half = r % 2;  // r: as in accumulators_as_a
+        const float(&pair)[4] = s[m][2 * k + r / 2];
+        const float left = exp2_approx(pair[2 * half] * factor - rows.shift[m][half]);
+        const float right = exp2_approx(pair[2 * half + 1] * factor - rows.shift[m][half]);
+        rows.sum[m][half] += left;
+        rows.sum[m][half] += right;
+        p[k][m][r] = pack<T>(left, right);
+    }
+}
+
+// The same answer for all lanes. top [M][2]: the largest score of each row in this lane's columns, for rescale().
+template <int M, int N>
+__device__ __forceinline__ bool needs_rescale(float (&top)[M][2], const RowState<M>& rows, const float (&s)[M][N][4],
+                                              float factor) {
+    bool exceeded = false;
+    UNROLL
+    for (int i = 0; i < 2 * M; ++i) {
+        const int m = i / 2, half = i % 2;
+        float x = fmaxf(s[m][0][2 * half], s[m][0][2 * half + 1]);
+        UNROLL
+        for (int n = 1; n < N; ++n) x = fmaxf(x, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        top[m][half] = x;
+        exceeded |= x * factor - rows.shift[m][half] > SLACK;
+    }
+    return __any_sync(FULL_WARP, exceeded);
+}
+
+// The largest score of each row becomes its shift if it exceeds it; sum and o [M][D / 8] follow.
+template <int M, int D8>
+__device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4], const float (&top)[M][2],
+                                        float factor) {
+    UNROLL
+    for (int i = 0; i < 2 * M; ++i) {
+        const int m = i / 2, half = i % 2;
+        float shift = top[m][half] * factor;
+        shift = fmaxf(shift, __shfl_xor_sync(FULL_WARP, shift, 1));
+        shift = fmaxf(shift, __shfl_xor_sync(FULL_WARP, shift, 2));
+        shift = fmaxf(shift, rows.shift[m][half]);
+        const float ratio = exp2_approx(rows.shift[m][half] - shift);
+        rows.shift[m][half] = shift;
+        rows.sum[m][half] *= ratio;
+        UNROLL
+        for (int n = 0; n < D8; ++n) {
+            o[m][n][2 * half] *= ratio;
+            o[m][n][2 * half + 1] *= ratio;
+        }
+    }
+}
+
+__device__ __forceinline__ float add_lanes(float sum) {
+    sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+    return sum + __shfl_xor_sync(FULL_WARP, sum, 2);
+}

@@ -1,0 +1,93 @@
+// flash_tiles.cuh - tiles of 16-bit rows in shared memory: filled by asynchronous copies, read as mma fragments.
+//
+//   TileLoader                 rows of a matrix in global memory -> a tile, a piece for each thread of the block
+//   lane_start, lane_start_b   where a lane of ldmatrix begins to read
+//   block_at                   the same for the block of 16 x 16 elements in row 16 r, column 16 k of a tile
+//
+// A tile is [ROWS][D] elements of T = __half or __nv_bfloat16 and begins at a multiple of 128 bytes. A row consists of
+// 16-byte chunks of 8 elements, which stand where swizzle() of common/cuda/ldmatrix.cuh puts them: rows are written and
+// columns are read without bank conflicts, and without padding.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/cp_async.cuh"
+#include "common/cuda/ldmatrix.cuh"
+#include "common/cuda/unroll.cuh"
+
+// How many neighbouring chunks of a row the swizzle permutes: 4 or 8.
+template <int D>
+constexpr int SWIZZLED_CHUNKS = D / 8 % 8 == 0 ? 8 : 4;
+
+// Copies tiles [ROWS][D] of a matrix to shared memory, one after the other. tile[r][d] = 0 where the matrix has no such
+// row or d >= head_dim, so that nothing else has to know that a tile is short or head_dim smaller than D. All THREADS
+// threads of the block call.
+//
+// SWIZZLED_CHUNKS neighbouring threads copy a row. So the rows of a thread lie a multiple of 8 apart and have their
+// chunks in the same places, and no more than an addition leads from one to the next.
+//
+//   ALIGNED   the matrix and its row_stride are multiples of 16 bytes, head_dim one of 8: a chunk is one cp.async. The
+//             copies belong to the group that the caller commits. Otherwise elements are loaded one by one, at once.
+template <typename T, int D, int THREADS, bool ALIGNED>
+class TileLoader {
+    static constexpr int LANES = SWIZZLED_CHUNKS<D>, ROWS_AT_ONCE = THREADS / LANES;
+    static_assert(D % 32 == 0 && ROWS_AT_ONCE % 8 == 0);
+    const int row_ = static_cast<int>(threadIdx.x) / LANES, chunk_ = static_cast<int>(threadIdx.x) % LANES;
+    const int to_ = row_ * D + swizzle<D * sizeof(T)>(row_, chunk_) * 8;  // this thread's first chunk in a tile
+    const int columns_;                                                   // how many are left from that chunk on
+    const T* source_;                                                     // that chunk in the matrix
+    const int64_t row_step_;                                              // from a row of this thread to its next
+
+   public:
+    // matrix [...][head_dim], rows row_stride elements apart
+    __device__ __forceinline__ TileLoader(const T* matrix, int64_t row_stride, int head_dim)
+        : columns_(head_dim - chunk_ * 8),
+          source_(matrix + row_ * row_stride + chunk_ * 8),
+          row_step_(ROWS_AT_ONCE * row_stride) {}
+
+    // The next ROWS rows. `rows`: how many the matrix has left; 0 or less gives a tile of zeros.
+    //   tile [ROWS][D], shared
+    template <int ROWS>
+    __device__ __forceinline__ void load(T* tile, int rows) {
+        static_assert(ROWS % ROWS_AT_ONCE == 0);
+        UNROLL
+        for (int i = 0; i < ROWS; i += ROWS_AT_ONCE) {
+            UNROLL
+            for (int j = 0; j < D / 8; j += LANES) {
+                T* to = tile + to_ + i * D + j * 8;
+                if constexpr (ALIGNED) {
+                    cp_async_zfill<16>(to, source_ + j * 8, row_ + i < rows && j * 8 < columns_);
+                } else {
+                    UNROLL
+                    for (int d = 0; d < 8; ++d)
+                        to[d] = row_ + i < rows && j * 8 + d < columns_ ? source_[j * 8 + d] : T(0.0f);
+                }
+            }
+            source_ += row_step_;
+        }
+    }
+};
+
+// Where a lane's row of the four matrices of ldmatrix lies in a block of 16 x 16 elements, as an offset in elements.
+//
+//   lane_start     for A, and with _trans for two B whose rows are the rows of the tile: V in O = P V
+//   lane_start_b   for two B whose columns are the rows of the tile: K in S = Q K^T
+template <int D>
+__device__ __forceinline__ unsigned lane_start() {
+    const int lane = threadIdx.x % 32, row = lane % 16;
+    return row * D + swizzle<D * 2>(row, lane / 16) * 8;
+}
+template <int D>
+__device__ __forceinline__ unsigned lane_start_b() {
+    const int lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
+    return row * D + swizzle<D * 2>(row, lane / 8 % 2) * 8;
+}
+
+// The same for the block at row 16 r and column 16 k of a tile; start = offset of the tile + lane_start. The swizzle is
+// an exclusive or of the chunk's number with bits of its row, so going 2 k chunks to the right is one, too.
+template <int D>
+__device__ __forceinline__ unsigned block_at(unsigned start, int r, int k) {
+    constexpr int PERIOD = SWIZZLED_CHUNKS<D> / 2;  // in blocks
+    return (start ^ static_cast<unsigned>(k % PERIOD * 16)) + r * 16 * D + k / PERIOD * PERIOD * 16;
+}

@@ -1,0 +1,154 @@
+"""The mistakes planted in the kernels of tasks 2, 4 and 6, for the tests of the verdicts and of the checked build.
+
+Each is a set of exact replacements in the task's solution; see planted.py for what they may replace.
+"""
+
+from planted import Planted
+
+MASKED = "masked_score(row[k] * scale, mask, batch_head, q, k)"
+HIDDEN = "masked_score(0.0f, mask, batch_head, q, k) == -INFINITY"
+
+TASK2 = Planted(
+    "task2",
+    {
+        # softmax_kernel
+        "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f", 1)],
+        "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1)],
+        "zero_over_zero": [("row_sum == 0.0f ? 0.0f : 1.0f / row_sum", "1.0f / row_sum", 1)],
+        "softmax_of_columns": [
+            ("x + static_cast<size_t>(blockIdx.x) * cols", "x + blockIdx.x", 1),
+            ("y + static_cast<size_t>(blockIdx.x) * cols", "y + blockIdx.x", 1),
+            ("row_x[i]", "row_x[static_cast<size_t>(i) * gridDim.x]", 3),
+            ("row_y[i]", "row_y[static_cast<size_t>(i) * gridDim.x]", 1),
+            ("softmax_kernel<<<static_cast<unsigned>(«rows»)", "cols", 1),
+            (">>>(x, y, «cols»);", "static_cast<int>(rows)", 1),
+        ],
+        "one_column_per_thread": [("«i += ROW_THREADS») {\n        row_y[i]", "i = cols", 1)],
+        "softmax_zeros": [("expf(row_x[i] - shift) * inverse_sum", "0.0f", 1)],
+        "row_too_long": [("«i < cols»; i += ROW_THREADS) row_max", "i <= cols", 1)],
+        "partial_not_filled": [
+            ("partial[threadIdx.x] = row_max;", "if (threadIdx.x < cols) partial[threadIdx.x] = row_max;", 1)
+        ],
+        "no_barrier_before_the_tree": [("«__syncthreads();»\n    for (unsigned active", "", 1)],
+        "no_barrier_in_the_tree": [("+ active]);\n        }\n        «__syncthreads();»", "", 1)],
+        "no_barrier_between_reductions": [("row_max = partial[0];\n    «__syncthreads();»", "", 1)],
+        # gemm_nn_kernel, gemm_nt_kernel
+        "B_not_transposed": [
+            (
+                "load_tile_transposed(b_tile, b_matrix, N, K, first_col, k0);",
+                "load_tile(b_tile, b_matrix, K, N, k0, first_col);",
+                1,
+            )
+        ],
+        "last_tile_dropped": [("«k0 < K»; k0 += TILE", "k0 + TILE <= K", 2)],
+        "gemm_zeros": [("a_tile[threadIdx.y + i * TILE_ROWS][k] * b", "0.0f", 1)],
+        "last_row_unwritten": [("if («row < M» && col < N) c[", "row + 1 < M", 1)],
+        "edge_not_guarded": [("tile[r][threadIdx.x] = «inside» ? matrix", "true", 1)],
+        "sum_into_fresh_output": [
+            (
+                "c[static_cast<size_t>(row) * N + col] = sums[i];",
+                "c[static_cast<size_t>(row) * N + col] += sums[i];",
+                1,
+            )
+        ],
+        "no_barrier_after_load": [
+            ("load_tile(b_tile, b_matrix, K, N, k0, first_col);\n            «__syncthreads();»", "", 1)
+        ],
+        "no_barrier_after_multiply": [("multiply_tiles(a_tile, b_tile, sums);\n            «__syncthreads();»", "", 2)],
+        # scale_and_mask_kernel, custom_attention
+        "scale_forgotten": [(MASKED, MASKED.replace(" * scale", ""), 1)],
+        "diagonal_hidden": [("causal && k > q", "causal && k >= q", 1)],
+        "sees_one_ahead": [("causal && k > q", "causal && k > q + 1", 1)],
+        "counted_from_the_end": [("causal && k > q", "causal && k > q + S_k - S_q", 1)],
+        "nothing_written": [("gemm_nn(scores, value, out, batch_heads, S_q, head_dim, S_k, stream);", "(void)out;", 1)],
+        "bool_inverted": [(MASKED, f"{HIDDEN} ? row[k] * scale : -INFINITY", 1)],
+        "mask_of_the_first_batch_entry": [(MASKED, MASKED.replace("batch_head", "batch_head % mask.heads"), 1)],
+        "mask_of_the_first_head": [(MASKED, MASKED.replace("batch_head", "batch_head / mask.heads * mask.heads"), 1)],
+        "mask_before_the_scale": [(MASKED, "masked_score(row[k], mask, batch_head, q, k) * scale", 1)],
+        "masked_with_a_large_number": [(MASKED, f"{HIDDEN} ? -1e9f : row[k] * scale", 1)],
+        "float_as_bool": [
+            (MASKED, "masked_score(0.0f, mask, batch_head, q, k) == 0.0f ? -INFINITY : row[k] * scale", 1)
+        ],
+        "mask_not_passed_on": [("S_q, S_k, scale, causal, «mask», stream);", "AttentionMask()", 1)],
+    },
+)
+
+NO_KEY_YET = [("m_new == -INFINITY ? 0.0f : m_new", "m_new", 1)]
+RESCALE_L = ("state.l[r] *= rescale;", "", 1)
+RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "", 1)
+SEES = "key > row + diagonal"
+
+TASK4 = Planted(
+    "task4",
+    {
+        # load_tile
+        "padding_not_written": [
+            (
+                "tile[row * STRIDE + col] = inside ? source[row * head_dim + col] * factor : 0.0f;",
+                "if (inside) tile[row * STRIDE + col] = source[row * head_dim + col] * factor;",
+                1,
+            )
+        ],
+        "rows_of_D_floats": [("source[«row * head_dim + col»]", "row * T::D + col", 1)],
+        # compute_scores
+        "K_not_padded": [("(lane + 32 * c) * «T::K_STRIDE» + d", "T::D", 1)],
+        "Q_rows_of_the_first_warp": [("q_tile[(«first_row + r») * T::D", "r", 1)],
+        # mask_scores
+        "end_of_keys_not_masked": [("key >= keys_left", "false", 1)],
+        "not_causal": [(SEES, "false", 1)],
+        "diagonal_hidden": [(SEES, "key >= row + diagonal", 1)],
+        "sees_one_ahead": [(SEES, "key > row + diagonal + 1", 1)],
+        "masked_with_0": [("s[r][c] = «-INFINITY»;", "0.0f", 1)],
+        # online_softmax
+        "O_not_rescaled": [RESCALE_O],
+        "l_not_rescaled": [RESCALE_L],
+        "nothing_rescaled": [RESCALE_O, RESCALE_L],
+        "inverse_rescale": [("exp2f(state.m[r] - shift)", "exp2f(shift - state.m[r])", 1)],
+        "maximum_of_the_tile": [("fmaxf(state.m[r], tile_max)", "tile_max", 1)],
+        "maximum_not_kept": [("state.m[r] = m_new;", "", 1)],
+        "no_key_yet": NO_KEY_YET,
+        "expf_for_exp2f": [("«exp2f»(state.m[r] - shift)", "expf", 1), ("«exp2f»(s[r][c] - shift)", "expf", 1)],
+        # accumulate_output
+        "P_rows_of_the_first_warp": [("p_tile[(«first_row + r») * T::B_c + j]", "r", 1)],
+        "V_rows_mixed_up": [("column[0], «column[T::D]»", "column[2 * T::D]", 1)],
+        # store_output
+        "lanes_not_summed": [("warp_sum(state.l[r])", "state.l[r]", 1)],
+        "not_normalised": [("l == 0.0f ? 0.0f : 1.0f / l", "1.0f", 1)],
+        "zero_over_zero": [("l == 0.0f ? 0.0f : 1.0f / l", "1.0f / l", 1)],
+        "rows_not_guarded": [("if («row < rows_left» && col < head_dim) out", "true", 1)],
+        # flash_attention_kernel
+        "K_of_the_first_head": [("    key += head * S_k * head_dim;", "", 1)],
+        "V_of_the_first_head": [("    value += head * S_k * head_dim;", "", 1)],
+        "maximum_starts_at_0": [("state.m[r] = «-INFINITY»;", "0.0f", 1)],
+        "loop_ends_at_q_start": [("«q_start + B_r + diagonal»;", "q_start + diagonal", 1)],
+        "loop_ends_a_tile_early": [("«q_start + B_r + diagonal»;", "q_start + B_r - B_c + diagonal", 1)],
+        "loop_not_aligned": [("«q_start + B_r + diagonal»;", "q_start + B_r + (diagonal == NOT_CAUSAL ? S_k : 0)", 1)],
+        "last_tile_dropped": [("«k_start < keys_end»; k_start", "k_start + B_c <= keys_end", 1)],
+        "mask_within_the_tile": [("q_start + diagonal - k_start", "diagonal", 1)],
+        "no_barrier_after_load": [("keys_left, head_dim, 1.0f);\n        «__syncthreads();»", "", 1)],
+        "no_syncwarp_after_P": [("__syncwarp();", "", 1)],
+        "no_barrier_at_the_end": [("v_tile, first_row);\n        «__syncthreads();»", "", 1)],
+        # launch_flash_attention, custom_flash_attention
+        "shared_memory_not_asked_for": [("MaxDynamicSharedMemorySize, «T::BYTES»", "48 * 1024", 1)],
+        "scale_forgotten": [("«scale * LOG2_E»,\n", "LOG2_E", 1)],
+        "scale_twice": [("«scale * LOG2_E»,\n", "scale * scale * LOG2_E", 1)],
+        "log2_e_forgotten": [("«scale * LOG2_E»,\n", "scale", 1)],
+        "always_causal": [("causal ? diagonal : NOT_CAUSAL", "diagonal", 1)],
+        "aligned_to_the_start": [("causal ? diagonal : NOT_CAUSAL", "causal ? 0 : NOT_CAUSAL", 1)],
+        "aligned_to_the_end": [("causal ? diagonal : NOT_CAUSAL", "causal ? S_k - S_q : NOT_CAUSAL", 1)],
+        "aligned_the_wrong_way": [("causal ? diagonal : NOT_CAUSAL", "causal ? -diagonal : NOT_CAUSAL", 1)],
+    },
+)
+
+TASK6 = Planted(
+    "task6",
+    {
+        "merged_without_weights": [("exp2f(m[w] - shift)", "1.0f", 1)],
+        "no_key_yet": NO_KEY_YET,
+        "newest_key_left_out": [("int64_t length = «lengths[sequence]»;", "lengths[sequence] - 1", 1)],
+        "new_tokens_not_counted": [("position > max_seq_len - new_tokens", "position >= max_seq_len", 1)],
+        "position_not_checked": [("position > max_seq_len - new_tokens", "false", 1)],
+        "length_not_limited": [("if (length > max_seq_len) length = max_seq_len;", "", 1)],
+        "no_barrier_before_merge": [("«__syncthreads();»\n    merge_warps", "", 1)],
+    },
+)
