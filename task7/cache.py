@@ -3,7 +3,7 @@
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from task6.attention import KVCache
-from task7.attention import several_new_tokens
+from task7.kernel_attention import several_new_tokens
 
 
 class KernelCacheLayer(CacheLayerMixin):

@@ -77,8 +77,8 @@ def attach_kernels(model, kernels):
 
     Returns the KernelAttention and a function from max_seq_len to an empty KernelCache.
     """
-    from task7.attention import KernelAttention
     from task7.cache import KernelCache
+    from task7.kernel_attention import KernelAttention
 
     attention = KernelAttention(*kernels)
     attention.attach(model)

@@ -18,9 +18,9 @@ from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig
 
 from task7 import inference, models
 from task7 import test as task7_test
-from task7.attention import KernelAttention, check_config
 from task7.cache import KernelCache
 from task7.generation import generate, sample
+from task7.kernel_attention import KernelAttention, check_config
 from task7.perplexity import held_out_sequences, perplexity
 from task7.streaming import TextStream
 
