@@ -1,6 +1,5 @@
 // flash_host.h - what the launchers of the tuned kernels ask before they launch.
 //
-//   device_attribute      of the present device
 //   require_bfloat16      refuses a GPU whose tensor cores have no bfloat16
 //   check_row_count       refuses more rows than the kernels count
 //   grid_of               a number of blocks, refused if a grid cannot have so many
@@ -15,13 +14,6 @@
 
 #include "common/cuda/check.h"
 #include "task4/solution/tuned.h"
-
-inline int device_attribute(cudaDeviceAttr attribute) {
-    int device = 0, value = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
-    return value;
-}
 
 inline void require_bfloat16() {
     const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);

@@ -1,0 +1,80 @@
+// decode_merge.cuh - partial results of attention: what a warp or a block knows after some of the keys, and the sum of
+// several such states.
+//
+//   State           of one query and four columns: m, l, o
+//   add             two states -> one
+//   store_output    o / l -> the output
+//   merge_slices    the states of all threads of a block that belong to the same columns -> one
+//
+// A state is relative to its own largest score m (scores are in base 2, that is, multiplied by log2(e)):
+//
+//     l = sum of 2^(score - m)        o = sum of 2^(score - m) * V           over the keys seen
+//
+// To add two, both are moved to the larger m (task 3's merge_states does this with lse in place of m and l). A state
+// that has seen no key is m = -infinity, l = 0, o = 0; added to another one it changes nothing.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "common/cuda/exp2.cuh"
+
+// What exponents subtract: m, or 0 while there is no score but -infinity, for -infinity - (-infinity) is NaN.
+__device__ __forceinline__ float shift_of(float m) { return m == -INFINITY ? 0.0f : m; }
+
+struct State {
+    float m = -INFINITY, l = 0.0f;
+    float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+    __device__ __forceinline__ void add(const State& other) {
+        const float m_new = fmaxf(m, other.m), shift = shift_of(m_new);
+        const float mine = exp2_approx(m - shift), its = exp2_approx(other.m - shift);
+        m = m_new;
+        l = mine * l + its * other.l;
+        o.x = mine * o.x + its * other.o.x;
+        o.y = mine * o.y + its * other.o.y;
+        o.z = mine * o.z + its * other.o.z;
+        o.w = mine * o.w + its * other.o.w;
+    }
+};
+
+template <typename T>
+__device__ __forceinline__ T from_float(float x) {
+    if constexpr (std::is_same_v<T, __half>)
+        return __float2half(x);
+    else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        return __float2bfloat16(x);
+    else
+        return x;
+}
+
+// out [head_dim], columns col ... col + 3 of it, as far as they exist; zeros if no key had a weight.
+template <typename T>
+__device__ __forceinline__ void store_output(T* out, int col, int head_dim, const State& state) {
+    const float inverse = state.l == 0.0f ? 0.0f : 1.0f / state.l;
+    const float values[4] = {state.o.x, state.o.y, state.o.z, state.o.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if (col + i < head_dim) out[col + i] = from_float<T>(values[i] * inverse);
+}
+
+// States in memory, of `heads` queries at a time: o [.][heads][STRIDE] and, apart from it, m and l [.][heads].
+template <int STRIDE>
+struct StateArray {
+    float* o;
+    float2* ml;
+    int heads;
+
+    __device__ __forceinline__ State load(int64_t index, int head, int col) const {
+        const int64_t row = index * heads + head;
+        const float2 both = ml[row];
+        return {both.x, both.y, *reinterpret_cast<const float4*>(o + row * STRIDE + col)};
+    }
+    __device__ __forceinline__ void store(int64_t index, int head, int col, const State& state) const {
+        const int64_t row = index * heads + head;
+        if (col == 0) ml[row] = make_float2(state.m, state.l);
+        *reinterpret_cast<float4*>(o + row * STRIDE + col) = state.o;
+    }
+};

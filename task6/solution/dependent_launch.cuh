@@ -1,0 +1,48 @@
+// dependent_launch.cuh - a kernel that is started before its predecessor has ended (programmatic dependent launch).
+//
+//   launch_dependents()                 in the first kernel: the second one may be launched from now on
+//   wait_for_predecessor()              in the second one: from here on, what the first one wrote is there
+//   launch_after(kernel, grid, block, stream, arguments...)
+//
+// Between two kernels of a stream a GPU drains, and starting the second takes a microsecond or two. Here its blocks are
+// brought to the multiprocessors while the first one still works, and wait there. Every block of the second kernel must
+// call wait_for_predecessor(), also one that reads nothing: what comes after the second kernel relies on the first one
+// having ended, too.
+//
+// Compute capability 9.0 and above; elsewhere, and in the simulator, the second kernel simply follows the first.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "common/cuda/check.h"
+
+__device__ __forceinline__ void launch_dependents() {
+#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+__device__ __forceinline__ void wait_for_predecessor() {
+#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+
+template <typename... Parameters, typename... Arguments>
+void launch_after(void (*kernel)(Parameters...), unsigned grid, unsigned block, cudaStream_t stream,
+                  const Arguments&... arguments) {
+#ifdef CUDA_SIMULATOR
+    kernel<<<grid, block, 0, stream>>>(arguments...);
+    CUDA_CHECK_LAUNCH();
+#else
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...));
+#endif
+}
