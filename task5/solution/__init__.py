@@ -1,0 +1,1 @@
+"""Task 5, solved."""
