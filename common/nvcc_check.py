@@ -6,7 +6,10 @@ Exit status 0 only if everything compiles without a warning.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,22 +31,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = sorted([*build.ROOT.glob("task*/*.cu"), *build.ROOT.glob("task*/solution/*.cu")])
     jobs = [(source, arch) for source in sources for arch in options.arch]
     bad = 0
-    for source, arch in track(jobs, "nvcc", console=console, disable=not console.is_terminal):
-        try:
-            result = build.compile_only([source], arch)
-        except EXPECTED_ERRORS as error:
-            console.print(escape(f"{arch}: {error}"), highlight=False, soft_wrap=True)
-            bad += 1
-            continue
-        log = (result.folder / "compile.log").read_text()
-        warnings = [one for one in compile_report.diagnostics(log) if one.kind == "warning"]
-        spilled = [one.name for one in result.kernels if one.spill_stores or one.spill_loads]
-        note = f"; spills in {', '.join(spilled)}" if spilled else ""
-        verdict = "\n".join(line for one in warnings for line in one.lines) if warnings else "ok"
-        bad += bool(warnings)
-        console.print(escape(f"{arch:7} {shown_path(source)}: {verdict}{note}"), highlight=False, soft_wrap=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = pool.map(lambda job: _compile(*job), jobs)
+        for ok, words in track(done, "nvcc", len(jobs), console=console, disable=not console.is_terminal):
+            bad += not ok
+            console.print(escape(words), highlight=False, soft_wrap=True)
     console.print(f"{len(jobs) - bad} of {len(jobs)} compiled without a warning")
     return 1 if bad or not jobs else 0
+
+
+def _compile(source: Path, arch: str) -> tuple[bool, str]:
+    """Whether it compiles without a warning, and a line about it; a folder of its own, so that several can run."""
+    folder = build.build_root() / f"cuda-{arch}" / "check" / str(source.relative_to(build.ROOT)).replace("/", "-")
+    try:
+        result = build.compile_only([source], arch, folder)
+    except EXPECTED_ERRORS as error:
+        return False, f"{arch}: {error}"
+    log = (folder / "compile.log").read_text()
+    warnings = [one for one in compile_report.diagnostics(log) if one.kind == "warning"]
+    spilled = sum(bool(one.spill_stores or one.spill_loads) for one in result.kernels)
+    note = f"; {spilled} of {len(result.kernels)} kernels spill" if spilled else ""
+    verdict = "\n".join(line for one in warnings for line in one.lines) if warnings else "ok"
+    return not warnings, f"{arch:7} {shown_path(source)}: {verdict}{note}"
 
 
 if __name__ == "__main__":
