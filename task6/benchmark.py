@@ -26,6 +26,7 @@ from rich.table import Table
 from common import benchmark_report as report
 from common import build
 from common.limits import measure_limits
+from common.profile_pictures import INSTALL
 from common.timing import Stopwatch, measure
 from task6 import benchmark_grid, benchmark_pictures
 from task6.benchmark_grid import Inputs, Problem, geometric_mean
@@ -187,7 +188,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = "python -m task6.benchmark " + " ".join(sys.argv[1:] if argv is None else argv)
         report.write_json(options.json, command.strip(), list(measured.values()), machine)
     if options.pictures:
-        for file in benchmark_pictures.draw(measured, machine["gpu"], options.pictures):
+        try:
+            files = benchmark_pictures.draw(measured, machine["gpu"], options.pictures)
+        except ImportError:
+            console.print(f"no pictures: matplotlib is missing; install it: {INSTALL}", highlight=False, markup=False)
+            return 0
+        for file in files:
             console.print(f"wrote {file}", highlight=False)
     return 0
 

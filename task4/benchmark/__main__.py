@@ -32,14 +32,13 @@ from common import build
 from common.check_report import wide
 from common.gaps import shown_path
 from common.limits import Limits, float32_precision, measure_limits
+from common.profile_pictures import INSTALL
 from task4.benchmark import grid as sizes
 from task4.benchmark import pictures, tables
 from task4.benchmark.grid import Problem
 from task4.benchmark.peers import DEFAULT_PEERS, PEERS, Kernels, peers_for
 from task4.benchmark.runs import Record, Runner, shares
 from task4.benchmark.summary import summarise
-
-INSTALL_MATPLOTLIB = "pip install -e '.[report]' -c constraints.txt"
 
 
 def _positive(what: str, kind: type = int):
@@ -191,7 +190,7 @@ def _pictures(
         return pictures.draw(records, limits, report.machine(), folder)
     except ImportError:
         again = shlex.join(["python", "-m", "task4.benchmark", "--draw", *(shown_path(file) for file in jsons)])
-        console.print(f"no pictures: matplotlib is missing: {INSTALL_MATPLOTLIB}, then {again}", highlight=False)
+        console.print(f"no pictures: matplotlib is missing: {INSTALL}, then {again}", highlight=False)
         return []
 
 
@@ -205,7 +204,7 @@ def _draw_again(parser: argparse.ArgumentParser, console: Console, files: Sequen
         except (OSError, ValueError) as error:
             parser.error(f"--draw {file}: {error}")
         except ImportError:
-            parser.error(f"--draw needs matplotlib; install it: {INSTALL_MATPLOTLIB}")
+            parser.error(f"--draw needs matplotlib; install it: {INSTALL}")
         console.print(f"{shown_path(folder)}: {', '.join(one.name for one in drawn)}", highlight=False)
     return 0
 

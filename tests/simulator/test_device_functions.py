@@ -205,7 +205,8 @@ def test_arithmetic_is_correctly_rounded(library, name, dtype):
     larger = torch.where(torch.isnan(a), -b, torch.where(torch.isnan(b), a, torch.maximum(a, -b)))
     bit_equal(out[5], larger)
     bit_equal(out[6], (a < b).to(dtype))
-    bit_equal(out[7], torch.from_numpy(np.sqrt(a.abs().float().numpy())).to(dtype))  # torch's own may be one bit off
+    with np.errstate(invalid="ignore"):  # torch's own square root may be one bit off
+        bit_equal(out[7], torch.from_numpy(np.sqrt(a.abs().float().numpy())).to(dtype))
     if dtype == torch.float16:  # torch has no double -> bfloat16 conversion that rounds only once
         exact = a.double() * b.double() + c.double()
         moderate = (exact.abs() > 2.0**-20) & (exact.abs() < 60000)
