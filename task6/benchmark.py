@@ -17,6 +17,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 import torch
 from rich.console import Console
@@ -29,7 +30,7 @@ from common.limits import measure_limits
 from common.profile_pictures import INSTALL
 from common.timing import Stopwatch, measure
 from task6 import benchmark_grid, benchmark_pictures
-from task6.benchmark_grid import Inputs, Problem, geometric_mean
+from task6.benchmark_grid import Inputs, Problem
 
 LARGE = 256 * 10**6  # bytes of a cache, from which on the share of the copy bandwidth counts
 GOALS = "goals: geometric mean 1.0, nowhere below 0.85; 90% of copy where the cache is over 256 MB"

@@ -9,7 +9,6 @@ that is right.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -182,8 +181,3 @@ def check(problem: Problem, inputs: Inputs, name: str, call: Callable[[], Tensor
         error = max_error_of(out[sequence, head], ref)
         if not error <= bound:
             raise RuntimeError(f"{name} is wrong on {problem.title}: max error {error:.2e}, bound {bound:.2e}")
-
-
-def geometric_mean(numbers: list[float]) -> float:
-    """Of at least one number above 0."""
-    return math.exp(sum(map(math.log, numbers)) / len(numbers))

@@ -45,3 +45,15 @@ def solution(backend: str):
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+@pytest.fixture
+def much_memory():
+    """For tests of tensors with more than 2^31 elements: 60 GiB of GPU memory, given back afterwards."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    if free < 60 * 2**30:
+        pytest.skip("needs 60 GiB of free GPU memory")
+    yield
+    torch.cuda.empty_cache()

@@ -8,17 +8,8 @@ import torch
 from common import attention_reference as reference
 from common import build
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("much_memory")]
 LIMIT = 2**31
-
-
-@pytest.fixture(autouse=True)
-def _enough_memory():
-    free, _ = torch.cuda.mem_get_info()
-    if free < 60 * 2**30:
-        pytest.skip("needs 60 GiB of free GPU memory")
-    yield
-    torch.cuda.empty_cache()
 
 
 def assert_last_slice(out: torch.Tensor, expected: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
+from second_per_call import SecondPerCall
 
 from common import timed_part
 from common.checking import Case
@@ -61,17 +62,6 @@ def test_only_the_tuned_kernels_get_strided_heads():
         performance.measure_layer(SMALL, ops, rounds=1, stopwatch=SecondPerCall())
         assert {x.is_contiguous() for x in seen[:3]} == {contiguous}
         assert all(x.stride(-1) == 1 for x in seen)
-
-
-class SecondPerCall:
-    """A stopwatch for which every call takes one second, and which keeps what the call returned."""
-
-    def __init__(self) -> None:
-        self.results = []
-
-    def seconds(self, call) -> float:
-        self.results.append(call())
-        return 1.0
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from rich.console import Console
+from second_per_call import SecondPerCall
 
 from common import benchmark_report as report
 from common import limits as limits_module
@@ -90,17 +91,6 @@ def test_the_stopwatch_calls_once_and_says_how_long_it_took():
     x = torch.randn(1024, 1024, device="cuda")
     assert 0 < CudaStopwatch().seconds(lambda: calls.append(x @ x)) < 10
     assert len(calls) == 1
-
-
-class SecondPerCall:
-    """A stopwatch for which every call takes one second, and which keeps what the call returned."""
-
-    def __init__(self) -> None:
-        self.results = []
-
-    def seconds(self, call) -> float:
-        self.results.append(call())
-        return 1.0
 
 
 def test_limits_count_bytes_both_ways_and_two_operations_per_product(monkeypatch):

@@ -268,15 +268,6 @@ def test_inductor_compiles_around_the_operator(cuda):
     assert torch.equal(compiled(query, key, value), 2 * tuned.flash_attention(cuda, query, key, value, causal=True))
 
 
-@pytest.fixture
-def much_memory():
-    free, _ = torch.cuda.mem_get_info()
-    if free < 60 * 2**30:
-        pytest.skip("needs 60 GiB of free GPU memory")
-    yield
-    torch.cuda.empty_cache()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("dtype", "tensor_cores"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, True)]

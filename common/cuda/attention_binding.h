@@ -81,7 +81,7 @@ inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Ten
         const int64_t at = i - (4 - x.dim()), size = x.size(at);
         check(size == 1 || size == sizes[i], "mask has shape ", shape_of(x), ", which does not broadcast to ",
               "[batch, heads, S_q, S_k] = ", whole, ": dimension ", at, " must be 1 or ", names[i], " = ", sizes[i]);
-        if (size > 1) *strides[i] = x.stride(at);
+        *strides[i] = stride_of(x, at);
     }
     tell_checker_of_any(x, "mask");
     result.kind = is_bool ? MaskKind::BOOL : MaskKind::FLOAT;

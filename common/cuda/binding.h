@@ -6,6 +6,7 @@
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
 //   check_rows(x, "x", {...})                                             the same; only the last dimension contiguous
 //   check_float_type(x, "x")                                              float32, float16 or bfloat16
+//   stride_of(x, i)                                                       x.stride(i); 0 where nobody steps
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
 //   new_output(x, "y", {rows, cols})                                      uninitialised, of x's dtype and device
 //   data<float>(x)          the raw pointer (float, int32_t)
@@ -134,6 +135,10 @@ inline void check_rows(const Tensor& x, const char* name, std::initializer_list<
           " along its last dimension; it must be 1: call ", name, ".contiguous() first");
     tell_checker_of_any(x, name);
 }
+
+// How many elements lie between two neighbours along dimension i. Along one of size 1 nobody steps: there it is 0, which
+// every alignment divides.
+inline int64_t stride_of(const Tensor& x, int64_t i) { return x.size(i) > 1 ? x.stride(i) : 0; }
 
 // Refuses any dtype but the three that kernels compute with.
 inline void check_float_type(const Tensor& x, const char* name) {

@@ -6,9 +6,9 @@ summarise(records)                                                              
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from task4.benchmark.grid import HIDDEN
 from task4.benchmark.runs import Record
@@ -101,11 +101,6 @@ def ratios(
         if one.timing and counts and (problem.direction, problem.dtype) == (direction, dtype):
             of_problem.setdefault(problem, {})[one.peer] = one.timing.seconds
     return [times[peer] / times[version] for times in of_problem.values() if peer in times and version in times]
-
-
-def geometric_mean(numbers: Sequence[float]) -> float:
-    """Of at least one number above 0."""
-    return math.exp(sum(map(math.log, numbers)) / len(numbers))
 
 
 def summarise(records: Sequence[Record]) -> list[Line]:

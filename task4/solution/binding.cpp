@@ -22,11 +22,7 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Along a dimension of size 1 nobody steps; its stride becomes 0, which every alignment divides.
-RowStrides row_strides(const Tensor& x) {
-    const auto stride = [&](int64_t i) { return x.size(i) > 1 ? x.stride(i) : 0; };
-    return {stride(0), stride(1), stride(2)};
-}
+RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
 
 // Everything but the outputs. Call it before new_output(), so that nothing is allocated for bad arguments.
 FlashArguments checked_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,

@@ -51,6 +51,7 @@
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
+#include "common/cuda/exp2.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
@@ -58,8 +59,6 @@
 #include "task4/solution/flash_softmax.cuh"
 #include "task4/solution/flash_tiles.cuh"
 #include "task4/solution/tuned.h"
-
-static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //

@@ -24,7 +24,7 @@
 //                [ x  x  x        ]
 //                [ x  x  x  x     ]
 //
-// Positions are int (check_rows), offsets in memory int64_t.
+// Positions are int (check_row_count), offsets in memory int64_t.
 template <int B_r, int B_c>
 struct KeyBlock {
     const FlashArguments& a;

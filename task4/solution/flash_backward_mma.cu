@@ -75,8 +75,6 @@
 #include "task4/solution/flash_tiles.cuh"
 #include "task4/solution/tuned.h"
 
-static constexpr float LOG2_E = 1.4426950408889634f;
-
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
 // The warps of a half stand in a grid of WARP_ROWS x WARP_COLS over each of their products:

@@ -18,10 +18,9 @@
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
+#include "common/cuda/exp2.cuh"
 #include "task4/solution/flash_host.h"
 #include "task4/solution/tuned.h"
-
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 template <int B_R>
 struct FlashBlock {

@@ -34,11 +34,7 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Along a dimension of size 1 nobody steps; its stride becomes 0, which every alignment divides.
-TokenStrides token_strides(const Tensor& x) {
-    const auto stride = [&](int64_t i) { return x.size(i) > 1 ? x.stride(i) : 0; };
-    return {stride(0), stride(1), stride(2)};
-}
+TokenStrides token_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
 
 // Two caches of the same shape, contiguous [batch, kv_heads, max_seq_len, head_dim] or in pages.
 struct Caches {

@@ -26,6 +26,7 @@
 
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
+#include "common/cuda/exp2.cuh"
 #include "task6/solution/cache_layout.cuh"
 #include "task6/solution/decode_merge.cuh"
 #include "task6/solution/decode_work.cuh"
@@ -34,7 +35,6 @@
 constexpr int MAX_WARPS = 8;
 constexpr int STAGES = 3;  // tiles of a warp: one in use, the others on their way
 constexpr int BLOCKS = 2;  // of a multiprocessor
-constexpr float LOG2_E = 1.4426950408889634f;
 
 // --------------------------------------------------------------------------------------------------- 1. Memory
 

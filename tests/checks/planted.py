@@ -18,11 +18,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common import build
+from common.checking import FAIL, Case, Verdict, check
 
 # (what stands in the solution, what is planted, how often it stands there). Where only a part of the first text is
 # replaced and the rest says which one is meant, the part stands between « and ».
@@ -149,3 +150,16 @@ class Planted:
             file.write_text(text)
         ops = build.load(self.task, backend=backend, sources=[file], variant=f"planted_{self.label}", checked=checked)
         return ops, ctypes.CDLL(str(ops.library)).plant
+
+
+def assert_told(verdict: Verdict, words: str) -> None:
+    """The case failed, and the diagnosis holds these words, a regular expression."""
+    told = " ".join(verdict.diagnosis)
+    assert verdict.status == FAIL and re.search(words, told), told
+
+
+def assert_all_pass(cases: Iterable[Case], ops: build.Operators) -> None:
+    """Every case passes on these operators, but those for a GPU in the simulator."""
+    for case in cases:
+        verdict = check(case, ops)
+        assert verdict.ok or (case.gpu_only and ops.backend == "simulator"), (case.name, verdict.diagnosis)
