@@ -56,8 +56,8 @@
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
 #include "task4/solution/flash_host.h"
-#include "task4/solution/flash_softmax.cuh"
-#include "task4/solution/flash_tiles.cuh"
+#include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/flash_tiles.cuh"
 #include "task4/solution/tuned.h"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes

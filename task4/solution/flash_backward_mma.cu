@@ -70,9 +70,9 @@
 #include "common/cuda/unroll.cuh"
 #include "task4/solution/flash_backward.cuh"
 #include "task4/solution/flash_host.h"
-#include "task4/solution/flash_products.cuh"
+#include "common/cuda/flash_products.cuh"
 #include "task4/solution/flash_query_sum.cuh"
-#include "task4/solution/flash_tiles.cuh"
+#include "common/cuda/flash_tiles.cuh"
 #include "task4/solution/tuned.h"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes

@@ -17,7 +17,7 @@
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
-#include "task4/solution/flash_tiles.cuh"
+#include "common/cuda/flash_tiles.cuh"
 
 template <int M, int N>
 __device__ __forceinline__ void clear(float (&d)[M][N][4]) {
