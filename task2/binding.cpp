@@ -16,12 +16,6 @@ namespace {
 constexpr const char* TILE_POSITIONS = "tile positions are 32-bit integers";
 constexpr const char* COLUMN_TILES = "a grid has at most 65,535 tiles of 32 columns";
 
-void check_at_most(int64_t value, int64_t limit, const char* what, const Tensor& x, const char* name,
-                   const char* why) {
-    check(value <= limit, what, " is ", value, " (", name, " has shape ", shape_of(x), "); at most ", limit,
-          " is supported: ", why);
-}
-
 Tensor softmax_operator(const Tensor& x) {
     check_tensor(x, "x", {"rows", "cols"});
     check_at_most(x.size(1), MAX_SOFTMAX_COLS, "cols", x, "x", "task 2 promises no longer rows");

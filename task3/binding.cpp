@@ -10,15 +10,12 @@
 
 namespace {
 
-void check_at_most(int64_t size, int64_t limit, const char* what, const Tensor& x, const char* name) {
-    check(size <= limit, what, " is ", size, " (", name, " has shape ", shape_of(x), "); at most ", limit,
-          " is supported: a grid has no more blocks");
-}
+constexpr const char* GRID_BLOCKS = "a grid has no more blocks";
 
 std::tuple<Tensor, Tensor> online_softmax_operator(const Tensor& x) {
     check_tensor(x, "x", {"rows", "cols"});
     const int64_t rows = x.size(0), cols = x.size(1);
-    check_at_most(rows, MAX_SOFTMAX_ROWS, "rows", x, "x");
+    check_at_most(rows, MAX_SOFTMAX_ROWS, "rows", x, "x", GRID_BLOCKS);
     DeviceScope device(x);
     Tensor y = new_output(x, "y", {rows, cols});
     Tensor lse = new_output(x, "lse", {rows});
@@ -32,8 +29,8 @@ std::tuple<Tensor, Tensor> merge_states_operator(const Tensor& outs, const Tenso
     check_same_device(outs, "outs", lse, "lse");
     for (int64_t i : {0, 1}) check_same_size(lse, "lse", i, outs, "outs", i);
     const int64_t parts = outs.size(0), rows = outs.size(1), head_dim = outs.size(2);
-    check_at_most(rows, MAX_MERGE_ROWS, "rows", outs, "outs");
-    check_at_most(head_dim, MAX_MERGE_HEAD_DIM, "head_dim", outs, "outs");
+    check_at_most(rows, MAX_MERGE_ROWS, "rows", outs, "outs", GRID_BLOCKS);
+    check_at_most(head_dim, MAX_MERGE_HEAD_DIM, "head_dim", outs, "outs", GRID_BLOCKS);
     DeviceScope device(outs);
     Tensor out = new_output(outs, "out", {rows, head_dim});
     Tensor merged_lse = new_output(outs, "merged_lse", {rows});

@@ -8,6 +8,7 @@
 //   check_float_type(x, "x")                                              float32, float16 or bfloat16
 //   stride_of(x, i)                                                       x.stride(i); 0 where nobody steps
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
+//   check_at_most(n, limit, "rows", x, "x", "why")                        n <= limit, where n is a size of x
 //   new_output(x, "y", {rows, cols})                                      uninitialised, of x's dtype and device
 //   data<float>(x)          the raw pointer (float, int32_t)
 //   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
@@ -161,6 +162,13 @@ inline void check_same_size(const Tensor& a, const char* a_name, int64_t i, cons
     check(a.size(i) == b.size(j), a_name, " has shape ", shape_of(a), " and ", b_name, " has shape ", shape_of(b),
           "; dimension ", i, " of ", a_name, " (", a.size(i), ") must equal dimension ", j, " of ", b_name, " (",
           b.size(j), ")");
+}
+
+// size: the size called `what` of x, whose name is `name`; why: ends the message.
+inline void check_at_most(int64_t size, int64_t limit, const char* what, const Tensor& x, const char* name,
+                          const char* why) {
+    check(size <= limit, what, " is ", size, " (", name, " has shape ", shape_of(x), "); at most ", limit,
+          " is supported: ", why);
 }
 
 inline void check_same_device(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name) {

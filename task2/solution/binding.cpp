@@ -11,10 +11,8 @@
 
 namespace {
 
-void check_at_most(int64_t value, int64_t limit, const char* what, const Tensor& x, const char* name) {
-    check(value <= limit, what, " is ", value, " (", name, " has shape ", shape_of(x), "); at most ", limit,
-          " is supported");
-}
+constexpr const char* TILE_POSITIONS = "positions within a matrix are 32-bit integers";
+constexpr const char* COLUMN_TILES = "a grid has at most 65,535 tiles of 64 columns";
 
 void check_step(int64_t step, int64_t steps) {
     check(step >= 1 && step <= steps, "step is ", step, "; it must be 1 .. ", steps);
@@ -22,7 +20,7 @@ void check_step(int64_t step, int64_t steps) {
 
 Tensor softmax_step_operator(const Tensor& x, int64_t step) {
     check_tensor(x, "x", {"rows", "cols"});
-    check_at_most(x.size(1), MAX_TUNED_COLS, "cols", x, "x");
+    check_at_most(x.size(1), MAX_TUNED_COLS, "cols", x, "x", TILE_POSITIONS);
     check_step(step, SOFTMAX_STEPS);
     DeviceScope device(x);
     Tensor y = new_output(x, "y", {x.size(0), x.size(1)});
@@ -44,9 +42,9 @@ Tensor gemm(const Tensor& a, const Tensor& b, int64_t step, bool b_transposed) {
     check_same_size(a, "a", 2, b, "b", b_transposed ? 2 : 1);
     check_step(step, GEMM_STEPS);
     const int64_t batch = a.size(0), M = a.size(1), K = a.size(2), N = b.size(b_transposed ? 1 : 2);
-    check_at_most(M, MAX_TUNED_GEMM_SIZE, "M", a, "a");
-    check_at_most(K, MAX_TUNED_GEMM_SIZE, "K", a, "a");
-    check_at_most(N, MAX_TUNED_GEMM_N, "N", b, "b");
+    check_at_most(M, MAX_TUNED_GEMM_SIZE, "M", a, "a", TILE_POSITIONS);
+    check_at_most(K, MAX_TUNED_GEMM_SIZE, "K", a, "a", TILE_POSITIONS);
+    check_at_most(N, MAX_TUNED_GEMM_N, "N", b, "b", COLUMN_TILES);
     DeviceScope device(a);
     Tensor c = new_output(a, "c", {batch, M, N});
     gemm_tuned(data<float>(a), data<float>(b), data<float>(c), batch, static_cast<int>(M), static_cast<int>(N),
