@@ -27,7 +27,7 @@ from pathlib import Path
 
 from common import compile_report, toolchain
 from common.compile_report import KernelResources
-from common.gaps import Gap, find_gaps, gaps_of_operator, registered_operators
+from common.gaps import Gap, find_gaps, gaps_of_operator, registered_operators, with_own_headers
 from common.toolchain import ToolchainError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -366,7 +366,7 @@ def _run_build(plan: _Plan) -> None:
         _remembered_kernels(plan)
         log = plan.log_file.read_text() + "\n" + compile_report.demangled(f"{error}\n{error.__cause__ or ''}")
         plan.log_file.write_text(log)
-        raise BuildError(compile_report.explain_failure(log, plan.kernels, plan.log_file)) from None
+        raise BuildError(compile_report.explain_failure(log, with_own_headers(plan.kernels), plan.log_file)) from None
 
 
 def _remembered_kernels(plan: _Plan) -> list[KernelResources]:
@@ -408,7 +408,7 @@ def _build(plan: _Plan) -> BuildResult:
                 library,
                 time.perf_counter() - start,
                 library.stat().st_mtime_ns != before,
-                compile_report.own_warnings(log, plan.kernels),
+                compile_report.own_warnings(log, with_own_headers(plan.kernels)),
                 _remembered_kernels(plan) if plan.backend == "cuda" else [],
                 plan.gaps,
             )
@@ -454,14 +454,14 @@ def compile_only(sources: Iterable[Path], arch: str, folder: Path | None = None)
             log += done.stdout + done.stderr
             log_file.write_text(log)
             if done.returncode:
-                raise BuildError(compile_report.explain_failure(log, sources, log_file))
+                raise BuildError(compile_report.explain_failure(log, with_own_headers(sources), log_file))
     return BuildResult(
         f"nvcc {arch}",
         folder,
         None,
         time.perf_counter() - start,
         True,
-        compile_report.own_warnings(log, sources),
+        compile_report.own_warnings(log, with_own_headers(sources)),
         compile_report.kernel_resources(log),
         gaps,
     )

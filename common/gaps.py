@@ -3,6 +3,7 @@
 An unfilled gap holds NOT_IMPLEMENTED(). Reading the source tells, before anything runs, that the operator `attention`
 cannot work because binding.cpp's attention() calls custom_attention(), which launches gemm_nt_kernel(), which holds
 the marker in line 57. The call graph is textual: a function "calls" every known function whose name its body mentions.
+Headers that a source includes from its own folder by their bare name (#include "tiles.cuh") are read with it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 MARKER = "NOT_IMPLEMENTED"
 _COMMENT_OR_STRING = re.compile(r'//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FUNCTION_HEAD = re.compile(r"(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const|noexcept|override|\s)*$")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(\w+\.cuh)"', re.MULTILINE)
 _OPERATOR = re.compile(r'\.impl\s*\(\s*"(\w+)"\s*,\s*TORCH_BOX\s*\(\s*&?\s*([\w:]+)\s*\)')
 
 
@@ -72,9 +74,28 @@ def _functions(file: Path) -> list[_Function]:
     return found
 
 
+def with_own_headers(sources: Iterable[Path]) -> list[Path]:
+    """Each source behind the headers beside it that it includes by their bare name; every file once."""
+    found: list[Path] = []
+    begun: set[Path] = set()
+
+    def add(file: Path) -> None:
+        if file in begun:
+            return
+        begun.add(file)
+        for name in _INCLUDE.findall(file.read_text()):
+            if (file.parent / name).is_file():
+                add(file.parent / name)
+        found.append(file)
+
+    for source in sources:
+        add(source)
+    return found
+
+
 def find_gaps(sources: Iterable[Path]) -> list[Gap]:
-    """All unfilled gaps of the sources, in the order of the text."""
-    return [gap for source in sources for function in _functions(source) for gap in function.gaps]
+    """All unfilled gaps of the sources and their own headers, in the order of the text."""
+    return [gap for source in with_own_headers(sources) for function in _functions(source) for gap in function.gaps]
 
 
 def registered_operators(binding: Path) -> set[str]:
@@ -87,7 +108,7 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
 
     An operator that no source registers is held to depend on every gap.
     """
-    sources = list(sources)
+    sources = with_own_headers(sources)
     functions = [function for source in sources for function in _functions(source)]
     entries = {
         name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())

@@ -1,6 +1,6 @@
 """Writes what a command measured into Results.md, between two markers. The rest of the file stays as it is.
 
-    <!-- BEGIN task4 speedups -->            write_block(Path("Results.md"), "task4 speedups", Block(...))
+    <!-- BEGIN task4 speedups -->            report(console, "task4 speedups", Block(...))
     ... what an earlier run wrote ...
     <!-- END task4 speedups -->
 
@@ -16,6 +16,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 RESULTS = Path(__file__).resolve().parent.parent / "Results.md"
 
@@ -151,3 +155,15 @@ def write_block(path: Path, name: str, block: Block) -> Path | None:
             os.unlink(unfinished.name)
             raise
     return kept
+
+
+def report(console: Console, name: str, block: Block) -> None:
+    """Writes a block into the project's Results.md and says so.
+
+    Args:
+        console: where to say it.
+        name, block: see write_block, whose errors this raises.
+    """
+    kept = write_block(RESULTS, name, block)
+    beside = f"; what it said before is in {kept.name}" if kept else ""
+    console.print(f"written into {RESULTS.name}{beside}", highlight=False)

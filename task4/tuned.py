@@ -41,6 +41,8 @@ def flash_attention(
     lower_right: bool = False,
     mask: Tensor | None = None,
     tensor_cores: bool = True,
+    key_step: int = 1,
+    key_offset: int = 0,
 ) -> Tensor:
     """softmax(scale * query @ key^T, hidden keys left out) @ value, without storing the scores. Differentiable.
 
@@ -56,13 +58,19 @@ def flash_attention(
             Any strides, if those along head_dim are 1: slices of a packed [batch, S, 3, heads, head_dim] will do.
         key, value: [batch, kv_heads, S_k, head_dim], of query's dtype; heads is a multiple of kv_heads, and query head
             h uses key head h // (heads // kv_heads).
-        causal: query i sees the keys j <= i, or j <= i + S_k - S_q with lower_right.
+        causal: query i sees the keys j <= i, or j <= i + S_k - S_q with lower_right; for other places of the keys
+            see key_step.
         scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
         lower_right: aligns the causal mask to the bottom right (FlashAttention; torch's causal_lower_right) instead
             of the top left (torch's is_causal). Makes a difference where causal is true and S_q != S_k.
         mask: bool (True: attend) or floating-point (added to the scaled scores), of a shape that broadcasts to
             [batch, heads, S_q, S_k]. With causal both hold. It gets no gradient.
         tensor_cores: for float32: on tensor cores by 3xFP16, or by fused multiply-adds. Other dtypes ignore it.
+        key_step, key_offset: with causal, key j stands at the position key_offset + j * key_step, and query i sees it
+            when that is at most i. So strided attention is flash_attention(ops, query, key[:, :, offset::stride],
+            value[:, :, offset::stride], causal, key_step=stride, key_offset=offset). key_step is 1 or more,
+            key_offset of either sign; positions stay below 2^31 - 256. Without causal the two change nothing; with
+            lower_right they must be 1 and 0.
 
     Returns:
         [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros for a query that may see no key.
@@ -77,7 +85,7 @@ def flash_attention(
             raise ValueError(f"{name} is on {x.device.type!r}; it must be on {ops.device.type!r}")
     if mask is not None and mask.dtype in (torch.float16, torch.bfloat16):
         mask = mask.float()
-    arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores)
+    arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset)
     operators = getattr(torch.ops, ops.library.stem)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (query, key, value, mask)):
         return operators.flash_attention_forward(*arguments)[0]
@@ -92,7 +100,8 @@ def register(ops: Operators) -> None:
     operators = getattr(torch.ops, namespace)
 
     def remember(ctx, inputs: tuple, output: Tensor | tuple[Tensor, Tensor]) -> None:
-        query, key, value, *ctx.options, mask, ctx.tensor_cores = inputs
+        query, key, value, *ctx.options, mask, ctx.tensor_cores = inputs[:-2]
+        ctx.positions = inputs[-2:]
         if mask is not None and ctx.needs_input_grad[6]:
             raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
         out, lse = output if isinstance(output, tuple) else (None, None)
@@ -103,11 +112,15 @@ def register(ops: Operators) -> None:
     def backward(ctx, grad_out: Tensor, *_) -> tuple:
         query, key, value, mask, out, lse = ctx.saved_tensors
         if lse is None:  # flash_attention gave no logsumexp
-            out, lse = operators.flash_attention_forward(query, key, value, *ctx.options, mask, ctx.tensor_cores)
+            out, lse = operators.flash_attention_forward(
+                query, key, value, *ctx.options, mask, ctx.tensor_cores, *ctx.positions
+            )
         if grad_out.stride(-1) != 1:  # the gradient of a sum is one number, expanded
             grad_out = grad_out.contiguous()
-        grads = operators.flash_attention_backward(grad_out, query, key, value, out, lse, *ctx.options, mask)
-        return *grads, None, None, None, None, None
+        grads = operators.flash_attention_backward(
+            grad_out, query, key, value, out, lse, *ctx.options, mask, *ctx.positions
+        )
+        return *grads, *[None] * 7
 
     def no_second_derivative(ctx, *_) -> None:
         raise NotImplementedError("flash_attention has no second derivative")

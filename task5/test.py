@@ -1,6 +1,7 @@
-"""Tests task 5's kernel against a float64 reference and times it on a GPU.
+"""Tests task 5's kernels against a float64 reference and times them on a GPU.
 
-python -m task5.test [--mode correctness|benchmark] [--full] [--causal] [--solution] [--backend cuda|simulator]
+python -m task5.test [--mode correctness|benchmark] [--full] [--causal] [--window] [--blocks] [--solution]
+                     [--backend cuda|simulator]
 
 Without --mode: the correctness; then the benchmark, unless an option chose cases or inputs.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from common.attention_cases import (
@@ -24,13 +26,17 @@ from common.attention_cases import (
 )
 from common.checking import Case
 from common.cli import test_main
-from task5 import benchmark
 from task5.attention import naive_strided_attention, strided_stages
+from task5.benchmark.__main__ import main as benchmark_main
+from task5.benchmark.__main__ import parser as benchmark_parser
 from task5.mistakes import strided_mistakes
+from task5.sparse_cases import NO_BLOCKS, block_cases, window_cases
 
 PARTS = {
     "full": "test strided attention without a causal mask only",
     "causal": "test causal strided attention only",
+    "window": "test sliding window attention only",
+    "blocks": "test block-sparse attention and the lists of blocks only",
 }
 HINT = (
     "If it is NaN: a key between the strided ones was read, a row of a tile was left unwritten (it must be 0 from "
@@ -40,8 +46,8 @@ HINT = (
 
 
 def cases() -> list[Case]:
-    """All test cases; the two parts are worth 0.75 points each."""
-    return full_cases() + causal_cases()
+    """All test cases; the four parts are worth 0.75 points each."""
+    return full_cases() + causal_cases() + window_cases() + block_cases()
 
 
 def full_cases() -> list[Case]:
@@ -59,7 +65,7 @@ def full_cases() -> list[Case]:
         full("scores that rise and fall", 1, 2, 40, 300, 32, 2, 1, change=rising_and_falling, points=0.05),
         full("scores far below 0", 1, 2, 40, 300, 32, 2, change=far_below_0, points=0.05),
         full("the first 130 keys masked", 1, 2, 40, 500, 32, 3, change=first_keys_masked(130), points=0.05),
-        full("infinity between the strided keys", 1, 2, 40, 130, 16, 3, 1, change=unread(3, 1), scale=0.5, points=0.05),
+        full("infinity between strided keys", 1, 2, 40, 130, 16, 3, 1, change=unread(3, 1), scale=0.5, points=0.05),
         full("70,000 heads", 70_000, 1, 2, 5, 4, stride=2, gpu_only=True, draws=1),
         repeated(full("50 times, 4096 keys, stride 8", 2, 4, 1023, 4096, 64, 8, gpu_only=True), 50),
     ]
@@ -76,7 +82,7 @@ def causal_cases() -> list[Case]:
         causal("60 + 64n: rows that see no key", 1, 2, 130, 130, 40, 64, 60, points=0.1),
         causal("113 queries, 203 keys, 1 + 2n", 1, 2, 113, 203, 64, 2, 1, points=0.1),
         causal("203 queries, 113 keys, 1 + 4n", 1, 2, 203, 113, 64, 4, 1, points=0.05),
-        causal("300 tokens, 5 + 8n, head_dim 128", 1, 1, 300, 300, 128, 8, 5, points=0.05),
+        causal("300 tokens, 5 + 8n", 1, 1, 300, 300, 128, 8, 5, points=0.05),
         causal("rows of -inf", 1, 2, 60, 60, 8, 2, change=blind_rows, points=0.05),
         repeated(causal("50 times the same", 1, 2, 70, 100, 32, stride=2, points=0.05), 50),
         causal("4095 tokens, 3 + 4n", 2, 4, 4095, 4095, 128, 4, 3, gpu_only=True, draws=1),
@@ -122,6 +128,32 @@ def strided_case(
     )
 
 
+def tuned_cases() -> list[Case]:
+    """The cases for the tuned operators, which take float16; what they make of numbers that are no block's is open."""
+    return [in_half(case) for case in cases() if case.name != NO_BLOCKS]
+
+
+def in_half(case: Case) -> Case:
+    """The case with query, key, value and out in float16."""
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        made = case.inputs(generator)
+        return {name: x.half().float() if x.is_floating_point() else x for name, x in made.items()}
+
+    def call(ops, **inputs: Tensor) -> Tensor:
+        halves = {name: x.half() if x.is_floating_point() else x for name, x in inputs.items()}
+        return case.call(ops, **halves).float()
+
+    # outputs, 8 at most, are rounded to float16
+    return replace(case, inputs=inputs, call=call, floor=case.floor + 8 * torch.finfo(torch.float16).eps / 2)
+
+
+def _benchmark(argv: list[str]) -> int:
+    """The student's kernels, float32, at a length at which a round takes milliseconds."""
+    program = ("task5.test", "--mode=benchmark")
+    return benchmark_main(argv, dtype="fp32", lengths=(4096,), flex=False, program=program)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status, which is that of the correctness part where that is run."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -135,10 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(others):
         print(parser.format_help())
     if options.mode == "benchmark":
-        return benchmark.main(others)
-    status = test_main("task5", PARTS, cases(), others)
-    if options.mode is None and not benchmark.parser().parse_known_args(others)[1]:  # nothing chosen: both
-        status = max(status, benchmark.main(others))
+        return _benchmark(others)
+    status = test_main("task5", PARTS, tuned_cases() if "--tuned" in others else cases(), others)
+    if options.mode is None and not benchmark_parser().parse_known_args(others)[1]:  # nothing chosen: both
+        status = max(status, _benchmark(others))
     return status
 
 

@@ -1,104 +1,118 @@
-"""The KV cache in Python: one layer's preallocated buffers, and attention of new tokens over them.
+"""The attention layer of a model that generates text, and decoding with the keys cut into parts.
 
-`ops` is what `common.build.load("task6")` returns. Shapes:
+    customAttention          a layer with a KV cache of its own; forward() tells prefill from decode           (gap 1)
+    decode_attention_split   split-KV decoding: the parts by this task's kernel, merged by task 3's   (gap 2, optional)
 
-    query       [batch, heads, 1, head_dim]                  the newest token of every sequence
-    key, value  [batch, kv_heads, new_tokens, head_dim]      the tokens to remember
-    caches      [batch, kv_heads, max_seq_len, head_dim]     the memory, allocated once
-    lengths     [batch], int32                               how many tokens of each sequence are remembered
-
-All floats are float32, heads is a multiple of kv_heads, head_dim is at most 128.
+KVCache, update_cache and decode_attention are in cache.py and can be imported from here as well.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
+from torch import Tensor
+
+from task6.attention_layer import CachedAttentionLayer
+from task6.cache import KVCache, decode_attention, update_cache
+
+if TYPE_CHECKING:
+    from common.build import Operators
+
+__all__ = ["KVCache", "customAttention", "decode_attention", "decode_attention_split", "update_cache"]
 
 
-class KVCache:
-    """The keys and values that one attention layer has seen, in buffers of a fixed size.
+class customAttention(CachedAttentionLayer):
+    """Causal self-attention that remembers: a prompt goes in at once, every further token alone.
 
-    Nothing is ever moved or reallocated: a step writes its few new rows and reads the rest. Each sequence's
-    length is kept twice: in `lengths` on the device, because the kernels read it there, and in a list on the
-    host, because the check for a full cache must not wait for the device.
+        layer = customAttention(64, 4, 2, 1, 100, ops, flash_ops)
+        layer(prompt, 0)            [1, 10, 64]: prefill
+        layer(token, 10)            [1, 1, 64]: decode; it sees the 10 tokens before it, and itself
+        layer(token, 11)
 
-        cache = KVCache(ops, batch=2, kv_heads=4, max_seq_len=1024, head_dim=64)
-        cache.append(key, value)        # the prompt: many tokens at once
-        cache.append(key, value)        # then one token per step ...
-        out = cache.attend(query)       # ... whose query looks at everything cached, itself included
+    Args:
+        hidden_dim, num_heads, num_kv_heads, batch, max_seq_len: see CachedAttentionLayer; head_dim is at most 128.
+        ops: the operators of task 6; weights and cache are on ops.device.
+        flash_ops: those of task 4.
 
     Attributes:
-        k, v: the full buffers, [batch, kv_heads, max_seq_len, head_dim]. Slots at or past a sequence's length
-            hold whatever was in memory; nothing reads them.
-        lengths: int32 tensor [batch] on the device, updated in place (always the same memory).
-        seq_len: the longest sequence's length, a host int.
+        cache: a KVCache with room for max_seq_len tokens of each sequence.
+
+    Raises:
+        ValueError: sizes that do not go together.
     """
 
-    def __init__(self, ops, batch, kv_heads, max_seq_len, head_dim):
-        sizes = {"batch": batch, "kv_heads": kv_heads, "max_seq_len": max_seq_len, "head_dim": head_dim}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
-        if head_dim > 128:
-            raise ValueError(f"head_dim is {head_dim}; the decode kernel supports at most 128")
-        shape = (batch, kv_heads, max_seq_len, head_dim)
-        self.ops = ops
-        self.max_seq_len = max_seq_len
-        self.k = torch.empty(shape, dtype=torch.float32, device=ops.device)
-        self.v = torch.empty(shape, dtype=torch.float32, device=ops.device)
-        self.lengths = torch.zeros(batch, dtype=torch.int32, device=ops.device)
-        self._host_lengths = [0] * batch
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        num_kv_heads: int,
+        batch: int,
+        max_seq_len: int,
+        ops: Operators,
+        flash_ops: Operators,
+    ) -> None:
+        super().__init__(hidden_dim, num_heads, num_kv_heads, batch, max_seq_len, ops.device)
+        self.flash_ops = flash_ops
+        self.cache = KVCache(ops, batch, num_kv_heads, max_seq_len, self.head_dim)
 
-    @property
-    def seq_len(self):
-        """The number of tokens cached for the longest sequence."""
-        return max(self._host_lengths)
+    @torch.no_grad()
+    def forward(self, x: Tensor, position: int) -> Tensor:
+        """Attention of the new tokens to all tokens up to themselves.
 
-    def append(self, key, value):
-        """Writes new_tokens rows of every sequence behind the ones it has.
+        Args:
+            x: [batch, new_tokens, hidden_dim], float32 on the device of the weights.
+            position: how many tokens of each sequence came before x. 0: x is a prompt of any length, and what the cache
+                still holds belongs to an earlier one. Else x is one token.
 
-        Raises ValueError when a sequence has no room for them; no sequence has changed then.
+        Returns:
+            [batch, new_tokens, hidden_dim]; without a gradient.
+
+        Raises:
+            ValueError: see CachedAttentionLayer.check_call.
+            NotImplementedError: a kernel of task 4 or 6 has an unfilled gap.
         """
-        new_tokens = key.shape[2] if key.dim() == 4 else 0  # update_cache itself refuses any other rank
-        for sequence, length in enumerate(self._host_lengths):
-            if length + new_tokens > self.max_seq_len:
-                raise ValueError(
-                    f"the cache is full: sequence {sequence} holds {length} tokens and {new_tokens} more "
-                    f"do not fit into max_seq_len = {self.max_seq_len}"
-                )
-        self.ops.update_cache(self.k, self.v, key, value, self.lengths)
-        self.lengths += new_tokens
-        self._host_lengths = [length + new_tokens for length in self._host_lengths]
-
-    def attend(self, query, scale=None):
-        """Attention of each sequence's one query over all its cached keys -> [batch, heads, 1, head_dim].
-
-        Append the query's own key and value first: a token sees itself. An empty sequence gives zeros.
-        """
-        return decode_attention(self.ops, query, self.k, self.v, self.lengths, scale)
-
-    def reset(self, sequence=None):
-        """Forgets every sequence, or only the given one, so that its slots can be filled again."""
-        chosen = range(len(self._host_lengths)) if sequence is None else [sequence]
-        for i in chosen:
-            self._host_lengths[i] = 0
-            self.lengths[i] = 0
+        self.check_call(x, position, self.cache.seq_len)
+        # TODO (about 11 lines): self.project makes query [batch, num_heads, new_tokens, head_dim], key and value
+        #     [batch, num_kv_heads, new_tokens, head_dim]. A prompt empties the cache, enters it whole, and attends to
+        #     itself with task 4's operator, self.flash_ops.flash_attention(query, key, value, causal). That one wants a
+        #     K/V head for every query head: repeat those that there are, each for its group of neighbours. A single
+        #     token enters the cache and then attends to all of it. What comes out of either, [batch, num_heads,
+        #     new_tokens, head_dim], goes through self.merge.
+        raise NotImplementedError("TODO")
+        # END TODO
 
 
-def decode_attention(ops, query, k_cache, v_cache, lengths, scale=None):
-    """softmax(scale * query @ K^T) @ V over the first lengths[b] keys of each sequence's cache.
+def decode_attention_split(
+    ops: Operators,
+    merge_ops: Operators,
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor,
+    splits: int,
+    scale: float | None = None,
+) -> Tensor:
+    """What decode_attention computes, with the keys of each sequence cut into parts that work at the same time.
 
     Args:
         ops: the operators of task 6.
-        query: [batch, heads, 1, head_dim]. Query head h reads K/V head h // (heads // kv_heads).
+        merge_ops: those of task 3: merge_states(outs [parts, rows, head_dim], lse [parts, rows]) -> (out [rows,
+            head_dim], lse [rows]).
+        query: [batch, heads, 1, head_dim].
         k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim].
-        lengths: int32 [batch], 0 .. max_seq_len. It stays on the device, so its values are not checked here:
-            the kernel treats a larger one as max_seq_len and a negative one as 0. `KVCache` never produces
-            either.
+        lengths: int32 [batch], counted as 0 .. max_seq_len.
+        splits: how many parts, 1 .. max_seq_len.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
 
     Returns:
         [batch, heads, 1, head_dim]; zeros where the length is 0.
 
     Raises:
-        ValueError: a shape, dtype or layout that the kernel does not support, by argument name.
+        ValueError: splits out of range; a shape, dtype or layout that the kernel does not support.
+        NotImplementedError: a kernel of task 3 or 6 has an unfilled gap.
     """
-    return ops.decode_attention(query, k_cache, v_cache, lengths, scale)
+    # TODO (about 3 lines): the operator decode_attention_split gives (outs, lse) in the shapes that merge_states
+    #     takes; a row is a query head of a sequence. Give the merged rows the shape of query.
+    raise NotImplementedError("TODO")
+    # END TODO

@@ -25,3 +25,13 @@ void update_cache(float* k_cache, float* v_cache, const float* key, const float*
 void decode_attention(const float* query, const float* k_cache, const float* v_cache, const int* lengths,
                       float* out, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len,
                       int head_dim, float scale, cudaStream_t stream);
+
+// The same in parts ("split-KV"). Part p of sequence b is the keys p c .. min((p + 1) c, length) - 1 with
+// c = ceil(length / splits): outs gets the attention to these keys alone, lse the logsumexp of their scores. A part
+// without keys has the lse -infinity, and its output need not be read. batch * heads * splits < 2^31.
+//
+//   outs     [splits, batch * heads, head_dim]
+//   lse      [splits, batch * heads]
+void decode_attention_split(const float* query, const float* k_cache, const float* v_cache, const int* lengths,
+                            float* outs, float* lse, int64_t batch, int64_t heads, int64_t kv_heads,
+                            int64_t max_seq_len, int64_t splits, int head_dim, float scale, cudaStream_t stream);

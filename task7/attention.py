@@ -9,6 +9,7 @@
     flash     task 4              student, solution            is_causal   float32                up to 128
     flash     task 4              tuned: has gradients         any         the inputs' dtype      up to 128
 
+Without a variant it is the solution's kernels; for what those of flash cannot do, masks and gradients, the tuned ones.
 The tensors' device chooses the backend: the simulator for the CPU, nvcc's kernels for a GPU. The operators are built
 and loaded when they are first asked for, and kept.
 """
@@ -25,10 +26,10 @@ from common import build
 from common.build import Operators
 from task4 import tuned
 from task7.attention_layout import KernelLayout
+from task7.kernels import VARIANTS
 
 BACKENDS = {"cpu": "simulator", "cuda": "cuda"}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-VARIANTS = ("student", "solution", "tuned")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     mode: str = "flash",
-    variant: str = "solution",
+    variant: str | None = None,
 ) -> Tensor:
     """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
 
@@ -96,11 +97,12 @@ def scaled_dot_product_attention(
         enable_gqa: key and value may have fewer heads than query, a divisor of its number; each of theirs serves
             several of query's, one after another.
         mode: "naive", "tiled" or "flash".
-        variant: "student" (the task's .cu file), "solution" or "tuned" (flash only).
+        variant: "student" (the task's .cu file), "solution" or "tuned" (flash only); None: "solution", but "tuned" for
+            a mask or a gradient with mode "flash".
 
     Returns:
         [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query, key
-        and value with variant="tuned".
+        and value with mode="flash", unless variant is "student" or "solution".
 
     Raises:
         ValueError: an argument that is not supported; the message names it, its value and what is allowed.
@@ -108,6 +110,8 @@ def scaled_dot_product_attention(
         NotImplementedError: a student's kernel with unfilled gaps.
         common.build.BuildError, common.toolchain.ToolchainError: the kernels cannot be built.
     """
+    if variant is None:
+        variant = _default_variant(mode, query, key, value, attn_mask)
     kernels = kernels_of(mode, variant)
     _check_options(attn_mask, dropout_p, is_causal)
     _check_places(query, key, value, attn_mask)
@@ -148,10 +152,10 @@ class CUDAAttention(nn.Module):
         enable_gqa: bool = False,
         *,
         mode: str = "flash",
-        variant: str = "solution",
+        variant: str | None = None,
     ) -> None:
         super().__init__()
-        kernels_of(mode, variant)
+        kernels_of(mode, "solution" if variant is None else variant)
         self.options = {
             "is_causal": is_causal,
             "scale": scale,
@@ -166,6 +170,12 @@ class CUDAAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={option!r}" for name, option in self.options.items())
+
+
+def _default_variant(mode: str, query, key, value, attn_mask) -> str:
+    """ "tuned" where the taught kernels cannot do it and tuned ones can, else "solution"."""
+    gradients = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in (query, key, value))
+    return "tuned" if mode in TUNED_MODES and (attn_mask is not None or gradients) else "solution"
 
 
 def kernels_of(mode: str, variant: str) -> Kernels:

@@ -1,43 +1,75 @@
 """A transformers `Cache` whose layers keep their keys and values in task 6's KVCache."""
 
+from __future__ import annotations
+
+import torch
+from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from task6.attention import KVCache
-from task7.kernel_attention import several_new_tokens
+from task6.cache import KVCache
+
+
+class LayerKVCache(KVCache):
+    """Task 6's KV cache, which can do without the padding of prompts.
+
+    Attributes:
+        padded: whether the prompts had padding, which is not in the cache. `lengths` counts each sequence's tokens
+            then, and `seq_len` the padding, too: transformers counts that way.
+    """
+
+    def __init__(self, *sizes, **options) -> None:
+        super().__init__(*sizes, **options)
+        self.padded = False
+
+    def drop_padding(self, key: Tensor, value: Tensor, lengths: Tensor) -> None:
+        """Writes the prompts once more, their padding behind their tokens, where the next token overwrites it.
+
+        key, value: [batch, kv_heads, new_tokens, head_dim], contiguous. lengths: int32 [batch], each one's tokens.
+        """
+        self.reset()
+        self.append(key.to(self.k.dtype), value.to(self.v.dtype))
+        self.lengths.copy_(lengths)
+        self.padded = True
+
+    def reset(self, sequence=None) -> None:
+        """Forgets every sequence, or only the given one."""
+        super().reset(sequence)
+        self.padded = self.padded and sequence is not None
 
 
 class KernelCacheLayer(CacheLayerMixin):
     """The KV cache of one layer: room for max_seq_len tokens, written by task 6's update_cache.
 
-    The memory is taken at the first update, when batch, heads and head_dim are known.
+    The memory is taken at the first update, when batch, heads, head_dim and dtype are known. tuned: the operators are,
+    and the cache has the keys' dtype; otherwise float32.
     """
 
-    def __init__(self, ops, max_seq_len):
+    def __init__(self, ops, max_seq_len, tuned=False):
         super().__init__()
         self.ops = ops
         self.max_seq_len = max_seq_len
+        self.tuned = tuned
         self.kv_cache = None
 
     def lazy_initialization(self, key_states, value_states):
         batch, heads, _, head_dim = key_states.shape
-        self.kv_cache = KVCache(self.ops, batch, heads, self.max_seq_len, head_dim)
+        dtype = key_states.dtype if self.tuned else torch.float32
+        self.kv_cache = LayerKVCache(self.ops, batch, heads, self.max_seq_len, head_dim, dtype=dtype)
         self.is_initialized = True
 
     def update(self, key_states, value_states, *args, **kwargs):
-        """Appends [batch, heads, new_tokens, head_dim], any float dtype.
+        """Appends [batch, kv_heads, new_tokens, head_dim], any float dtype.
 
-        Returns float32 views [batch, heads, seq_len, head_dim] of all that is cached; the keys carry the
-        KVCache as the attribute `kv_cache`, which is how the attention function finds it.
-        Raises ValueError for several new tokens on a cache that is not empty, and when the cache is full.
+        Returns views [batch, kv_heads, seq_len, head_dim] of all that is cached, in the cache's dtype; the keys carry
+        the LayerKVCache as the attribute `kv_cache`, which is how the attention function finds it.
+        Raises ValueError when the cache is full.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        cached, new_tokens = self.get_seq_length(), key_states.size(2)
-        if new_tokens > 1 and cached > 0:
-            raise ValueError(several_new_tokens(new_tokens, cached))
-        self.kv_cache.append(key_states.float().contiguous(), value_states.float().contiguous())
-        self.keys = self.kv_cache.k[:, :, : cached + new_tokens]
-        self.values = self.kv_cache.v[:, :, : cached + new_tokens]
+        seq_len = self.get_seq_length() + key_states.size(2)
+        self.kv_cache.append(*(x.to(self.kv_cache.k.dtype).contiguous() for x in (key_states, value_states)))
+        self.keys = self.kv_cache.k[:, :, :seq_len]
+        self.values = self.kv_cache.v[:, :, :seq_len]
         self.keys.kv_cache = self.kv_cache
         return self.keys, self.values
 
@@ -58,7 +90,7 @@ class KernelCacheLayer(CacheLayerMixin):
 
     def _refuse(self, *args, **kwargs):
         raise ValueError(
-            "beam search, cropping and offloading are not supported by KernelCache yet: use greedy search or sampling"
+            "beam search, cropping and offloading are not supported by KernelCache: use greedy search or sampling"
         )
 
     reorder_cache = crop = batch_repeat_interleave = batch_select_indices = offload = prefetch = _refuse
@@ -68,10 +100,12 @@ class KernelCache(Cache):
     """One `KernelCacheLayer` per layer of `model`, to pass as `past_key_values`.
 
     attention: the KernelAttention that the model is attached to; its task 6 operators fill and read it.
-    max_seq_len: tokens it can hold (None: the model's context length).
+    max_seq_len: tokens it can hold, padding included (None: the model's context length).
     """
 
     def __init__(self, attention, model, max_seq_len=None):
         tokens = max_seq_len or model.config.max_position_embeddings
         layers = model.config.num_hidden_layers
-        super().__init__(layers=[KernelCacheLayer(attention.decode_ops, tokens) for _ in range(layers)])
+        super().__init__(
+            layers=[KernelCacheLayer(attention.decode_ops, tokens, attention.tuned) for _ in range(layers)]
+        )

@@ -1,189 +1,183 @@
-"""python -m task7.inference: a GPT-2 writes, its attention running through the kernels of tasks 4 and 6.
+"""python -m task7.inference: a GPT-2 writes through the kernels of tasks 4, 6 and 7.
 
 `main(reference=True)` is python -m task7.inference_ref: the same command line and loop with transformers' own
-attention and cache. --help lists the options.
+attention and cache. --help lists the options (options.py); --compare shows both side by side (compare.py).
 """
 
-import argparse
+from __future__ import annotations
+
 import statistics
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from common import cli
+from common import cli, toolchain
 from task7 import models
 from task7.kernels import load_kernels
+from task7.options import Options, parse
 from task7.request import check_request
 from task7.streaming import TextStream
 
+WARM_UP_TOKENS = 3
 EXPECTED_ERRORS = (*cli.EXPECTED_ERRORS, ConnectionError)
-DTYPES = ("float32", "float16", "bfloat16")
 
 
-def parse_arguments(argv, reference):
-    parser = argparse.ArgumentParser(
-        prog="python -m task7.inference" + "_ref" * reference,
-        description="A GPT-2 continues a prompt. "
-        + (
-            "Attention: transformers' own. --backend chooses the device; --solution and --arch change nothing."
-            if reference
-            else "Attention: the CUDA kernels of tasks 4 and 6."
-        ),
-    )
-    cli.add_build_arguments(parser)
-    parser.add_argument(
-        "--model",
-        default=str(models.STORYTELLER),
-        metavar="FOLDER_OR_HUB_NAME",
-        help="default: the storyteller that ships with task 7; gpt2: OpenAI's, from the hub",
-    )
-    parser.add_argument("--prompt", default="Once upon a time", help="default: %(default)r; '' starts a new text")
-    parser.add_argument("--max-new-tokens", type=int, default=100, metavar="N", help="default: %(default)s")
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.0,
-        metavar="T",
-        help="default: 0, greedy; 0.8 with --top-k 40 writes a new story for every --seed",
-    )
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest (default: all)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: %(default)s")
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="float32",
-        help="the model's; the kernels always compute in float32 (default: %(default)s)",
-    )
-    return parser.parse_args(argv)
+def engine_of(options: Options) -> str:
+    """ "lean" or "transformers": what was asked for, else what suits the backend.
 
-
-def attach_reference(model, backend):
-    """The reference: transformers' sdpa. Returns a function from max_seq_len to an empty DynamicCache."""
-    import torch
-    from transformers import DynamicCache
-
-    if backend == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--backend is 'cuda', but PyTorch sees no GPU; allowed: auto, simulator")
-    model.to("cpu" if backend == "simulator" or not torch.cuda.is_available() else "cuda")
-    model.set_attn_implementation("sdpa")
-    return lambda max_seq_len: DynamicCache(config=model.config)
-
-
-def attach_kernels(model, kernels):
-    """Ours. kernels: (task 4's operators, task 6's).
-
-    Returns the KernelAttention and a function from max_seq_len to an empty KernelCache.
+    In the simulator that is transformers: two tasks to compile in place of three, and no launch to save.
     """
-    from task7.cache import KernelCache
-    from task7.kernel_attention import KernelAttention
-
-    attention = KernelAttention(*kernels)
-    attention.attach(model)
-    return attention, lambda max_seq_len: KernelCache(attention, model, max_seq_len)
+    if options.engine is not None:
+        return options.engine
+    return "lean" if toolchain.choose_backend(options.backend).name == "cuda" else "transformers"
 
 
-def summary(generation, model, options, attention=None):
-    """The table at the end. attention: the KernelAttention that ran, None for the reference."""
-    import torch
+def load_writer(options: Options, console: Console, reference: bool = False):
+    """Compiles kernels and loads the model: (tokenizer, prompts as lists of token ids, writer).
 
-    table = Table(show_header=False)
-    table.add_row("new tokens", f"{len(generation.tokens)} (stopped by {generation.stopped_by})")
-    table.add_row("TTFT, time to first token", f"{generation.ttft_ms:.1f} ms")
-    if tbt := sorted(generation.tbt_ms):
-        low, high = tbt[len(tbt) // 10], tbt[len(tbt) * 9 // 10]
-        table.add_row(
-            "TBT, time between tokens",
-            f"median {statistics.median(tbt):.1f} ms; 80% lie between {low:.1f} and {high:.1f} ms",
-        )
-    table.add_row("tokens/s", f"{generation.tokens_per_s:.1f}")
-    device = torch.cuda.get_device_name() if model.device.type == "cuda" else "CPU"
-    if attention is None:
-        table.add_row("backend", f"PyTorch on {device}, model in {options.dtype}")
-        table.add_row("attention", "transformers: sdpa, DynamicCache (the reference)")
-        return table
-    where = "the simulator: CUDA C++ on the CPU" if attention.backend == "simulator" else f"CUDA on {device}"
-    table.add_row("backend", f"{where}, model in {options.dtype}, attention in float32")
-    calls = attention.calls
-    table.add_row("kernels", "the reference solution's" if options.solution else "yours")
-    table.add_row("prefill", f"task 4 flash_attention: {calls['flash_attention']} calls")
-    table.add_row("decode", f"task 6 decode_attention: {calls['decode_attention']} calls")
-    table.add_row("KV cache", f"task 6 update_cache: {calls['update_cache']} calls")
-    return table
-
-
-def explain_gap(console, gap):
-    """What to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
-    console.print(f"[red]{escape(str(gap))}[/]", highlight=False, soft_wrap=True)
-    console.print(
-        "Fill it in and run that task's own test, then come back; or add --solution to use the "
-        "reference solution's kernels.",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def run(options, console, reference):
-    """Loads everything, generates, prints. Raises EXPECTED_ERRORS and what the kernels raise."""
-    check_request(1, options.max_new_tokens, options.temperature, options.top_k, float("inf"))
+    Raises EXPECTED_ERRORS.
+    """
+    check_request(1, options.max_new_tokens, options.temperature, options.top_k, float("inf"), options.top_p)
     name, local = models.find(options.model)
-
-    from task7.generation import generate, warm_up  # imports torch
-
     if reference:
-        building, doing = None, "loading the model ..."
-    else:
-        cli.say_backend(console, options.backend)
-        pool = ThreadPoolExecutor(max_workers=1)  # the compilers work while this thread imports transformers
-        building = pool.submit(load_kernels, options.solution, options.backend, options.arch)
-        doing = "compiling tasks 4 and 6, loading the model ..."
-    with cli.working(console, doing):
-        tokenizer, model = models.load(name, local, options.dtype)
-        prompt = models.prompt_tokens(tokenizer, options.prompt)
+        with cli.working(console, "loading the model ..."):
+            return _prepared(options, name, local, None)
+    cli.say_backend(console, options.backend)
+    engine = engine_of(options)
+    tasks = "tasks 4, 6 and 7" if engine == "lean" else "tasks 4 and 6"
+    with (
+        cli.working(console, f"compiling {tasks}, loading the model ..."),
+        ThreadPoolExecutor(max_workers=1) as pool,  # the compilers work while this thread imports transformers
+    ):
+        building = pool.submit(_load_kernels, engine, options.variant, options.backend, options.arch)
+        return _prepared(options, name, local, engine, building)
+
+
+def _load_kernels(engine: str, *what):
+    if engine == "lean":
+        from task7.engine_kernels import load_engine_kernels
+
+        return load_engine_kernels(*what)
+    return load_kernels(*what)
+
+
+def _prepared(options: Options, name: str, local: bool, engine: str | None, building=None):
+    """load_writer's result. engine: None for the reference. building: the future of the kernels."""
+    tokenizer, model = models.load(name, local, options.dtype)
+    prompts = [models.prompt_tokens(tokenizer, prompt) for prompt in options.prompts]
+    for prompt in prompts:
         check_request(
             len(prompt),
             options.max_new_tokens,
             options.temperature,
             options.top_k,
             model.config.max_position_embeddings,
+            options.top_p,
         )
-        if reference:
-            attention, new_cache = None, attach_reference(model, options.backend)
-        else:
-            attention, new_cache = attach_kernels(model, building.result())
-        warm_up(model, new_cache)
-    if attention is not None:
-        attention.reset_calls()
+    from task7 import writers
 
-    def write(text):
+    if engine is None:
+        writer = writers.reference_writer(model, options.backend)
+    elif engine == "lean":
+        writer = writers.lean_writer(model, building.result(), options.dtype, prompts, options.max_new_tokens)
+    else:
+        writer = writers.attached_writer(model, building.result(), options.variant)
+    writer.warm_up(prompts, min(WARM_UP_TOKENS, options.max_new_tokens))
+    return tokenizer, prompts, writer
+
+
+def write_texts(tokenizer, prompts, writer, options: Options, console: Console):
+    """Generates, the first text as it comes and the others after it. Returns Generations."""
+    pieces: list[list[str]] = [[] for _ in prompts]
+
+    def write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    console.print(f"\n[bold]{escape(options.prompt)}[/]", end="", highlight=False, soft_wrap=True)
-    stream = TextStream(tokenizer, write)
+    streams = [TextStream(tokenizer, write), *(TextStream(tokenizer, later.append) for later in pieces[1:])]
+    _show_prompt(console, options.prompts[0])
     try:
-        generation = generate(
-            model,
-            prompt,
-            new_cache(len(prompt) + options.max_new_tokens),
-            max_new_tokens=options.max_new_tokens,
-            temperature=options.temperature,
-            top_k=options.top_k,
-            seed=options.seed,
+        result = writer.generate(
+            prompts,
             stop_token=tokenizer.eos_token_id,
-            on_token=stream.put,
+            on_token=lambda sequence, token: streams[sequence].put(token),
+            **options.sampling,
         )
     finally:
-        stream.close()
-        write("\n\n")
-    console.print(summary(generation, model, options, attention))
+        for number, stream in enumerate(streams):
+            stream.close()
+            if number > 0:
+                _show_prompt(console, options.prompts[number])
+                write("".join(pieces[number]))
+            write("\n\n" if number == len(streams) - 1 else "\n")
+    return result
+
+
+def _show_prompt(console: Console, prompt: str) -> None:
+    console.print(f"\n[bold]{escape(prompt)}[/]", end="", highlight=False, soft_wrap=True)
+
+
+def summary(result, writer) -> Table:
+    """The table at the end. result: Generations."""
+    table = Table(show_header=False)
+    table.add_row("new tokens", new_tokens(result))
+    table.add_row("TTFT, time to first token", f"{result.ttft_ms:.1f} ms")
+    if result.tbt_ms:
+        table.add_row("TBT, time between tokens", tbt(result))
+    table.add_row("tokens/s", f"{result.tokens_per_s:.1f}")
+    for row in writer.rows():
+        table.add_row(*row)
+    return table
+
+
+def new_tokens(result) -> str:
+    """ "100 (stopped by max_new_tokens)", for every sequence."""
+    each = zip(result.tokens, result.stopped_by, strict=True)
+    words = Counter(f"{len(tokens)} (stopped by {stopped_by})" for tokens, stopped_by in each)
+    return "; ".join(f"{times} x " * (times > 1) + one for one, times in words.items())
+
+
+def tbt(result) -> str:
+    """The times between tokens: median and spread. Needs two tokens or more."""
+    ordered = sorted(result.tbt_ms)
+    low, high = ordered[len(ordered) // 10], ordered[len(ordered) * 9 // 10]
+    digits = 1 if ordered[0] >= 1 else 3
+    return (
+        f"median {statistics.median(ordered):.{digits}f} ms; 80% lie between {low:.{digits}f} and {high:.{digits}f} ms"
+    )
+
+
+def explain_gap(console, gap):
+    """What to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
+    console.print(f"[red]{escape(str(gap))}[/]", highlight=False, soft_wrap=True)
+    without = " --engine transformers needs none of task 7's." if "task7/" in str(gap) else ""
+    console.print(
+        "Fill it in and run that task's own test, then come back; or add --solution to use the "
+        f"reference solution's kernels.{without}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def run(options: Options, console: Console, reference: bool) -> None:
+    """Loads everything, generates, prints. Raises EXPECTED_ERRORS and what the kernels raise."""
+    if options.compare:
+        from task7.compare import compare
+
+        compare(options, console)
+        return
+    tokenizer, prompts, writer = load_writer(options, console, reference)
+    result = write_texts(tokenizer, prompts, writer, options, console)
+    console.print(summary(result, writer))
 
 
 def main(argv=None, reference=False):
     """Returns the exit status: 0 done, 1 a gap or a kernel that failed, 2 a wrong argument or build."""
-    options = parse_arguments(argv, reference)
+    options = parse(argv, reference)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a story may hold characters that the terminal's encoding lacks
     console = Console()

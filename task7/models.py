@@ -47,7 +47,7 @@ def load(name, local, dtype="float32"):
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    from task7.kernel_attention import check_config
+    from task7.supported_models import check_config
 
     transformers.logging.set_verbosity_error()
     if local:

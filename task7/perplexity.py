@@ -4,11 +4,9 @@ import torch
 
 from task7.models import STORYTELLER
 
-END_OF_TEXT = 0
-
 
 def held_out_sequences(tokenizer, count=16, length=512):
-    """The first count x length tokens of held_out.txt, every story followed by end-of-text.
+    """The first count x length tokens of held_out.txt, every story followed by the tokenizer's end-of-text.
 
     Returns (inputs, targets), int64 [count, length]; targets are the same text one token later.
     """
@@ -16,7 +14,7 @@ def held_out_sequences(tokenizer, count=16, length=512):
     wanted = count * length + 1
     tokens = []
     for story in stories:
-        tokens += [*tokenizer(story).input_ids, END_OF_TEXT]
+        tokens += [*tokenizer(story).input_ids, tokenizer.eos_token_id]
         if len(tokens) >= wanted:
             text = torch.tensor(tokens[:wanted])
             return text[:-1].view(count, length), text[1:].view(count, length)
@@ -24,15 +22,16 @@ def held_out_sequences(tokenizer, count=16, length=512):
 
 
 @torch.no_grad()
-def perplexity(model, inputs, targets, on_sequence=None):
-    """Perplexity of the model, one prefill per sequence and no KV cache: a float, NaN if a logit is NaN.
+def perplexity(logits, inputs, targets, on_sequence=None):
+    """Perplexity, one prefill per sequence and no KV cache: a float, NaN if a logit is NaN.
 
+    logits: function from tokens, int64 [1, length], to the logits of each next one, [1, length, vocab].
     inputs, targets: int64 [count, length]. on_sequence: called after each sequence with the number done.
     """
     total = 0.0
     for i in range(len(inputs)):
-        logits = model(inputs[i : i + 1].to(model.device), use_cache=False).logits[0].float()
-        total += torch.nn.functional.cross_entropy(logits, targets[i].to(model.device), reduction="sum").item()
+        found = logits(inputs[i : i + 1])[0].float()
+        total += torch.nn.functional.cross_entropy(found, targets[i].to(found.device), reduction="sum").item()
         if on_sequence is not None:
             on_sequence(i + 1)
     return torch.tensor(total / targets.numel()).exp().item()

@@ -1,7 +1,7 @@
 """What may be asked of a model."""
 
 
-def check_request(prompt_tokens, max_new_tokens, temperature, top_k, context):
+def check_request(prompt_tokens, max_new_tokens, temperature, top_k, context, top_p=None):
     """Raises ValueError that names the argument, its value and what is allowed.
 
     prompt_tokens: number of tokens in the prompt. context: the model's context length in tokens.
@@ -10,6 +10,8 @@ def check_request(prompt_tokens, max_new_tokens, temperature, top_k, context):
         raise ValueError(f"temperature is {temperature}; allowed: 0 (greedy) or more")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; allowed: 1 or more (leave it out for no limit)")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; allowed: more than 0, at most 1 (leave it out for no limit)")
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; allowed: 1 or more")
     if prompt_tokens < 1:

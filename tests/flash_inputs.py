@@ -42,6 +42,16 @@ def tensors(
     return [x.to(ops.device, dtype) for x in (query, key, value, grad_out)]
 
 
+# (S_q, S_k, key_step, key_offset): keys that stand apart, for a causal mask. The first key at the first query, later or
+# before; sizes on both sides of a tile's edge; queries that see no key, keys that no query sees
+POSITIONS = [(70, 35, 2, 0), (200, 67, 3, 2), (133, 17, 8, 5), (40, 90, 2, -31), (150, 150, 3, 100), (65, 65, 8, 0)]
+
+
+def position_mask(seq_q: int, seq_k: int, key_step: int, key_offset: int, device) -> Tensor:
+    """bool [seq_q, seq_k]: True where key j, which stands at key_offset + j * key_step, is at or before query i."""
+    return key_offset + key_step * torch.arange(seq_k, device=device) <= torch.arange(seq_q, device=device)[:, None]
+
+
 def operators_of(ops):
     """The operators themselves, as torch.ops has them."""
     return getattr(torch.ops, ops.library.stem)

@@ -342,7 +342,7 @@ def test_no_gradient_is_asked_of_other_kernels(device):
             some = [x if i == number else x.detach() for i, x in enumerate(inputs)]
             words = f"{name} requires a gradient, and mode '{mode}' with variant 'solution' has no backward pass: use"
             with pytest.raises(ValueError, match=words):
-                scaled_dot_product_attention(*some, mode=mode)
+                scaled_dot_product_attention(*some, mode=mode, variant="solution")
         with torch.no_grad():
             assert not scaled_dot_product_attention(*inputs, mode=mode).requires_grad
     mask = torch.zeros(5, 7, device=device, requires_grad=True)
@@ -396,7 +396,10 @@ REFUSED = [
     ({"attn_mask": of(5, 7, dtype=torch.int32)}, "attn_mask has dtype torch.int32; it must be torch.bool, torch.fl"),
     ({"attn_mask": of(5, 7, dtype=torch.float16)}, "attn_mask has dtype torch.float16; it must be .* or query's"),
     ({"attn_mask": causal_lower_right(5, 7)}, "attn_mask is a CausalBias; .* the bool mask torch.ones"),
-    ({"mode": "flash", "attn_mask": of(5, 7)}, "mode 'flash' with variant 'solution' takes none: use variant='tuned'"),
+    (
+        {"mode": "flash", "variant": "solution", "attn_mask": of(5, 7)},
+        "mode 'flash' with variant 'solution' takes none: use variant='tuned'",
+    ),
     ({"mode": "flash", "value": of(3, 7, 129)}, "head_dim is 129 .*up to 128: use mode='naive' or mode='tiled'"),
     ({"scale": math.inf}, "scale is inf; it must be finite"),
 ]
@@ -407,6 +410,23 @@ def test_what_is_refused(changed, words):
     arguments = {"query": of(3, 5, 8), "key": of(3, 7, 8), "value": of(3, 7, 8), "mode": "naive"}
     with pytest.raises(ValueError, match=words):
         scaled_dot_product_attention(**{**arguments, **changed})
+
+
+def test_without_a_variant_flash_takes_what_torchs_takes(device):
+    """A mask and gradients go to the tuned kernels, all else to the solution's."""
+    query, key, value = (torch.randn(shape, device=device).requires_grad_() for shape in FOUR)
+    mask = as_mask(make_mask("bool", 5, 7)).to(device)
+    for masks, options in (((mask,), {}), ((), {"is_causal": True})):
+        out = scaled_dot_product_attention(query, key, value, *masks, **options)
+        tuned = scaled_dot_product_attention(query, key, value, *masks, **options, variant="tuned")
+        assert torch.equal(out, tuned) and out.requires_grad
+        with torch.no_grad():
+            out = CUDAAttention(**options)(query, key, value, *masks)
+            variant = "tuned" if masks else "solution"
+            same = scaled_dot_product_attention(query, key, value, *masks, **options, variant=variant)
+            assert torch.equal(out, same)
+            expected = pytorch(query, key, value, *masks, **options)
+            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_mask_with_is_causal_is_torchs_error():

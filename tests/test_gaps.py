@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.gaps import find_gaps, gaps_of_operator
+from common.gaps import find_gaps, gaps_of_operator, with_own_headers
 
 KERNELS = """\
 #include "common/cuda/not_implemented.h"
@@ -63,3 +63,25 @@ def test_an_operator_depends_on_what_it_reaches(sources, operator, lines):
 def test_a_filled_gap_is_no_gap(sources):
     sources[0].write_text(KERNELS.replace("{ NOT_IMPLEMENTED(); }", "{ a += 1; }"))
     assert gaps_of_operator("gemm", sources) == []
+
+
+def test_headers_beside_a_source_are_read_with_it(tmp_path):
+    """By their bare name only, once, also where two sources or headers include them, or each other."""
+    (tmp_path / "rows.cuh").write_text('#include "tiles.cuh"\n__device__ int row() { return 1; }\n')
+    (tmp_path / "tiles.cuh").write_text(
+        '#include "rows.cuh"\n__device__ void load_tile(int n) {\n    NOT_IMPLEMENTED();\n}\n'
+    )
+    (tmp_path / "other.cuh").write_text("__device__ void other() { NOT_IMPLEMENTED(); }\n")
+    first, second, binding = tmp_path / "first.cu", tmp_path / "second.cu", tmp_path / "binding.cpp"
+    first.write_text('#include "tiles.cuh"\n#include "common/other.cuh"\nvoid run_gemm() { load_tile(1); }\n')
+    second.write_text('  #  include "tiles.cuh"\n#include "missing.cuh"\nvoid run_softmax() { row(); }\n')
+    binding.write_text(
+        "void gemm() { run_gemm(); }\nvoid softmax() { run_softmax(); }\n"
+        'm.impl("gemm", TORCH_BOX(&gemm)); m.impl("softmax", TORCH_BOX(&softmax));\n'
+    )
+    sources = [first, second, binding]
+    names = [file.name for file in with_own_headers(sources)]
+    assert names == ["rows.cuh", "tiles.cuh", "first.cu", "second.cu", "binding.cpp"]
+    assert [(gap.file.name, gap.line, gap.function) for gap in find_gaps(sources)] == [("tiles.cuh", 3, "load_tile")]
+    assert [gap.line for gap in gaps_of_operator("gemm", sources)] == [3]
+    assert gaps_of_operator("softmax", sources) == []

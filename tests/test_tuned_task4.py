@@ -11,7 +11,7 @@ from functools import partial
 import flash_inputs
 import pytest
 import torch
-from flash_inputs import BATCH, HEADS, S_K, S_Q, operators_of
+from flash_inputs import BATCH, HEADS, POSITIONS, S_K, S_Q, operators_of, position_mask
 from torch import Tensor
 
 from common import attention_reference as reference
@@ -73,16 +73,28 @@ def attention(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, **o
 
 
 def assert_right(
-    ops, kind: str, query: Tensor, key: Tensor, value: Tensor, spread: float = 1.5**2, **options
+    ops,
+    kind: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    spread: float = 1.5**2,
+    positions: tuple[int, int] | None = None,
+    **options,
 ) -> Tensor:
     """Runs the kernel; out and lse must be as near to float64 as common/checking.py asks of every kernel.
 
     The floor is that of common/attention_cases.py for scores and sum, and one rounding to dtype of the weights and one
     of out: a kernel need not subtract the very maximum, so that the weight of a lone key, 1 in PyTorch, is rounded too.
-    `spread` is the standard deviation of the scaled scores.
+    `spread` is the standard deviation of the scaled scores. `positions` are key_step and key_offset under a causal
+    mask: the kernel gets the two numbers, PyTorch the mask.
     """
     dtype, tensor_cores = KINDS[kind]
     arguments = {"causal": False, **options, "tensor_cores": tensor_cores}
+    if positions is not None:
+        arguments |= {"causal": True, "key_step": positions[0], "key_offset": positions[1]}
+        seen = position_mask(query.size(2), key.size(2), *positions, query.device)
+        options["mask"] = options["mask"] & seen if "mask" in options else seen
     out, lse = operators_of(ops).flash_attention_forward(query, key, value, **arguments)
     assert out.shape == query.shape and out.dtype == dtype and out.is_contiguous()
     assert lse.shape == query.shape[:-1] and lse.dtype == torch.float32
@@ -115,6 +127,34 @@ def test_any_number_of_queries_and_keys(ops, kind, sizes, alignment):
     out = assert_right(ops, kind, query, key, value, **ALIGNMENTS[alignment])
     blind = max(sizes[0] - sizes[1], 0) if alignment == "lower right" else 0
     assert bool((out[:, :, :blind] == 0).all()) and bool((out[:, :, blind:] != 0).any())
+
+
+@pytest.mark.parametrize("case", POSITIONS, ids=str)
+def test_keys_that_stand_apart(ops, kind, case):
+    seq_q, seq_k, *positions = case
+    query, key, value = tensors(ops, kind, seq_q=seq_q, seq_k=seq_k, head_dim=8, batch=1, heads=2)
+    out = assert_right(ops, kind, query, key, value, positions=positions)
+    blind = max(positions[1], 0)
+    assert bool((out[:, :, :blind] == 0).all()) and bool((out[:, :, blind:] != 0).any())
+
+
+def test_keys_that_stand_very_far_apart(ops, kind):
+    """The largest step, with the first key, the first two or no key in sight."""
+    query, key, value = tensors(ops, kind, seq_q=40, seq_k=5, head_dim=8)
+    largest = 0x7FFFFF00
+    for offset in (0, 20, 40 - largest, largest):
+        assert_right(ops, kind, query, key, value, positions=(largest, offset))
+    assert_right(ops, kind, query, key, value, positions=(largest - 20, 40 - largest))  # from row 20 on two keys
+
+
+def test_every_third_row_of_longer_keys_under_a_mask(ops, kind):
+    """Keys and values are read where they lie; the mask tensor is of the strided keys, and it holds, too."""
+    query, key, value = tensors(ops, kind, seq_q=100, seq_k=100, head_dim=8, heads=4, kv_heads=2)
+    key, value = key[:, :, 1::3], value[:, :, 1::3]
+    assert_right(ops, kind, query, key, value, positions=(3, 1), mask=make_mask("bool", (4, 100, 33), ops.device))
+    dense = {"causal": False, "key_step": 3, "key_offset": 1, "tensor_cores": KINDS[kind][1]}
+    everything = tuned.flash_attention(ops, query, key, value, **dense)
+    assert torch.equal(everything, tuned.flash_attention(ops, query, key, value, tensor_cores=KINDS[kind][1]))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 3])
@@ -298,6 +338,12 @@ BAD = [
     ({"query": (2, 4, 6, 129), "key": (2, 2, 5, 129), "value": (2, 2, 5, 129)}, r"head_dim = 129, .* 1 \.\. 128"),
     ({"scale": math.nan}, "scale is nan; it must be finite"),
     ({"scale": 1e300}, "scale is 1.*; it must be finite as a float32"),
+    ({"key_step": 0}, r"key_step is 0; it must be 1 \.\. 2147483392"),
+    ({"key_step": 2**31}, r"key_step is 2147483648; it must be 1 \.\. 2147483392"),
+    ({"key_offset": 2**31}, r"key_offset is 2147483648; it must be S_q - 2147483392 = -2147483386 \.\. 2147483392"),
+    ({"key_offset": -(2**31)}, "key_offset is -2147483648; it must be S_q - 2147483392 = -2147483386"),
+    ({"lower_right": True, "key_step": 2}, "lower_right is true, key_step 2 and key_offset 0; .*: give one of both"),
+    ({"lower_right": True, "key_offset": 1}, "lower_right is true, key_step 1 and key_offset 1; .*: give one of both"),
     ({"mask": (6, 6)}, r"mask has shape \[6, 6\], .* \[2, 4, 6, 5\]: dimension 1 must be 1 or S_k = 5"),
     ({"mask": torch.int32}, "mask has dtype Int; it must be Bool .* or Float"),
 ]
@@ -348,6 +394,7 @@ def test_no_race_and_no_stray_access(kind):
         ((query, key, value), {}),
         (gaps(query, key, value, before=1, behind=4), {**options, "mask": make_mask("bool", (70, 1), "cpu")}),
         (packed(*tensors(ops, kind, seq_q=37, head_dim=72)), {"causal": True}),
+        (tensors(ops, kind, seq_q=70, seq_k=40, head_dim=8, batch=1), {"positions": (3, 2)}),
     ]
     for inputs, given in calls:
         library.begin(CHECK)
@@ -355,6 +402,9 @@ def test_no_race_and_no_stray_access(kind):
             out = assert_right(ops, kind, *inputs, **given)
             if kind != "3xfp16":  # its gradients are those of "fp32"
                 leaves = [x.requires_grad_() for x in inputs]
+                if "positions" in given:
+                    step, offset = given.pop("positions")
+                    given = {"causal": True, "key_step": step, "key_offset": offset}
                 tuned.flash_attention(ops, *leaves, **given).backward(out)
             assert library.report()["findings"] == []
         finally:

@@ -8,7 +8,7 @@ from functools import partial
 import flash_inputs
 import pytest
 import torch
-from flash_inputs import BATCH, HEADS, S_K, S_Q, operators_of
+from flash_inputs import BATCH, HEADS, POSITIONS, S_K, S_Q, operators_of, position_mask
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -63,16 +63,28 @@ def gradients(function, query: Tensor, key: Tensor, value: Tensor, grad_out: Ten
 # assert_close where the same kernel ran twice.
 
 
-def assert_gradients(ops, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, **options) -> None:
+def assert_gradients(
+    ops,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    grad_out: Tensor,
+    positions: tuple[int, int] | None = None,
+    **options,
+) -> None:
     """Beside float64: at most twice PyTorch's error with every tensor in dtype, and a floor for the float32 sums and
     for the rounding of the result.
 
     FlashAttention takes a row's sum of weights times their gradients from the output, which was rounded to dtype.
     PyTorch's error has no such part, which grows with the size of the output: hence values with the mean 0.
+    `positions` are key_step and key_offset under a causal mask: the kernel gets the two numbers, PyTorch the mask.
     """
     dtype = query.dtype
     kernel = partial(tuned.flash_attention, ops, **options)
     plain = partial(attention, **options)
+    if positions is not None:
+        kernel = partial(kernel, causal=True, key_step=positions[0], key_offset=positions[1])
+        plain = partial(plain, mask=position_mask(query.size(2), key.size(2), *positions, query.device))
     got = torch.autograd.grad(kernel(query, key, value), (query, key, value), grad_out)
     wanted = gradients(plain, query, key, value, grad_out, torch.float64)
     same = gradients(plain, query, key, value, grad_out)
@@ -98,6 +110,33 @@ def test_gradients_of_causal_attention(ops, dtype, sizes, lower_right):
     """With rows that see no key, and keys that no row sees: their gradients are 0."""
     inputs = tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8)
     assert_gradients(ops, *inputs, causal=True, lower_right=lower_right)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", POSITIONS, ids=str)
+def test_gradients_of_keys_that_stand_apart(ops, dtype, case):
+    seq_q, seq_k, *positions = case
+    inputs = tensors(ops, dtype, seq_q=seq_q, seq_k=seq_k, head_dim=8, heads=2, kv_heads=1)
+    assert_gradients(ops, *inputs, positions=positions)
+
+
+def test_gradients_of_strided_attention(ops):
+    """Through PyTorch's slices of longer keys and values: rows between the strided ones get the gradient 0."""
+    query, key, value, grad_out = tensors(ops, seq_q=50, seq_k=50, head_dim=8)
+
+    def strided(query: Tensor, key: Tensor, value: Tensor, function=attention, **options) -> Tensor:
+        return function(query, key[:, :, 2::4], value[:, :, 2::4], **options)
+
+    kernel = partial(strided, function=partial(tuned.flash_attention, ops), causal=True, key_step=4, key_offset=2)
+    plain = partial(strided, mask=position_mask(50, 12, 4, 2, ops.device))
+    wanted = gradients(plain, query, key, value, grad_out, torch.float64)
+    for x, y in zip(gradients(kernel, query, key, value, grad_out), wanted, strict=True):
+        assert_close(x.double(), y, rtol=0, atol=1e-5)
+    raw = operators_of(ops).flash_attention  # the operator without logsumexp finds the positions for its gradient, too
+    (grad_key,) = torch.autograd.grad(
+        strided(query, key, value, raw, causal=True, key_step=4, key_offset=2), key, grad_out
+    )
+    assert_close(grad_key.double(), wanted[1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -174,8 +213,10 @@ def test_opcheck(ops, dtype):
     mask = torch.randn(S_Q, S_K, device=ops.device)
     torch.library.opcheck(operators.flash_attention.default, (query, key, value, False))
     torch.library.opcheck(operators.flash_attention_forward.default, (query, key, value, True, 0.3, True, mask))
-    out, lse = operators.flash_attention_forward(query.detach(), key.detach(), value.detach(), True)
-    inputs = (grad_out, query.detach(), key.detach(), value.detach(), out, lse, True)
+    out, lse = operators.flash_attention_forward(
+        query.detach(), key.detach(), value.detach(), True, key_step=2, key_offset=3
+    )
+    inputs = (grad_out, query.detach(), key.detach(), value.detach(), out, lse, True, None, False, None, 2, 3)
     torch.library.opcheck(operators.flash_attention_backward.default, inputs)
 
 

@@ -13,19 +13,28 @@ from pathlib import Path
 
 import pytest
 import torch
+from decode_inputs import (
+    LONG,
+    PAGE,
+    RAGGED,
+    as_int,
+    assert_right,
+    check,
+    in_pages,
+    packed,
+    run,
+    tensors,
+    updated,
+)
 from rich.console import Console
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from common import attention_reference as reference
 from common import build
-from common.checking import Guarded, max_error_of, poisoned_memory, running_sum_floor
+from common.checking import Guarded
 from task6 import benchmark, benchmark_grid, benchmark_pictures
 
-PAGE = 16
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-RAGGED = (0, 1, 31, 203)  # of caches of 203 slots: empty, one token, no whole tile, full
-LONG = (0, 5, 1500, 700)  # enough for several parts, that end in the midst of sequences
 
 
 @pytest.fixture(scope="session")
@@ -37,98 +46,6 @@ def ops(backend: str):
 @pytest.fixture(params=DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
-
-
-def as_int(values, device) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
-
-
-def tensors(
-    ops, dtype, lengths=RAGGED, heads=4, kv_heads=2, head_dim=64, capacity=None, sharpness=1.5
-) -> dict[str, Tensor]:
-    """The arguments of decode_attention. Slots that are not part of a sequence hold NaN."""
-    capacity = capacity or max(*lengths, 1)
-    generator = torch.Generator().manual_seed(head_dim + 1000 * heads)
-
-    def normal(heads: int, tokens: int) -> Tensor:
-        return torch.randn(len(lengths), heads, tokens, head_dim, generator=generator)
-
-    query, k_cache = sharpness * normal(heads, 1), sharpness * normal(kv_heads, capacity)
-    v_cache = 2 + normal(kv_heads, capacity)
-    for sequence, length in enumerate(lengths):
-        k_cache[sequence, :, max(length, 0) :] = math.nan
-        v_cache[sequence, :, max(length, 0) :] = math.nan
-    made = {"query": query, "k_cache": k_cache, "v_cache": v_cache}
-    return {name: x.to(ops.device, dtype) for name, x in made.items()} | {"lengths": as_int(lengths, ops.device)}
-
-
-def attention(dtype, query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale=None) -> Tensor:
-    """PyTorch in the precision of the kernels, then as float64: scores and softmax in float32 at least, the weights and
-    the output in dtype. [batch, heads, 1, head_dim]; zeros for a sequence without tokens."""
-    group = query.size(1) // k_cache.size(1)
-    rows = []
-    for sequence, length in enumerate(lengths.clamp(0, k_cache.size(2)).tolist()):
-        key, value = (x[sequence, :, :length].repeat_interleave(group, 0) for x in (k_cache, v_cache))
-        exact = [x.to(torch.promote_types(dtype, torch.float32)) for x in (query[sequence], key)]
-        if length:
-            rows.append(reference.softmax(reference.scores(*exact, scale=scale)).to(dtype) @ value.to(dtype))
-        else:
-            rows.append(torch.zeros_like(query[sequence], dtype=dtype))
-    return torch.stack(rows).double()
-
-
-def in_pages(ops, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, query: Tensor) -> dict[str, Tensor]:
-    """The same caches in pages that lie in a random order, some of them nobody's; NaN wherever no token is.
-
-    Entries of the table behind a sequence's last page are no page at all.
-    """
-    batch, kv_heads, capacity, head_dim = k_cache.shape
-    used = [math.ceil(max(length, 0) / PAGE) for length in lengths.tolist()]
-    pages = sum(used) + 3
-    order = iter(torch.randperm(pages, generator=torch.Generator().manual_seed(1)).tolist())
-    table = torch.full((batch, math.ceil(capacity / PAGE)), -1, dtype=torch.int32)
-    paged = [k_cache.new_full((pages, kv_heads, PAGE, head_dim), math.nan) for _ in range(2)]
-    for sequence, count in enumerate(used):
-        for i in range(count):
-            table[sequence, i] = page = next(order)
-            for x, cache in zip(paged, (k_cache, v_cache), strict=True):
-                rows = cache[sequence, :, i * PAGE : (i + 1) * PAGE]
-                x[page, :, : rows.size(1)] = rows
-    return {
-        "query": query,
-        "k_pages": paged[0],
-        "v_pages": paged[1],
-        "lengths": lengths,
-        "block_table": table.to(ops.device),
-    }
-
-
-def run(operator, inputs: dict[str, Tensor], **options) -> Tensor:
-    """Calls it with guarded inputs and poisoned outputs; nothing but the output may have changed."""
-    guarded = {name: Guarded(x, x.device) for name, x in inputs.items()}
-    with poisoned_memory():
-        out = operator(**{name: x.tensor for name, x in guarded.items()}, **options)
-    assert [name for name, x in guarded.items() if x.changed() or x.overrun()] == []
-    return out
-
-
-def assert_right(out: Tensor, inputs: dict[str, Tensor], **options) -> None:
-    """As near to float64 as common/checking.py asks; the floor also counts the rounding of out to its dtype."""
-    dtype = inputs["query"].dtype
-    assert out.shape == inputs["query"].shape and out.dtype == dtype and out.is_contiguous()
-    ref64 = attention(torch.float64, **inputs, **options)
-    noise = max_error_of(attention(dtype, **inputs, **options), ref64)
-    floor = 1e-5 * 1.5**2 + running_sum_floor(inputs["k_cache"].size(2), 4)
-    if dtype != torch.float32:
-        floor += torch.finfo(dtype).eps / 2 * float(ref64.abs().max())
-    error = max_error_of(out, ref64)
-    assert error <= 2 * noise + floor, (error, noise, floor)
-
-
-def check(ops, inputs: dict[str, Tensor], **options) -> None:
-    """Contiguous and paged."""
-    assert_right(run(ops.decode_attention, inputs, **options), inputs, **options)
-    assert_right(run(ops.decode_attention_paged, in_pages(ops, **inputs), **options), inputs, **options)
 
 
 @pytest.mark.parametrize("head_dim", [1, 5, 8, 40, 64, 72, 96, 127, 128])
@@ -144,7 +61,13 @@ def test_groups_of_query_heads(ops, dtype, heads):
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_parts_that_end_anywhere(ops, dtype, head_dim):
-    """Sequences that several blocks share, blocks that have several sequences, and sequences of nothing."""
+    """The list: sequences that several blocks share, blocks that have several sequences, and sequences of nothing."""
+    check(ops, tensors(ops, dtype, LONG, kv_heads=1, head_dim=head_dim, capacity=4200))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_clusters(ops, dtype, head_dim):
+    """The caches are short enough for them: on a GPU that has clusters, 8 blocks share a sequence."""
     check(ops, tensors(ops, dtype, LONG, head_dim=head_dim))
 
 
@@ -156,6 +79,11 @@ def test_parts_that_end_with_a_segment(ops, dtype):
 def test_segments_that_end_with_a_part(ops, dtype):
     """Equal lengths: 4 segments of 2 tiles in each part, which needs no merging."""
     check(ops, tensors(ops, dtype, [20] * 270, heads=2, kv_heads=2, head_dim=8))
+
+
+def test_many_parts(ops, dtype):
+    """50 parts of one segment: more than the threads of the merging kernel read in one round."""
+    check(ops, tensors(ops, dtype, [8000], heads=2, kv_heads=1, head_dim=128))
 
 
 def test_many_short_sequences(ops, dtype):
@@ -235,21 +163,6 @@ def test_unaligned_tensors(ops, dtype):
 
 
 # ---- update_cache
-
-
-def updated(cache: Tensor, new: Tensor, positions) -> Tensor:
-    cache = cache.clone()
-    for sequence, position in enumerate(positions):
-        if 0 <= position <= cache.size(2) - new.size(2):
-            cache[sequence, :, position : position + new.size(2)] = new[sequence]
-    return cache
-
-
-def packed(ops, dtype, batch, kv_heads, tokens, head_dim) -> tuple[Tensor, Tensor]:
-    """Key and value as views of a projection [batch, tokens, 3, kv_heads, head_dim]."""
-    qkv = torch.randn(batch, tokens, 3, kv_heads, head_dim, generator=torch.Generator().manual_seed(7))
-    qkv = qkv.to(ops.device, dtype)
-    return qkv[:, :, 1].transpose(1, 2), qkv[:, :, 2].transpose(1, 2)
 
 
 @pytest.mark.parametrize("tokens", [1, 37])
@@ -364,7 +277,7 @@ def test_a_bad_argument_is_named(ops, operator, arguments, words):
 
 
 def test_no_race_and_no_stray_access():
-    """The checked simulator finds nothing: rings, merging in a block and among blocks, ragged tiles, both families."""
+    """The checked simulator finds nothing: rings, merging in a block and among blocks, ragged tiles, all kernels."""
     from common.checked_run import CHECK, CheckedLibrary
 
     checked = build.load("task6", tuned=True, backend="simulator", checked=True)
@@ -376,8 +289,10 @@ def test_no_race_and_no_stray_access():
         (torch.bfloat16, RAGGED, (9, 1), 40),
         (torch.bfloat16, (0, 5, 40), (9, 1), 5),
         (torch.float16, (700,), (8, 2), 64),
+        (torch.float16, (0, 5, 600, 700), (4, 1), 128),
     ]:
-        inputs = tensors(checked, dtype, lengths, *heads, head_dim)
+        capacity = 1500 if lengths == (0, 5, 600, 700) else None  # too large for clusters
+        inputs = tensors(checked, dtype, lengths, *heads, head_dim, capacity)
         paged = in_pages(checked, **inputs)
         new = [*packed(checked, dtype, len(lengths), heads[1], 2, head_dim), as_int([0] * len(lengths), "cpu")]
         calls = [

@@ -4,6 +4,9 @@
 //   check_query_key_value(query, key, value)      the same; value has the shape of key
 //   check_grouped_query_key_value(query, key, value)     float32, float16 or bfloat16 of any strides whose rows are
 //                                                        contiguous; key and value may have fewer heads
+//   tuned_arguments<Arguments>(query, key, value, causal, scale, max_head_dim)
+//                                                 the same, and what follows from them for a tuned kernel
+//   row_strides(x)                                the strides of [batch, heads, rows, head_dim]
 //   attention_scale(scale, head_dim)              the factor on the scores: 1 / sqrt(head_dim) unless given
 //   attention_mask(mask, query, key)              the mask argument, checked, as kernels take it
 #pragma once
@@ -13,6 +16,7 @@
 
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/binding.h"
+#include "common/cuda/row_strides.h"
 
 inline void check_query_key(const Tensor& query, const Tensor& key,
                             torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
@@ -53,6 +57,36 @@ inline float attention_scale(std::optional<double> scale, int64_t head_dim) {
     check(std::abs(factor) <= std::numeric_limits<float>::max(), "scale is ", factor,
           "; it must be finite as a float32");
     return static_cast<float>(factor);
+}
+
+inline RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
+
+// The arguments of a tuned kernel: tensors, strides, sizes, scale and stream, checked; the rest is left to the caller.
+// Call it before new_output(), so that nothing is allocated for bad arguments.
+template <typename Arguments>
+Arguments tuned_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
+                          std::optional<double> scale, int max_head_dim) {
+    check_grouped_query_key_value(query, key, value);
+    const int64_t head_dim = query.size(3);
+    check(head_dim <= max_head_dim, "query has head_dim = ", head_dim, ", shape ", shape_of(query),
+          "; it must be 1 .. ", max_head_dim);
+    Arguments arguments = {};
+    arguments.query = query.data_ptr();
+    arguments.key = key.data_ptr();
+    arguments.value = value.data_ptr();
+    arguments.query_strides = row_strides(query);
+    arguments.key_strides = row_strides(key);
+    arguments.value_strides = row_strides(value);
+    arguments.batch = query.size(0);
+    arguments.heads = query.size(1);
+    arguments.kv_heads = key.size(1);
+    arguments.S_q = query.size(2);
+    arguments.S_k = key.size(2);
+    arguments.head_dim = static_cast<int>(head_dim);
+    arguments.scale = attention_scale(scale, head_dim);
+    arguments.causal = causal;
+    arguments.stream = current_stream(query);
+    return arguments;
 }
 
 // Refuses a mask that is neither bool nor float32, lies on another device than the query, or does not broadcast to

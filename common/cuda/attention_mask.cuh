@@ -2,6 +2,7 @@
 //
 //   AttentionMask     where the mask lies and how to step through it; attention_binding.h makes one of a tensor
 //   masked_score()    a score -> the score with the mask applied
+//   mask_from()       the mask as a block sees it: from its own head, row and key on
 //
 // A mask says which key each query may look at. Two kinds, as PyTorch's attn_mask:
 //
@@ -41,4 +42,14 @@ __device__ __forceinline__ float masked_score(float score, const AttentionMask& 
         batch * mask.batch_stride + head * mask.head_stride + q * mask.query_stride + k * mask.key_stride;
     if (mask.kind == MaskKind::BOOL) return static_cast<const bool*>(mask.data)[at] ? score : -INFINITY;
     return score + static_cast<const float*>(mask.data)[at];
+}
+
+// The mask from (batch, head, q, k) on: masked_score(score, mask_from(...), 0, i, j) takes its element (q + i, k + j).
+__device__ __forceinline__ AttentionMask mask_from(AttentionMask mask, int64_t batch, int64_t head, int64_t q = 0,
+                                                   int64_t k = 0) {
+    const int64_t at =
+        batch * mask.batch_stride + head * mask.head_stride + q * mask.query_stride + k * mask.key_stride;
+    mask.data = static_cast<const char*>(mask.data) + at * (mask.kind == MaskKind::BOOL ? sizeof(bool) : sizeof(float));
+    mask.heads = 1;
+    return mask;
 }

@@ -3,7 +3,9 @@
 //   RowState        what a warp carries from tile to tile for each of its rows
 //   weigh           scores of a tile -> its weights, as the A operands of P V
 //   needs_rescale   whether the scores of a tile are too large for the present shift
-//   rescale         a larger shift
+//   rescale         a larger shift; its two halves are
+//   raise_shifts      larger shifts and what has to be multiplied by which ratio
+//   scale_output      the output by these ratios
 //   add_lanes       the sum of a row from the four lanes that share it
 //
 // A row's weights are 2^(factor * score - shift); factor = scale * log2(e) makes powers of e powers of two. Every shift
@@ -73,10 +75,11 @@ __device__ __forceinline__ bool needs_rescale(float (&top)[M][2], const RowState
     return __any_sync(FULL_WARP, exceeded);
 }
 
-// The largest score of each row becomes its shift if it exceeds it; sum and o [M][D / 8] follow.
-template <int M, int D8>
-__device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4], const float (&top)[M][2],
-                                        float factor) {
+// The largest score of each row becomes its shift if it exceeds it; sum follows, and ratio is what the output has to be
+// multiplied by.
+template <int M>
+__device__ __forceinline__ void raise_shifts(float (&ratio)[M][2], RowState<M>& rows, const float (&top)[M][2],
+                                             float factor) {
     UNROLL
     for (int i = 0; i < 2 * M; ++i) {
         const int m = i / 2, half = i % 2;
@@ -84,15 +87,26 @@ __device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4],
         shift = fmaxf(shift, __shfl_xor_sync(FULL_WARP, shift, 1));
         shift = fmaxf(shift, __shfl_xor_sync(FULL_WARP, shift, 2));
         shift = fmaxf(shift, rows.shift[m][half]);
-        const float ratio = exp2_approx(rows.shift[m][half] - shift);
+        ratio[m][half] = exp2_approx(rows.shift[m][half] - shift);
         rows.shift[m][half] = shift;
-        rows.sum[m][half] *= ratio;
-        UNROLL
-        for (int n = 0; n < D8; ++n) {
-            o[m][n][2 * half] *= ratio;
-            o[m][n][2 * half + 1] *= ratio;
-        }
+        rows.sum[m][half] *= ratio[m][half];
     }
+}
+
+// o [M][D / 8]
+template <int M, int D8>
+__device__ __forceinline__ void scale_output(float (&o)[M][D8][4], const float (&ratio)[M][2]) {
+    UNROLL
+    for (int i = 0; i < M * D8 * 4; ++i) o[i / (4 * D8)][i / 4 % D8][i % 4] *= ratio[i / (4 * D8)][i % 4 / 2];
+}
+
+// The largest score of each row becomes its shift if it exceeds it; sum and o [M][D / 8] follow.
+template <int M, int D8>
+__device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4], const float (&top)[M][2],
+                                        float factor) {
+    float ratio[M][2];
+    raise_shifts(ratio, rows, top, factor);
+    scale_output(o, ratio);
 }
 
 __device__ __forceinline__ float add_lanes(float sum) {

@@ -24,14 +24,16 @@ constexpr int SWIZZLED_CHUNKS = D / 8 % 8 == 0 ? 8 : 4;
 // row or d >= head_dim, so that nothing else has to know that a tile is short or head_dim smaller than D. All THREADS
 // threads of the block call.
 //
-// SWIZZLED_CHUNKS neighbouring threads copy a row. So the rows of a thread lie a multiple of 8 apart and have their
-// chunks in the same places, and no more than an addition leads from one to the next.
+// LANES neighbouring threads copy a row: as many as the swizzle permutes chunks, fewer if there are fewer threads, but
+// never so many that less than 8 rows are copied at once. So the rows of a thread lie a multiple of 8 apart and have
+// their chunks in the same places, and no more than an addition leads from one to the next.
 //
 //   ALIGNED   the matrix and its row_stride are multiples of 16 bytes, head_dim one of 8: a chunk is one cp.async. The
 //             copies belong to the group that the caller commits. Otherwise elements are loaded one by one, at once.
 template <typename T, int D, int THREADS, bool ALIGNED>
 class TileLoader {
-    static constexpr int LANES = SWIZZLED_CHUNKS<D>, ROWS_AT_ONCE = THREADS / LANES;
+    static constexpr int PERIOD = SWIZZLED_CHUNKS<D>, LANES = THREADS < 8 * PERIOD ? THREADS / 8 : PERIOD;
+    static constexpr int ROWS_AT_ONCE = THREADS / LANES;
     static_assert(D % 32 == 0 && ROWS_AT_ONCE % 8 == 0);
     const int row_ = static_cast<int>(threadIdx.x) / LANES, chunk_ = static_cast<int>(threadIdx.x) % LANES;
     const int to_ = row_ * D + swizzle<D * sizeof(T)>(row_, chunk_) * 8;  // this thread's first chunk in a tile
@@ -46,6 +48,9 @@ class TileLoader {
           source_(matrix + row_ * row_stride + chunk_ * 8),
           row_step_(ROWS_AT_ONCE * row_stride) {}
 
+    // Leaves out rows, or goes back if negative: a multiple of ROWS_AT_ONCE, which divides 32.
+    __device__ __forceinline__ void skip(int rows) { source_ += rows / ROWS_AT_ONCE * row_step_; }
+
     // The next ROWS rows. `rows`: how many the matrix has left; 0 or less gives a tile of zeros.
     //   tile [ROWS][D], shared
     template <int ROWS>
@@ -55,7 +60,7 @@ class TileLoader {
         for (int i = 0; i < ROWS; i += ROWS_AT_ONCE) {
             UNROLL
             for (int j = 0; j < D / 8; j += LANES) {
-                T* to = tile + to_ + i * D + j * 8;
+                T* to = tile + (to_ ^ j % PERIOD * 8) + i * D + j / PERIOD * PERIOD * 8;
                 if constexpr (ALIGNED) {
                     cp_async_zfill<16>(to, source_ + j * 8, row_ + i < rows && j * 8 < columns_);
                 } else {

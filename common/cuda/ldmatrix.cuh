@@ -50,11 +50,7 @@
 #ifdef CUDA_SIMULATOR
 #include "simulator/matrix.h"  // ldmatrix_x1 ... ldmatrix_x4_trans
 #else
-
-// What the instructions want for an address: the offset in shared memory.
-__device__ __forceinline__ unsigned shared_offset(const void* address) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(address));
-}
+#include "common/cuda/shared_offset.cuh"
 
 __device__ __forceinline__ void ldmatrix_x1(unsigned& r0, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"

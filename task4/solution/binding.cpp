@@ -1,9 +1,9 @@
 // binding.cpp - the operators of the tuned kernels.
 //
-//   flash_attention(query, key, value, causal, scale, lower_right, mask, tensor_cores) -> out
+//   flash_attention(query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset) -> out
 //   flash_attention_forward(... the same ...) -> (out, lse)
-//   flash_attention_backward(grad_out, query, key, value, out, lse, causal, scale, lower_right, mask)
-//       -> (grad_query, grad_key, grad_value)
+//   flash_attention_backward(grad_out, query, key, value, out, lse, causal, scale, lower_right, mask, key_step,
+//       key_offset) -> (grad_query, grad_key, grad_value)
 //
 //   query, out, grad_out, grad_query           [batch, heads, S_q, head_dim]
 //   key, value, grad_key, grad_value           [batch, kv_heads, S_k, head_dim]; heads is a multiple of kv_heads
@@ -12,6 +12,7 @@
 //
 // The dtype chooses the kernels: float16, bfloat16 (tensor cores), float32 (tensor cores by 3xFP16, or without them if
 // tensor_cores is false). Inputs may have any strides as long as their rows are contiguous; results are contiguous.
+// With causal, query i sees key j when key_offset + j * key_step <= i (+ S_k - S_q with lower_right).
 #include <tuple>
 
 #include "common/cuda/attention_binding.h"
@@ -22,33 +23,21 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
-
 // Everything but the outputs. Call it before new_output(), so that nothing is allocated for bad arguments.
 FlashArguments checked_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
-                                 std::optional<double> scale, bool lower_right, const std::optional<Tensor>& mask) {
-    check_grouped_query_key_value(query, key, value);
-    const int64_t head_dim = query.size(3);
-    check(head_dim <= MAX_TUNED_HEAD_DIM, "query has head_dim = ", head_dim, ", shape ", shape_of(query),
-          "; it must be 1 .. ", MAX_TUNED_HEAD_DIM);
-    FlashArguments arguments = {};
-    arguments.query = query.data_ptr();
-    arguments.key = key.data_ptr();
-    arguments.value = value.data_ptr();
-    arguments.query_strides = row_strides(query);
-    arguments.key_strides = row_strides(key);
-    arguments.value_strides = row_strides(value);
-    arguments.batch = query.size(0);
-    arguments.heads = query.size(1);
-    arguments.kv_heads = key.size(1);
-    arguments.S_q = query.size(2);
-    arguments.S_k = key.size(2);
-    arguments.head_dim = static_cast<int>(head_dim);
-    arguments.scale = attention_scale(scale, head_dim);
-    arguments.causal = causal;
-    arguments.diagonal = lower_right ? key.size(2) - query.size(2) : 0;
+                                 std::optional<double> scale, bool lower_right, const std::optional<Tensor>& mask,
+                                 int64_t key_step, int64_t key_offset) {
+    FlashArguments arguments = tuned_arguments<FlashArguments>(query, key, value, causal, scale, MAX_TUNED_HEAD_DIM);
+    check(key_step >= 1 && key_step <= MAX_POSITION, "key_step is ", key_step, "; it must be 1 .. ", MAX_POSITION);
+    const int64_t least_offset = query.size(2) - MAX_POSITION;
+    check(key_offset >= least_offset && key_offset <= MAX_POSITION, "key_offset is ", key_offset,
+          "; it must be S_q - ", MAX_POSITION, " = ", least_offset, " .. ", MAX_POSITION);
+    check(!lower_right || (key_step == 1 && key_offset == 0), "lower_right is true, key_step ", key_step,
+          " and key_offset ", key_offset,
+          "; lower_right aligns the last key, key_step and key_offset say where every key stands: give one of both");
+    arguments.diagonal = lower_right ? key.size(2) - query.size(2) : -key_offset;
+    arguments.key_step = causal ? static_cast<int>(key_step) : 1;
     arguments.mask = attention_mask(mask, query, key);
-    arguments.stream = current_stream(query);
     return arguments;
 }
 
@@ -64,8 +53,10 @@ void launch_forward(const FlashArguments& arguments, ScalarType dtype, bool tens
 }
 
 Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
-                       std::optional<double> scale, bool lower_right, std::optional<Tensor> mask, bool tensor_cores) {
-    FlashArguments arguments = checked_arguments(query, key, value, causal, scale, lower_right, mask);
+                       std::optional<double> scale, bool lower_right, std::optional<Tensor> mask, bool tensor_cores,
+                       int64_t key_step, int64_t key_offset) {
+    FlashArguments arguments =
+        checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     DeviceScope device(query);
     Tensor out = new_like(query, "out");
     arguments.out = out.data_ptr();
@@ -75,8 +66,10 @@ Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& val
 
 std::tuple<Tensor, Tensor> flash_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                                    bool causal, std::optional<double> scale, bool lower_right,
-                                                   std::optional<Tensor> mask, bool tensor_cores) {
-    FlashArguments arguments = checked_arguments(query, key, value, causal, scale, lower_right, mask);
+                                                   std::optional<Tensor> mask, bool tensor_cores, int64_t key_step,
+                                                   int64_t key_offset) {
+    FlashArguments arguments =
+        checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     DeviceScope device(query);
     Tensor out = new_like(query, "out");
     Tensor lse = new_output(query, "lse", {query.size(0), query.size(1), query.size(2)}, ScalarType::Float);
@@ -90,9 +83,10 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_o
                                                             const Tensor& key, const Tensor& value, const Tensor& out,
                                                             const Tensor& lse, bool causal,
                                                             std::optional<double> scale, bool lower_right,
-                                                            std::optional<Tensor> mask) {
+                                                            std::optional<Tensor> mask, int64_t key_step,
+                                                            int64_t key_offset) {
     FlashGradients gradients = {};
-    gradients.forward = checked_arguments(query, key, value, causal, scale, lower_right, mask);
+    gradients.forward = checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     const ScalarType dtype = query.scalar_type();
     check_rows(grad_out, "grad_out", {"batch", "heads", "S_q", "head_dim"}, dtype);
     check_tensor(out, "out", {"batch", "heads", "S_q", "head_dim"}, dtype);
@@ -137,13 +131,16 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_o
 TASK_OPERATORS(m) {
     m.def(
         "flash_attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
-        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True) -> Tensor");
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> "
+        "Tensor");
     m.def(
         "flash_attention_forward(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
-        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True) -> (Tensor, Tensor)");
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> "
+        "(Tensor, Tensor)");
     m.def(
         "flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
-        "bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None) -> (Tensor, Tensor, Tensor)");
+        "bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, int key_step=1, "
+        "int key_offset=0) -> (Tensor, Tensor, Tensor)");
 }
 
 TASK_KERNELS(m) {

@@ -181,23 +181,23 @@ __device__ __forceinline__ void scale_scores(float (&s)[2][S::SCORES][4], const 
 
 // -infinity for the keys of the tile at k_start that the rows may not see. With a mask, the scores get the scales of
 // their rows before, and these become 1. first_row: the warp's.
-template <class S, bool MASK>
+template <class S, bool GENERAL>
 __device__ __forceinline__ void hide_keys(float (&s)[2][S::SCORES][4], float (&scale)[2][2],
-                                          const FlashBlock<S::B_R>& block, int first_row, int64_t k_start) {
+                                          const FlashBlock<S::B_R, GENERAL>& block, int first_row, int64_t k_start) {
     UNROLL
     for (int i = 0; i < 4; ++i) {
         const int m = i / 2, half = i % 2, row = first_row + row_of(m, half);
-        const int visible = block.visible(row, k_start, S::B_C);
+        const int visible = block.visible(row, k_start);
         UNROLL
         for (int j = 0; j < 2 * S::SCORES; ++j) {
             const int key = key_of(j / 2) + j % 2;
             float& score = s[m][j / 2][2 * half + j % 2];
             if (key >= visible)
                 score = -INFINITY;
-            else if constexpr (MASK)
+            else if constexpr (GENERAL)
                 score = block.masked(score * scale[m][half], row, k_start + key);
         }
-        if constexpr (MASK) scale[m][half] = 1;
+        if constexpr (GENERAL) scale[m][half] = 1;
     }
 }
 
@@ -268,12 +268,12 @@ __device__ __forceinline__ void scale_weights(float (&p)[2][S::SCORES][4], float
 
 // ------------------------------------------------------------------------------------------------- 4. Kernel
 //
-// grid: see FlashBlock; block (S::THREADS). VECTOR, MASK: see for_head_dim.
+// grid: see FlashBlock; block (S::THREADS). VECTOR, GENERAL: see for_head_dim.
 
-template <class S, bool VECTOR, bool MASK>
+template <class S, bool VECTOR, bool GENERAL>
 __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArguments a) {
     extern __shared__ __align__(16) char shared[];
-    const FlashBlock<S::B_R> block(a);
+    const FlashBlock<S::B_R, GENERAL> block(a);
     const int warp_row = threadIdx.x / 32 * 32;
     const auto halves = [&](int at) { return reinterpret_cast<__half*>(shared + at); };
     const auto floats = [&](int at) { return reinterpret_cast<float*>(shared + at); };
@@ -309,14 +309,14 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArgume
         split_next(S::NEXT_V_AT, S::V_AT, S::V_SCALE_AT);
         __syncthreads();  // all are split
         load_next(k_start + S::B_C);
-        if (k_start > warp_row + 31 + block.diagonal) continue;  // no row of this warp sees a key of the tile
+        if (k_start >= block.seen(warp_row + 31)) continue;  // no row of this warp sees a key of the tile
         float s[2][S::SCORES][4], scale[2][2];
         multiply_qk<S>(s, halves(S::Q_AT) + warp_row * S::STRIDE, halves(S::K_AT));
         scale_scores<S>(s, floats(S::K_SCALE_AT));
         UNROLL
         for (int i = 0; i < 4; ++i)
             scale[i / 2][i % 2] = floats(S::Q_SCALE_AT)[warp_row + row_of(i / 2, i % 2)] * 0x1p14f;
-        if (block.hides(warp_row, k_start, S::B_C)) hide_keys<S, MASK>(s, scale, block, warp_row, k_start);
+        if (block.hides(warp_row, k_start, S::B_C)) hide_keys<S, GENERAL>(s, scale, block, warp_row, k_start);
         weigh<S>(s, scale, rows);
         scale_weights<S>(s, scale, floats(S::V_SCALE_AT));
         multiply_pv<S>(rows.o, s, scale, halves(S::V_AT));
@@ -338,9 +338,9 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArgume
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher
 
-template <class S, bool VECTOR, bool MASK>
+template <class S, bool VECTOR, bool GENERAL>
 static void launch(const FlashArguments& a) {
-    launch_rows(flash_3xfp16_kernel<S, VECTOR, MASK>, S::B_R, S::THREADS, S::BYTES, a);
+    launch_rows(flash_3xfp16_kernel<S, VECTOR, GENERAL>, S::B_R, S::THREADS, S::BYTES, a);
 }
 
 template <int D>
@@ -353,8 +353,8 @@ using SmallSplitShape = SplitShape<D, 32, 4, 1>;
 // tensor cores.
 void flash_forward_3xfp16(const FlashArguments& arguments) {
     const int available = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    for_head_dim(arguments, [&]<int D, bool VECTOR, bool MASK>() {
-        if (LargeSplitShape<D>::BYTES <= available) return launch<LargeSplitShape<D>, VECTOR, MASK>(arguments);
+    for_head_dim(arguments, [&]<int D, bool VECTOR, bool GENERAL>() {
+        if (LargeSplitShape<D>::BYTES <= available) return launch<LargeSplitShape<D>, VECTOR, GENERAL>(arguments);
         if (SmallSplitShape<D>::BYTES <= available) return launch<SmallSplitShape<D>, false, true>(arguments);
         flash_forward_fp32(arguments);
     });

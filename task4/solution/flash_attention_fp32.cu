@@ -139,16 +139,16 @@ __device__ __forceinline__ void multiply_pv(float (&o)[8][S::COLS], const float*
 // ------------------------------------------------------------------------------------------------ 3. Softmax
 
 // -infinity for the keys of the tile at k_start that this thread's rows may not see. first_row: the thread's.
-template <class S, bool MASK>
-__device__ __forceinline__ void hide_keys(float (&s)[8][S::KEYS], const FlashBlock<S::B_R>& block, int first_row,
-                                          int64_t k_start) {
+template <class S, bool GENERAL>
+__device__ __forceinline__ void hide_keys(float (&s)[8][S::KEYS], const FlashBlock<S::B_R, GENERAL>& block,
+                                          int first_row, int64_t k_start) {
     for (int r = 0; r < 8; ++r) {
-        const int row = first_row + 4 * r, visible = block.visible(row, k_start, S::B_C);
+        const int row = first_row + 4 * r, visible = block.visible(row, k_start);
         for (int c = 0; c < S::KEYS; ++c) {
             const int key = lane_col() + 8 * c;
             if (key >= visible)
                 s[r][c] = -INFINITY;
-            else if constexpr (MASK)
+            else if constexpr (GENERAL)
                 s[r][c] = block.masked(s[r][c], row, k_start + key);
         }
     }
@@ -189,12 +189,12 @@ __device__ __forceinline__ void weigh(float (&s)[8][S::KEYS], Fp32Rows<S::COLS>&
 
 // ------------------------------------------------------------------------------------------------- 4. Kernel
 //
-// grid: see FlashBlock; block (S::THREADS). VECTOR, MASK: see for_head_dim.
+// grid: see FlashBlock; block (S::THREADS). VECTOR, GENERAL: see for_head_dim.
 
-template <class S, bool VECTOR, bool MASK>
+template <class S, bool VECTOR, bool GENERAL>
 __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArguments a) {
     extern __shared__ __align__(16) float shared[];
-    const FlashBlock<S::B_R> block(a);
+    const FlashBlock<S::B_R, GENERAL> block(a);
     const int warp = threadIdx.x / 32, warp_row = 32 * warp, first_row = warp_row + lane_row();
     float* q_tile = shared + S::Q_AT;                                      // [B_R][QK_STRIDE]
     float* k_tile = shared + S::K_AT;                                      // [B_C][QK_STRIDE]
@@ -218,14 +218,14 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
     Fp32Rows<S::COLS> rows;
 #pragma unroll 1
     for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
-        const bool seen = k_start <= warp_row + 31 + block.diagonal;  // by some row of this warp
+        const bool seen = k_start < block.seen(warp_row + 31);  // by some row of this warp
         float s[8][S::KEYS];
         cp_async_wait_all();
         __syncthreads();  // K is here, and nobody reads V any more
         load_v(k_start);
         if (seen) {
             multiply_qk<S>(s, q_tile + first_row * S::QK_STRIDE, k_tile + lane_col() * S::QK_STRIDE);
-            if (block.hides(warp_row, k_start, S::B_C)) hide_keys<S, MASK>(s, block, first_row, k_start);
+            if (block.hides(warp_row, k_start, S::B_C)) hide_keys<S, GENERAL>(s, block, first_row, k_start);
             weigh<S>(s, rows);
         }
         cp_async_wait_all();
@@ -264,9 +264,9 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher
 
-template <class S, bool VECTOR, bool MASK>
+template <class S, bool VECTOR, bool GENERAL>
 static void launch(const FlashArguments& a) {
-    launch_rows(flash_fp32_kernel<S, VECTOR, MASK>, S::B_R, S::THREADS, S::BYTES, a);
+    launch_rows(flash_fp32_kernel<S, VECTOR, GENERAL>, S::B_R, S::THREADS, S::BYTES, a);
 }
 
 // For GPUs with 99 KB of shared memory per block (Ampere and Ada, but for the A100) or 64 KB (Turing), where 4 warps do
@@ -280,8 +280,8 @@ static void launch_small(const FlashArguments& a, int available) {
 
 void flash_forward_fp32(const FlashArguments& arguments) {
     const int available = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    for_head_dim(arguments, [&]<int D, bool VECTOR, bool MASK>() {
-        if (Fp32Shape<D, 4>::BYTES <= available) return launch<Fp32Shape<D, 4>, VECTOR, MASK>(arguments);
+    for_head_dim(arguments, [&]<int D, bool VECTOR, bool GENERAL>() {
+        if (Fp32Shape<D, 4>::BYTES <= available) return launch<Fp32Shape<D, 4>, VECTOR, GENERAL>(arguments);
         if constexpr (D > 32) launch_small<D>(arguments, available);
     });
 }

@@ -13,6 +13,7 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "task4/solution/flash_host.h"
+#include "task4/solution/flash_keys.cuh"
 #include "task4/solution/tuned.h"
 
 // A block has B_c keys of one K/V head. It walks over the rows of all query heads that use this K/V head, in tiles of
@@ -48,7 +49,7 @@ struct KeyBlock {
         group = static_cast<int>(a.heads) / static_cast<int>(a.kv_heads);
         k_start = blockIdx.x % k_tiles * B_c;
         keys = static_cast<int>(min(a.S_k - k_start, int64_t{B_c}));
-        const int64_t sees = a.causal ? max(k_start - a.diagonal, int64_t{0}) : 0;  // the first row that sees a key
+        const int64_t sees = first_row_of(a, k_start);  // the first row that sees a key
         first_row = static_cast<int>(min(sees, a.S_q)) / B_r * B_r;
         end_row = static_cast<int>(ceil_div(a.S_q, int64_t{B_r})) * B_r;
         tiles = sees < a.S_q ? (end_row - first_row) / B_r * group : 0;
@@ -86,21 +87,22 @@ struct KeyBlock {
                t.q_start * strides.row;
     }
 
-    // Row r of the tile may see the keys of the block up to r + diagonal.
-    __device__ __forceinline__ int diagonal(Tile t) const {
+    // The position of the tile's first row, counted from the block's first key; cut off where no row sees a key.
+    __device__ __forceinline__ int position(Tile t) const {
         if (!a.causal) return B_c;
-        return static_cast<int>(max(min(t.q_start + a.diagonal - k_start, int64_t{B_c}), int64_t{-B_r}));
+        return static_cast<int>(max(position_of(a, t.q_start) - k_start * int64_t{a.key_step}, int64_t{-B_r}));
+    }
+    // How many of the block's keys are at or before a position, counted likewise: the first ones. NEXT: see keys_seen.
+    template <bool NEXT = false>
+    __device__ __forceinline__ int seen(int at) const {
+        return min(static_cast<int>(keys_up_to(at, NEXT ? 1 : a.key_step)), keys);
     }
     // Whether some row of the tile may not see some key of the block, the mask aside, or these do not all exist.
-    __device__ __forceinline__ bool hides(Tile t) const { return diagonal(t) < B_c - 1 || keys < B_c; }
+    __device__ __forceinline__ bool hides(Tile t) const { return seen(position(t)) < B_c; }
 
-    // The mask as seen from row `row` of the tile and key `key` of the block: they are its element (0, 0, 0).
+    // The mask from row `row` of the tile and key `key` of the block on.
     __device__ __forceinline__ AttentionMask mask(Tile t, int row, int key) const {
-        AttentionMask mask = a.mask;
-        const int64_t at = batch * mask.batch_stride + (kv_head * group + t.head) * mask.head_stride +
-                           (t.q_start + row) * mask.query_stride + (k_start + key) * mask.key_stride;
-        mask.data = static_cast<const char*>(mask.data) + at * (mask.kind == MaskKind::BOOL ? 1 : sizeof(float));
-        return mask;
+        return mask_from(a.mask, batch, kv_head * group + t.head, t.q_start + row, k_start + key);
     }
 };
 

@@ -237,20 +237,31 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS) flash_backward_fp32_kernel
             rows_times_rows<D, STRIDE>(s, shared + S::Q_AT + now + r * STRIDE, shared + S::K_AT + c * STRIDE);
             const bool has_mask = !PLAIN && f.mask.kind != MaskKind::NONE;
             const AttentionMask mask = has_mask ? block.mask(tile, 0, 0) : AttentionMask();
-            const int rows = block.rows(tile), diagonal = block.diagonal(tile);
+            const int rows = block.rows(tile), position = block.position(tile);
             const float* lse = shared + S::LSE_AT + i % 2 * B_r + r;
-            UNROLL
-            for (int n = 0; n < S::X_ROWS; ++n) {
-                const int row = r + 8 * n, last = min(row + diagonal, block.keys - 1);
-                const float shift = lse[8 * n] == -INFINITY ? INFINITY : lse[8 * n];
+            // EDGE: some keys are hidden; NEXT: see keys_seen
+            const auto store_weights = [&]<bool EDGE, bool NEXT>() {
                 UNROLL
-                for (int m = 0; m < S::X_COLS; ++m) {
-                    const int key = c + 16 * m;
-                    float x = s[n][m] * f.scale;
-                    if (has_mask && row < rows && key < block.keys) x = masked_score(x, mask, 0, row, key);
-                    p_own[8 * n * P_STRIDE + 16 * m] = key > last ? 0.0f : exp2_approx((x - shift) * LOG2_E);
+                for (int n = 0; n < S::X_ROWS; ++n) {
+                    const int row = r + 8 * n, seen = EDGE ? block.template seen<NEXT>(position + row) : B_c;
+                    const float shift = lse[8 * n] == -INFINITY ? INFINITY : lse[8 * n];
+                    UNROLL
+                    for (int m = 0; m < S::X_COLS; ++m) {
+                        const int key = c + 16 * m;
+                        float x = s[n][m] * f.scale;
+                        if (has_mask && row < rows && key < block.keys) x = masked_score(x, mask, 0, row, key);
+                        p_own[8 * n * P_STRIDE + 16 * m] = key >= seen ? 0.0f : exp2_approx((x - shift) * LOG2_E);
+                    }
                 }
-            }
+            };
+            if (!PLAIN)
+                store_weights.template operator()<true, false>();
+            else if (!block.hides(tile))
+                store_weights.template operator()<false, true>();
+            else if (f.key_step == 1)
+                store_weights.template operator()<true, true>();
+            else
+                store_weights.template operator()<true, false>();
         }
         if (half == 1 && i > 0)  // dK
             turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::DS_AT + 4 * r, shared + S::Q_AT + before + 4 * c);

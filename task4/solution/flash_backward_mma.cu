@@ -113,13 +113,13 @@ struct Shape {
 // ------------------------------------------------------------------------------------------------ 2. Between
 
 // P = exp(factor * s - lse), rounded to T, to shared memory. lse: from the lane's first row on. Hidden keys get 0 if
-// EDGE: row r of the lane's (0, 8, 16, ...) may see the keys up to `last` of row 0, + r, and at most up to last_key.
-template <bool EDGE, typename T, int M, int N>
+// EDGE: row r of the lane's (0, 8, 16, ...) may see seen(r) keys from the lane's first one on.
+template <bool EDGE, typename T, int M, int N, typename Seen>
 __device__ __forceinline__ void store_weights(T* shared, unsigned first, const float (&s)[M][N][4], const float* lse,
-                                              float factor_log2, int last, int last_key) {
+                                              float factor_log2, Seen seen) {
     UNROLL
     for (int i = 0; i < 2 * M; ++i) {
-        const int half = i % 2, r = 8 * i;
+        const int half = i % 2, r = 8 * i, end = EDGE ? seen(r) : 0;
         const float shift = lse[r] == -INFINITY ? -INFINITY : -lse[r] * LOG2_E;
         UNROLL
         for (int j = 0; j < N; ++j) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_weights(T* shared, unsigned first, const f
             UNROLL
             for (int e = 0; e < 2; ++e) {
                 p[e] = exp2_approx(s[i / 2][j][2 * half + e] * factor_log2 + shift);
-                if (EDGE && 8 * j + e > min(last + r, last_key)) p[e] = 0;
+                if (EDGE && 8 * j + e >= end) p[e] = 0;
             }
             pair_at<B_c>(shared, first, i / 2, j, half) = pack<T>(p[0], p[1]);
         }
@@ -228,11 +228,12 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_backward_kernel(c
                 factor = 1;
             }
             const float* lse = lse_rows + i % 2 * B_r + row + lane / 4;
-            const int first_key = col + lane % 4 * 2, last = row + lane / 4 + block.diagonal(tile) - first_key;
+            const int at = block.position(tile) + row + lane / 4, first_key = col + lane % 4 * 2;
+            const auto seen = [&](int r) { return block.seen(at + r) - first_key; };
             if (!PLAIN || block.hides(tile))
-                store_weights<true>(shared, pairs, s, lse, factor * LOG2_E, last, block.keys - 1 - first_key);
+                store_weights<true>(shared, pairs, s, lse, factor * LOG2_E, seen);
             else
-                store_weights<false>(shared, pairs, s, lse, factor * LOG2_E, 0, 0);
+                store_weights<false>(shared, pairs, s, lse, factor * LOG2_E, seen);
         }
         if (!scores && i > 0) {
             multiply<true, true, B_c, D, B_r>(sum, shared, sum_a, sum_b + before);  // dK

@@ -5,7 +5,7 @@
 //   read_four                 four floats of a row
 //   load_scaled_rows          as load_rows for Q, multiplied by scale * log2(e) on the way
 //   store_four, store_two     floats of a row of the output
-//   for_head_dim              picks the instance of a kernel for head_dim, alignment and mask
+//   for_head_dim              picks the instance of a kernel for head_dim, alignment, mask and key_step
 //   launch_rows               launches a kernel
 //
 // A block computes B_R rows of the output of one head. Scores are in units of log2(e) throughout, so that the
@@ -20,25 +20,27 @@
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/exp2.cuh"
 #include "task4/solution/flash_host.h"
+#include "task4/solution/flash_keys.cuh"
 #include "task4/solution/tuned.h"
 
-template <int B_R>
+// GENERAL: there may be a mask, or a key_step other than 1.
+template <int B_R, bool GENERAL>
 struct FlashBlock {
     const float* query;  // [rows_left][head_dim], query_strides.row apart
     const float* key;    // [S_k][head_dim], of the key head that this head uses
     const float* value;  // [S_k][head_dim]
     float* out;          // [rows_left][head_dim]
     float* lse;          // [rows_left] or nullptr
+    const FlashArguments& a;
     int64_t q_start;     // the first row
+    int64_t position;    // where it stands, as keys count it
     int rows_left;       // how many of the B_R rows exist
-    int64_t S_k;
-    int64_t diagonal;    // row r of the block may see keys up to r + diagonal
-    int64_t keys_end;    // no row sees a key from here on
-    AttentionMask mask;  // its data from this head on
+    int keys_end;        // no row sees a key from here on
+    AttentionMask mask;  // from this head and the first row on
 
     // Block x of batch * heads * ceil(S_q / B_R). The blocks of a head are neighbours, so that they find its K and V in
     // the L2 cache; its last rows come first: under a causal mask they have the longest way to go.
-    __device__ __forceinline__ explicit FlashBlock(const FlashArguments& a) {
+    __device__ __forceinline__ explicit FlashBlock(const FlashArguments& arguments) : a(arguments) {
         const int64_t q_tiles = ceil_div(a.S_q, int64_t{B_R});
         const int64_t batch_head = blockIdx.x / q_tiles, batch = batch_head / a.heads, head = batch_head % a.heads;
         const int64_t kv_head = head / (a.heads / a.kv_heads);
@@ -50,29 +52,28 @@ struct FlashBlock {
         value = static_cast<const float*>(a.value) + batch * a.value_strides.batch + kv_head * a.value_strides.head;
         out = static_cast<float*>(a.out) + (batch_head * a.S_q + q_start) * a.head_dim;
         lse = a.lse ? a.lse + batch_head * a.S_q + q_start : nullptr;
-        S_k = a.S_k;
-        diagonal = a.causal ? q_start + a.diagonal : S_k;
-        keys_end = diagonal + rows_left < S_k ? diagonal + rows_left : S_k;
-        mask = a.mask;
-        const int64_t offset = batch * mask.batch_stride + head * mask.head_stride;
-        mask.data = static_cast<const char*>(mask.data) + offset * (mask.kind == MaskKind::BOOL ? 1 : sizeof(float));
+        position = position_of(a, q_start);
+        keys_end = seen(rows_left - 1);
+        mask = mask_from(a.mask, batch, head, q_start);
     }
+
+    // How many keys row `row` of the block may see, the mask tensor aside: the first ones.
+    __device__ __forceinline__ int seen(int row) const { return keys_seen<!GENERAL>(a, position + row); }
 
     // Whether some row from `row` on may not see some key of [k_start, k_start + keys), or these do not all exist.
     __device__ __forceinline__ bool hides(int row, int64_t k_start, int keys) const {
-        return mask.kind != MaskKind::NONE || k_start + keys > S_k || k_start + keys - 1 > row + diagonal;
+        return mask.kind != MaskKind::NONE || k_start + keys > seen(row);
     }
 
-    // How many of the keys [k_start, k_start + keys) row `row` may see, but for the mask: the first ones.
-    __device__ __forceinline__ int visible(int row, int64_t k_start, int keys) const {
-        if (row >= rows_left) return 0;
-        const int64_t end = row + diagonal + 1 < S_k ? row + diagonal + 1 : S_k;
-        return end <= k_start ? 0 : end >= k_start + keys ? keys : static_cast<int>(end - k_start);
+    // The keys from k_start on that row `row` may see, the mask tensor aside, end here, counted from k_start; for a row
+    // that does not exist none is seen.
+    __device__ __forceinline__ int visible(int row, int64_t k_start) const {
+        return row < rows_left ? static_cast<int>(seen(row) - k_start) : 0;
     }
 
     // Score of a visible pair -> with the mask applied. `row` as seen from the block's first.
     __device__ __forceinline__ float masked(float score, int row, int64_t k) const {
-        const float bias = masked_score(0.0f, mask, 0, q_start + row, k);
+        const float bias = masked_score(0.0f, mask, 0, row, k);
         return bias == -INFINITY ? bias : score + bias * LOG2_E;
     }
 };
@@ -145,13 +146,13 @@ __device__ __forceinline__ void store_two(float* target, float x, float y, int l
     }
 }
 
-// Calls f<D, VECTOR, MASK>() with D = head_dim rounded up to 32, 64, 96 or 128 and MASK = whether there is a mask. What
-// takes no vectors has MASK too, needed or not: one instance less.
+// Calls f<D, VECTOR, GENERAL>() with D = head_dim rounded up to 32, 64, 96 or 128 and GENERAL as in FlashBlock. What
+// takes no vectors is GENERAL too, needed or not: one instance less.
 template <typename F>
 void for_head_dim(const FlashArguments& a, F f) {
     const auto call = [&]<int D>() {
         if (!in_pieces<float>(a)) return f.template operator()<D, false, true>();
-        if (a.mask.kind != MaskKind::NONE) return f.template operator()<D, true, true>();
+        if (a.mask.kind != MaskKind::NONE || a.key_step != 1) return f.template operator()<D, true, true>();
         f.template operator()<D, true, false>();
     };
     a.head_dim <= 32   ? call.template operator()<32>()
@@ -163,6 +164,7 @@ void for_head_dim(const FlashArguments& a, F f) {
 // One block of `threads` for every B_R rows of every head.
 inline void launch_rows(void (*kernel)(FlashArguments), int B_R, int threads, int shared_bytes,
                         const FlashArguments& a) {
+    check_row_count(a);
     const unsigned blocks = grid_of(a.batch * a.heads * ceil_div(a.S_q, int64_t{B_R}));
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     kernel<<<blocks, threads, shared_bytes, a.stream>>>(a);

@@ -13,20 +13,17 @@
 #include <cstdint>
 
 #include "common/cuda/attention_mask.cuh"
+#include "common/cuda/row_strides.h"
 
 constexpr int MAX_TUNED_HEAD_DIM = 128;
-
-// How many elements lie between two neighbours along a dimension of [batch, heads, rows, head_dim]. Along head_dim it
-// is 1. A slice of a packed [batch, rows, 3, heads, head_dim] is such a tensor, so it is read where it lies.
-struct RowStrides {
-    int64_t batch, head, row;
-};
+constexpr int64_t MAX_POSITION = 0x7fffff00;  // rounded up to a tile still an int
 
 // out = softmax(scale * query @ key^T, hidden keys left out) @ value
 //
 // Query head h uses key head h / (heads / kv_heads): grouped-query attention when kv_heads < heads (a multiple).
-// With `causal`, query i may see key j when j <= i + diagonal: 0 aligns the mask to the top left, S_k - S_q to the
-// bottom right. A query that may see no key gets zeros and lse -infinity.
+// With `causal`, query i may see key j when j * key_step <= i + diagonal. Diagonal 0 aligns the mask to the top left,
+// S_k - S_q to the bottom right, and -key_offset serves keys that stand at key_offset + j * key_step. A query that may
+// see no key gets zeros and lse -infinity.
 struct FlashArguments {
     const void* query;  // [batch, heads, S_q, head_dim]
     const void* key;    // [batch, kv_heads, S_k, head_dim]
@@ -38,7 +35,8 @@ struct FlashArguments {
     int head_dim;  // 1 .. MAX_TUNED_HEAD_DIM
     float scale;
     bool causal;
-    int64_t diagonal;
+    int64_t diagonal;  // S_q + diagonal <= MAX_POSITION
+    int key_step;      // 1 or more; 1 unless causal
     AttentionMask mask;  // broadcasts to [batch, heads, S_q, S_k]
     cudaStream_t stream;
 };

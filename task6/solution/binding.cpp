@@ -34,7 +34,7 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-TokenStrides token_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
+RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
 
 // Two caches of the same shape, contiguous [batch, kv_heads, max_seq_len, head_dim] or in pages.
 struct Caches {
@@ -100,8 +100,8 @@ void update(const Caches& caches, const Tensor& key, const Tensor& value, const 
     arguments.v_cache = caches.v.data_ptr();
     arguments.key = key.data_ptr();
     arguments.value = value.data_ptr();
-    arguments.key_strides = token_strides(key);
-    arguments.value_strides = token_strides(value);
+    arguments.key_strides = row_strides(key);
+    arguments.value_strides = row_strides(value);
     arguments.positions = data<int32_t>(positions);
     arguments.batch = key.size(0);
     arguments.new_tokens = key.size(2);

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "common/cuda/check.h"
+#include "common/cuda/dependent_launch.cuh"
 #include "task6/solution/cache_layout.cuh"
 
 constexpr int MAX_THREADS = 256;
@@ -23,6 +24,8 @@ constexpr int64_t MAX_GRID_Y = 65535;
 // grid (batch * kv_heads, groups of tokens), block (any number of threads that a row's units divide)
 template <typename Unit>
 __global__ void __launch_bounds__(MAX_THREADS) update_cache_kernel(const UpdateArguments a, int row_units) {
+    wait_for_predecessor();
+    launch_dependents();
     const int64_t sequence = blockIdx.x / a.layout.kv_heads, kv_head = blockIdx.x % a.layout.kv_heads;
     const int64_t position = a.positions[sequence];
     if (position < 0 || position > a.layout.capacity - a.new_tokens) return;
@@ -33,11 +36,11 @@ __global__ void __launch_bounds__(MAX_THREADS) update_cache_kernel(const UpdateA
     const int unit = static_cast<int>(threadIdx.x) % row_units;
     int64_t token = static_cast<int64_t>(blockIdx.y) * tokens + static_cast<int>(threadIdx.x) / row_units;
     for (; token < a.new_tokens; token += static_cast<int64_t>(gridDim.y) * tokens) {
-        const int page = page_of(a.layout, sequence, position + token);
-        if (page == NO_PAGE) continue;
+        const int page = page_number(a.layout, sequence, position + token);
+        if (!is_page(a.layout, page)) continue;
         const int64_t to = row_of(a.layout, sequence, kv_head, position + token, page) * row_units + unit;
-        const Unit new_key = key[token * a.key_strides.token + unit];
-        const Unit new_value = value[token * a.value_strides.token + unit];
+        const Unit new_key = key[token * a.key_strides.row + unit];
+        const Unit new_value = value[token * a.value_strides.row + unit];
         static_cast<Unit*>(a.k_cache)[to] = new_key;
         static_cast<Unit*>(a.v_cache)[to] = new_value;
     }
@@ -46,10 +49,10 @@ __global__ void __launch_bounds__(MAX_THREADS) update_cache_kernel(const UpdateA
 template <typename Unit>
 static void launch(UpdateArguments a) {
     const int elements = static_cast<int>(sizeof(Unit)) / a.element_bytes;
-    for (TokenStrides* strides : {&a.key_strides, &a.value_strides}) {
+    for (RowStrides* strides : {&a.key_strides, &a.value_strides}) {
         strides->batch /= elements;
         strides->head /= elements;
-        strides->token /= elements;
+        strides->row /= elements;
     }
     const int row_units = a.layout.head_dim / elements;
     const int64_t wanted = std::min<int64_t>(a.new_tokens, MAX_THREADS / row_units);  // tokens of a block
@@ -60,15 +63,14 @@ static void launch(UpdateArguments a) {
                                     " blocks; a grid has at most 2^31 - 1: split the batch");
     const dim3 grid(static_cast<unsigned>(heads),
                     static_cast<unsigned>(std::min(ceil_div(a.new_tokens, wanted), MAX_GRID_Y)));
-    update_cache_kernel<Unit><<<grid, threads, 0, a.stream>>>(a, row_units);
-    CUDA_CHECK_LAUNCH();
+    launch_after(update_cache_kernel<Unit>, grid, threads, 0, a.stream, a, row_units);
 }
 
 // Whether everything that a thread's address is made of is a multiple of 16 bytes.
 static bool vectors_fit(const UpdateArguments& a) {
     int64_t all = a.layout.head_dim;
-    for (const TokenStrides* strides : {&a.key_strides, &a.value_strides})
-        all |= strides->batch | strides->head | strides->token;
+    for (const RowStrides* strides : {&a.key_strides, &a.value_strides})
+        all |= strides->batch | strides->head | strides->row;
     all *= a.element_bytes;  // a power of two: the lowest bit set of the product tells
     const void* const pointers[] = {a.k_cache, a.v_cache, a.key, a.value};
     for (const void* pointer : pointers) all |= reinterpret_cast<intptr_t>(pointer);

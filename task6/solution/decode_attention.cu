@@ -1,4 +1,4 @@
-// decode_attention.cu - the two kernels of a KV cache, float32: write new tokens, attend to all.
+// decode_attention.cu - the kernels of a KV cache, float32: write new tokens, attend to all, attend to them in parts.
 //
 // Contents
 //   update_cache_kernel     keys and values of the new tokens -> their slots                      (gap 1)
@@ -7,9 +7,16 @@
 //   score_keys              the scores of KEYS keys against the one query                         (gap 2)
 //   accumulate_values       online softmax step: the scores and their values into the state       (gap 3)
 //   merge_warps             the states of the block's warps -> one output row                     (gap 4)
-//   decode_kernel           a warp's loop over its keys                                           (gap 5)
+//   attend_keys             a warp's loop over its keys                                           (gap 5)
+//   HeadRows, head_rows     what a block reads: a query head, and the K/V head of its group
+//   decode_kernel           one block per sequence and query head
 //   launch_decode           grid and launch                                                       (gap 6)
 //   decode_attention        the host function: picks D for a head_dim
+//
+//   Optional, split-KV decoding: nothing above needs it
+//   split_kernel            one block per sequence, query head and part of the keys         (gaps 7 and 8)
+//   launch_split            grid and launch
+//   decode_attention_split  the host function
 //
 // Decoding is task 4 with S_q = 1. There is no tile of Q any more: each key and value is read once and used
 // for one dot product and one sum, so nothing is gained by keeping it in shared memory, and what counts is
@@ -31,6 +38,15 @@
 // exp(m_w - m), m being the largest of all m_w:
 //
 //        out = (sum over w of exp(m_w - m) * o_w) / (sum over w of exp(m_w - m) * l_w)
+//
+// Split-KV ("flash-decoding"). One sequence with 8 heads makes 8 blocks, and a GPU has a hundred multiprocessors.
+// So the keys of a sequence are cut into parts, and each part gets a block of its own:
+//
+//        keys    0 .. c - 1 | c .. 2c - 1 | ... | (splits - 1) c .. length - 1        c = ceil(length / splits)
+//        block       0      |      1      | ... |         splits - 1
+//
+// A block writes what attention over its keys alone gives, and the logsumexp of their scores; task 3's merge_states
+// puts the parts together: the formula above once more, with blocks in place of warps.
 
 #include "task6/decode_attention.h"
 
@@ -187,30 +203,18 @@ __device__ __forceinline__ void merge_warps(float* out, const float* m, const fl
     // END SOLUTION
 }
 
-// One block per (sequence, query head).
+// Attention of one query to the keys begin .. end - 1: the block's warps share them out, and leave their states in
+// shared memory, where any thread may read them when this returns.
 //
-//   query, out [batch, heads, head_dim]      lengths [batch]
-//   k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]
+//   m_shared, l_shared [WARPS], o_shared [WARPS][D]      the states
+//   query [head_dim]; k_rows, v_rows [max_seq_len, head_dim], global
 template <int D>
-__global__ void __launch_bounds__(THREADS)
-    decode_kernel(const float* __restrict__ query, const float* __restrict__ k_cache,
-                  const float* __restrict__ v_cache, const int* __restrict__ lengths, float* __restrict__ out,
-                  int64_t heads, int64_t kv_heads, int64_t max_seq_len, int head_dim, float scale_log2) {
-    constexpr int COLS = D / 32;  // columns per lane
+__device__ __forceinline__ void attend_keys(float* m_shared, float* l_shared, float* o_shared, const float* query,
+                                            const float* k_rows, const float* v_rows, int64_t begin, int64_t end,
+                                            int head_dim, float scale_log2) {
+    constexpr int COLS = D / 32;
     static_assert(D % 32 == 0 && D <= THREADS);
-    __shared__ float m_shared[WARPS];      // [WARPS]
-    __shared__ float l_shared[WARPS];      // [WARPS]
-    __shared__ float o_shared[WARPS * D];  // [WARPS][D]
-
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int64_t sequence = blockIdx.x / heads, head = blockIdx.x % heads;
-    const int64_t kv_head = head / (heads / kv_heads);  // grouped-query attention: neighbours share K and V
-    int64_t length = lengths[sequence];
-    if (length > max_seq_len) length = max_seq_len;  // never read outside the cache
-    query += int64_t{blockIdx.x} * head_dim;
-    out += int64_t{blockIdx.x} * head_dim;
-    const float* k_rows = k_cache + (sequence * kv_heads + kv_head) * max_seq_len * head_dim;
-    const float* v_rows = v_cache + (sequence * kv_heads + kv_head) * max_seq_len * head_dim;
 
     // The scale goes into q, once, and not into every score.
     float q[COLS];
@@ -224,13 +228,13 @@ __global__ void __launch_bounds__(THREADS)
         state.o[c] = 0.0f;
     }
 
-    // BEGIN SOLUTION (13 lines): loop over this warp's groups of KEYS keys, see the picture at the top: score
-    //     them, take their values in. Then every lane writes its columns of o to o_shared, one lane m and l,
-    //     and when all warps have done so, merge_warps<D>.
-    for (int64_t first_key = warp * KEYS; first_key < length; first_key += WARPS * KEYS) {
+    // BEGIN SOLUTION (12 lines): loop over this warp's groups of KEYS keys, see the picture at the top (key 0 there
+    //     is `begin` here): score them, take their values in. Then every lane writes its columns of o to o_shared,
+    //     one lane m and l, and all warps wait until all have done so.
+    for (int64_t first_key = begin + warp * KEYS; first_key < end; first_key += WARPS * KEYS) {
         float s[KEYS];
-        score_keys<COLS>(s, q, k_rows, first_key, length, head_dim);
-        accumulate_values<COLS>(state, s, v_rows, first_key, length, head_dim);
+        score_keys<COLS>(s, q, k_rows, first_key, end, head_dim);
+        accumulate_values<COLS>(state, s, v_rows, first_key, end, head_dim);
     }
 #pragma unroll
     for (int c = 0; c < COLS; ++c) o_shared[warp * D + lane + 32 * c] = state.o[c];
@@ -239,8 +243,49 @@ __global__ void __launch_bounds__(THREADS)
         l_shared[warp] = state.l;
     }
     __syncthreads();
-    merge_warps<D>(out, m_shared, l_shared, o_shared, head_dim);
     // END SOLUTION
+}
+
+// What a block reads: the query of one head, and the rows of the K/V head that its group shares, `length` of them.
+struct HeadRows {
+    const float* query;  // [head_dim]
+    const float* k;      // [max_seq_len, head_dim]
+    const float* v;      // [max_seq_len, head_dim]
+    int64_t length;      // 0 .. max_seq_len
+};
+
+// `row` counts the query heads of all sequences.
+//
+//   query [batch, heads, head_dim]; k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]; lengths [batch]
+__device__ __forceinline__ HeadRows head_rows(int64_t row, const float* query, const float* k_cache,
+                                              const float* v_cache, const int* lengths, int64_t heads,
+                                              int64_t kv_heads, int64_t max_seq_len, int head_dim) {
+    const int64_t sequence = row / heads, head = row % heads;
+    const int64_t kv_head = head / (heads / kv_heads);  // grouped-query attention: neighbours share K and V
+    const int64_t offset = (sequence * kv_heads + kv_head) * max_seq_len * head_dim;
+    int64_t length = lengths[sequence];
+    if (length < 0) length = 0;
+    if (length > max_seq_len) length = max_seq_len;  // never read outside the cache
+    return {query + row * head_dim, k_cache + offset, v_cache + offset, length};
+}
+
+// One block per (sequence, query head).
+//
+//   query, out [batch, heads, head_dim]      lengths [batch]
+//   k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]
+template <int D>
+__global__ void __launch_bounds__(THREADS)
+    decode_kernel(const float* __restrict__ query, const float* __restrict__ k_cache,
+                  const float* __restrict__ v_cache, const int* __restrict__ lengths, float* __restrict__ out,
+                  int64_t heads, int64_t kv_heads, int64_t max_seq_len, int head_dim, float scale_log2) {
+    __shared__ float m_shared[WARPS];      // [WARPS]
+    __shared__ float l_shared[WARPS];      // [WARPS]
+    __shared__ float o_shared[WARPS * D];  // [WARPS][D]
+    const int64_t row = blockIdx.x;
+    const HeadRows head =
+        head_rows(row, query, k_cache, v_cache, lengths, heads, kv_heads, max_seq_len, head_dim);
+    attend_keys<D>(m_shared, l_shared, o_shared, head.query, head.k, head.v, 0, head.length, head_dim, scale_log2);
+    merge_warps<D>(out + row * head_dim, m_shared, l_shared, o_shared, head_dim);
 }
 
 template <int D>
@@ -265,5 +310,72 @@ void decode_attention(const float* query, const float* k_cache, const float* v_c
     if (head_dim > 96) launch = launch_decode<128>;
     // softmax in base e of x is softmax in base 2 of log2(e) * x
     launch(query, k_cache, v_cache, lengths, out, batch, heads, kv_heads, max_seq_len, head_dim,
+           scale * LOG2_E, stream);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Optional: split-KV decoding
+
+// One block per (sequence, query head, part of the keys). A part without keys gets the logsumexp -infinity.
+//
+//   query [batch, heads, head_dim]      lengths [batch]
+//   k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]
+//   outs [splits, rows, head_dim], lse [splits, rows]      rows = batch * heads
+template <int D>
+__global__ void __launch_bounds__(THREADS)
+    split_kernel(const float* __restrict__ query, const float* __restrict__ k_cache,
+                 const float* __restrict__ v_cache, const int* __restrict__ lengths, float* __restrict__ outs,
+                 float* __restrict__ lse, int64_t rows, int64_t heads, int64_t kv_heads, int64_t max_seq_len,
+                 int64_t splits, int head_dim, float scale_log2) {
+    __shared__ float m_shared[WARPS];      // [WARPS]
+    __shared__ float l_shared[WARPS];      // [WARPS]
+    __shared__ float o_shared[WARPS * D];  // [WARPS][D]
+    const int64_t row = blockIdx.x / splits, part = blockIdx.x % splits;
+    const HeadRows head =
+        head_rows(row, query, k_cache, v_cache, lengths, heads, kv_heads, max_seq_len, head_dim);
+
+    int64_t begin = 0, end = head.length;
+    // BEGIN SOLUTION (3 lines): the keys of this part, begin .. end - 1; see the picture at the top. The last parts
+    //     may have fewer keys than the others, or none: then begin >= end.
+    const int64_t keys = ceil_div(head.length, splits);
+    begin = part * keys;
+    if (begin + keys < end) end = begin + keys;
+    // END SOLUTION
+    attend_keys<D>(m_shared, l_shared, o_shared, head.query, head.k, head.v, begin, end, head_dim, scale_log2);
+
+    const int64_t result = part * rows + row;
+    merge_warps<D>(outs + result * head_dim, m_shared, l_shared, o_shared, head_dim);
+    if (threadIdx.x > 0) return;
+    // BEGIN SOLUTION (6 lines): one thread writes the logsumexp of the part's scores to lse[result]: the largest m, and
+    //     the sum of all l relative to it, as in merge_warps. Maxima and sums are those of scores in base 2 (the scale
+    //     holds log2(e)); the logsumexp is in base e. If no warp has seen a key it is -infinity, and not NaN.
+    float m_all = -INFINITY, l_all = 0.0f;
+    for (int w = 0; w < WARPS; ++w) m_all = fmaxf(m_all, m_shared[w]);
+    const float shift = m_all == -INFINITY ? 0.0f : m_all;
+    for (int w = 0; w < WARPS; ++w) l_all += exp2f(m_shared[w] - shift) * l_shared[w];
+    const float lse_log2 = shift + log2f(l_all);
+    lse[result] = lse_log2 / LOG2_E;
+    // END SOLUTION
+}
+
+template <int D>
+void launch_split(const float* query, const float* k_cache, const float* v_cache, const int* lengths, float* outs,
+                  float* lse, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len, int64_t splits,
+                  int head_dim, float scale_log2, cudaStream_t stream) {
+    const int64_t rows = batch * heads;
+    const unsigned blocks = checked_grid(rows * splits, "decode_attention_split");
+    split_kernel<D><<<blocks, THREADS, 0, stream>>>(query, k_cache, v_cache, lengths, outs, lse, rows, heads,
+                                                    kv_heads, max_seq_len, splits, head_dim, scale_log2);
+    CUDA_CHECK_LAUNCH();
+}
+
+void decode_attention_split(const float* query, const float* k_cache, const float* v_cache, const int* lengths,
+                            float* outs, float* lse, int64_t batch, int64_t heads, int64_t kv_heads,
+                            int64_t max_seq_len, int64_t splits, int head_dim, float scale, cudaStream_t stream) {
+    auto launch = launch_split<32>;
+    if (head_dim > 32) launch = launch_split<64>;
+    if (head_dim > 64) launch = launch_split<96>;
+    if (head_dim > 96) launch = launch_split<128>;
+    launch(query, k_cache, v_cache, lengths, outs, lse, batch, heads, kv_heads, max_seq_len, splits, head_dim,
            scale * LOG2_E, stream);
 }

@@ -3,8 +3,9 @@
 //
 //   State           of one query and four columns: m, l, o
 //   add             two states -> one
+//   sum_of_lanes    the states of neighbouring lanes -> one
 //   store_output    o / l -> the output
-//   merge_slices    the states of all threads of a block that belong to the same columns -> one
+//   StateArray      the states of several warps or blocks
 //
 // A state is relative to its own largest score m (scores are in base 2, that is, multiplied by log2(e)):
 //
@@ -20,6 +21,7 @@
 #include <type_traits>
 
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/warp.cuh"
 
 // What exponents subtract: m, or 0 while there is no score but -infinity, for -infinity - (-infinity) is NaN.
 __device__ __forceinline__ float shift_of(float m) { return m == -INFINITY ? 0.0f : m; }
@@ -39,6 +41,21 @@ struct State {
         o.w = mine * o.w + its * other.o.w;
     }
 };
+
+// The sum over the lanes whose numbers differ in their lowest bits only: as many as `lanes`, a power of two.
+__device__ __forceinline__ State sum_of_lanes(State state, int lanes) {
+    for (int distance = 1; distance < lanes; distance *= 2) {
+        State other;
+        other.m = __shfl_xor_sync(FULL_WARP, state.m, distance);
+        other.l = __shfl_xor_sync(FULL_WARP, state.l, distance);
+        other.o.x = __shfl_xor_sync(FULL_WARP, state.o.x, distance);
+        other.o.y = __shfl_xor_sync(FULL_WARP, state.o.y, distance);
+        other.o.z = __shfl_xor_sync(FULL_WARP, state.o.z, distance);
+        other.o.w = __shfl_xor_sync(FULL_WARP, state.o.w, distance);
+        state.add(other);
+    }
+    return state;
+}
 
 template <typename T>
 __device__ __forceinline__ T from_float(float x) {
@@ -76,5 +93,11 @@ struct StateArray {
         const int64_t row = index * heads + head;
         if (col == 0) ml[row] = make_float2(state.m, state.l);
         *reinterpret_cast<float4*>(o + row * STRIDE + col) = state.o;
+    }
+    // The sum of the first `count`
+    __device__ __forceinline__ State sum(int count, int head, int col) const {
+        State all;
+        for (int i = 0; i < count; ++i) all.add(load(i, head, col));
+        return all;
     }
 };

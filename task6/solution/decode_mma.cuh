@@ -15,8 +15,9 @@
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/warp.cuh"
+#include "task6/solution/cache_layout.cuh"
 #include "task6/solution/decode_merge.cuh"
-#include "task6/solution/decode_work.cuh"
 
 // D: head_dim rounded up, 64 or 128. HALVES: 1 for up to 8 queries (rows 0 ... 7 of A), 2 for up to 16.
 template <typename T, int D, int HALVES>

@@ -6,8 +6,9 @@
 // lane ends with one of them (reduce_scores), so that it has one exponential to compute and not 16.
 #pragma once
 #include "common/cuda/cp_async.cuh"
+#include "common/cuda/warp.cuh"
+#include "task6/solution/cache_layout.cuh"
 #include "task6/solution/decode_merge.cuh"
-#include "task6/solution/decode_work.cuh"
 
 // D: head_dim rounded up, 64 or 128. HEADS: queries that a unit has at most.
 template <typename T, int D, int HEADS_>

@@ -1,18 +1,18 @@
 // decode_simt_tuned.cu - tuned decoding without tensor cores: float32 caches, and what tensor cores cannot take; and
 // the choice between the two.
-#include "task6/solution/decode_kernel.cuh"
+#include "task6/solution/decode_list.cuh"
 #include "task6/solution/decode_simt.cuh"
 #include "task6/solution/decode_variants.h"
 
 template <int D>
 static int64_t with_heads(const DecodeArguments& a, bool launch) {
-    if (a.heads == a.layout.kv_heads) return decode_with<SimtWarp<float, D, 1>>(a, launch);
-    return decode_with<SimtWarp<float, D, 8>>(a, launch);
+    if (a.heads == a.layout.kv_heads) return decode_list<SimtWarp<float, D, 1>>(a, launch);
+    return decode_list<SimtWarp<float, D, 8>>(a, launch);
 }
 
 int64_t decode_simt(const DecodeArguments& a, CacheType type, bool launch) {
-    if (type == CacheType::FLOAT16) return decode_with<SimtWarp<__half, 128, 8>>(a, launch);
-    if (type == CacheType::BFLOAT16) return decode_with<SimtWarp<__nv_bfloat16, 128, 8>>(a, launch);
+    if (type == CacheType::FLOAT16) return decode_list<SimtWarp<__half, 128, 8>>(a, launch);
+    if (type == CacheType::BFLOAT16) return decode_list<SimtWarp<__nv_bfloat16, 128, 8>>(a, launch);
     return a.layout.head_dim <= 64 ? with_heads<64>(a, launch) : with_heads<128>(a, launch);
 }
 

@@ -1,11 +1,10 @@
-// decode_work.cuh - who does what in tuned decoding: the work of a whole batch as one list, cut into equal parts.
+// decode_work.cuh - who does what in decode_list.cuh: the work of a whole batch as one list, cut into equal parts.
 //
 //   WorkList, cut       the list and where it is cut
 //   Segment             a place in it: segment_at, advance
 //
-// A tile is 16 tokens of one K/V head, which one warp takes at once. A segment is a sequence's tiles of one K/V head
-// with the query heads that read it (with several segments if those are more than a kernel takes at once). All segments
-// of all sequences stand in one list, which is cut into parts of the same number of tiles, one for each block:
+// All segments of all sequences (decode_common.cuh says what that is) stand in one list, which is cut into parts of the
+// same number of tiles, one for each block:
 //
 //     sequence      0 (40 tokens)         1 (9)    2 (70 tokens)
 //     K/V head      0       1             0   1    0            1
@@ -23,10 +22,8 @@
 #pragma once
 #include "common/cuda/check.h"
 #include "common/cuda/warp.cuh"
-#include "task6/solution/tuned.h"
+#include "task6/solution/cache_layout.cuh"
 
-constexpr int TILE = 16;  // tokens; so a tile lies in one page
-static_assert(TILE == PAGE_SIZE);
 constexpr int LEAST_TILES = 8;          // of a part: fewer are not worth a block
 constexpr int64_t MAX_TILES = 1 << 30;  // of the list: they are counted as int
 

@@ -4,19 +4,23 @@
 //   UpdateArguments   new tokens -> their slots                                  cache_tuned.cu
 //   DecodeArguments   one query per sequence over its cached tokens              decode_*_tuned.cu
 //
-// What decoding consists of, from the outside inwards: decode_kernel.cuh (the kernels), decode_work.cuh (which block
-// does what), decode_mma.cuh and decode_simt.cuh (one warp, with and without tensor cores), decode_merge.cuh (partial
-// results and their sums), cache_layout.cuh (where a token lies), dependent_launch.cuh.
+// What decoding consists of, from the outside inwards: decode_cluster.cuh and decode_list.cuh (the kernels, for short
+// and for long caches), decode_work.cuh (which block does what in the latter), decode_common.cuh (tiles on their way),
+// decode_mma.cuh and decode_simt.cuh (one warp, with and without tensor cores), decode_merge.cuh (partial results and
+// their sums), cache_layout.cuh (where a token lies), cluster.cuh.
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
 // fit a grid is refused with std::invalid_argument, and nothing else is checked here. No value that lies on the device
 // is read on the host, and no launch depends on one: all of it can be captured in a CUDA graph once and replayed with
-// other lengths, positions and block tables.
+// other lengths, positions and block tables. The kernels start while the one before in the stream still ends
+// (common/cuda/dependent_launch.cuh), and let the next one do so.
 #pragma once
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
+
+#include "common/cuda/row_strides.h"
 
 constexpr int MAX_TUNED_HEAD_DIM = 128;
 constexpr int PAGE_SIZE = 16;  // tokens
@@ -33,18 +37,13 @@ struct CacheLayout {
     int head_dim;            // 1 .. MAX_TUNED_HEAD_DIM
 };
 
-// Elements between two neighbours along a dimension of [batch, kv_heads, new_tokens, head_dim]; along head_dim it is 1.
-struct TokenStrides {
-    int64_t batch, head, token;
-};
-
 // Token t of sequence b goes to slot positions[b] + t. A sequence whose new tokens do not all fit, because positions[b]
 // is outside 0 .. capacity - new_tokens, is left as it is; so is a token whose block table entry is no page.
 struct UpdateArguments {
     CacheLayout layout;
     void *k_cache, *v_cache;
     const void *key, *value;  // [batch, kv_heads, new_tokens, head_dim]
-    TokenStrides key_strides, value_strides;
+    RowStrides key_strides, value_strides;
     const int* positions;  // [batch]
     int64_t batch, new_tokens;
     int element_bytes;  // 2 or 4

@@ -140,15 +140,53 @@ TASK4 = Planted(
     },
 )
 
+SLOT = "sequence_head * max_seq_len + position + token"
+
 TASK6 = Planted(
     "task6",
     {
-        "merged_without_weights": [("exp2f(m[w] - shift)", "1.0f", 1)],
-        "no_key_yet": NO_KEY_YET,
-        "newest_key_left_out": [("int64_t length = «lengths[sequence]»;", "lengths[sequence] - 1", 1)],
+        # update_cache_kernel
         "new_tokens_not_counted": [("position > max_seq_len - new_tokens", "position >= max_seq_len", 1)],
         "position_not_checked": [("position > max_seq_len - new_tokens", "false", 1)],
+        "one_slot_late": [(f"«{SLOT}»;", f"{SLOT} + 1", 1)],
+        "row_taken_for_the_slot": [(f"«{SLOT}»;", "row", 1)],
+        "position_of_the_first_sequence": [("positions[«sequence_head / kv_heads»]", "0", 1)],
+        "heads_not_divided_away": [("positions[«sequence_head / kv_heads»]", "sequence_head", 1)],
+        "key_and_value_exchanged": [
+            ("= «key[row * head_dim + col]»;", "value[row * head_dim + col]", 1),
+            ("= «value[row * head_dim + col]»;", "key[row * head_dim + col]", 1),
+        ],
+        # accumulate_values
+        "no_key_yet": NO_KEY_YET,
+        "l_not_rescaled": [("state.l *= rescale;", "", 1)],
+        "o_not_rescaled": [("#pragma unroll\n    for (int c = 0; c < COLS; ++c) state.o[c] *= rescale;", "", 1)],
+        "unused_values_read": [("state.o[c] += «inside» ?", "col < head_dim", 1)],
+        "expf_for_exp2f": [
+            ("«exp2f»(state.m - shift)", "expf", 1),
+            ("«exp2f»(s[i] - shift)", "expf", 1),
+            ("«exp2f»(m[w] - shift)", "expf", 1),
+        ],
+        # merge_warps
+        "merged_without_weights": [("exp2f(m[w] - shift)", "1.0f", 1)],
+        "sums_without_weights": [("l_all += weight * l[w];", "l_all += l[w];", 1)],
+        "outputs_without_weights": [("o_all += weight * o[w * D + col];", "o_all += o[w * D + col];", 1)],
+        "no_warp_has_seen_a_key": [
+            ("fmaxf(m_all, m[w]);\n    const float shift = «m_all == -INFINITY ? 0.0f : m_all»;", "m_all", 1)
+        ],
+        # attend_keys, head_rows
+        "first_group_only": [("first_key < end; «first_key += WARPS * KEYS»", "first_key = end", 1)],
+        "no_barrier_before_merge": [("l_shared[warp] = state.l;\n    }\n    «__syncthreads();»", "", 1)],
+        "K_V_heads_interleaved": [("head / (heads / kv_heads)", "head % kv_heads", 1)],
+        "newest_key_left_out": [("int64_t length = «lengths[sequence]»;", "lengths[sequence] - 1", 1)],
+        "length_of_the_first_sequence": [("int64_t length = «lengths[sequence]»;", "lengths[0]", 1)],
         "length_not_limited": [("if (length > max_seq_len) length = max_seq_len;", "", 1)],
-        "no_barrier_before_merge": [("«__syncthreads();»\n    merge_warps", "", 1)],
+        # split_kernel
+        "keys_rounded_down": [("ceil_div(head.length, splits)", "head.length / splits", 1)],
+        "every_part_has_all_keys": [("begin = part * keys;\n    if (begin + keys < end) end = begin + keys;", ";", 1)],
+        "end_of_the_last_part": [("if (begin + keys < end) end = begin + keys;", "end = begin + keys;", 1)],
+        "lse_in_base_2": [("lse_log2 / LOG2_E", "lse_log2", 1)],
+        "empty_part_is_nan": [
+            ("m_shared[w]);\n    const float shift = «m_all == -INFINITY ? 0.0f : m_all»;", "m_all", 1)
+        ],
     },
 )

@@ -1,4 +1,4 @@
-"""Plants mistakes in a real solution: exact replacements in its text, all of a task's in one build.
+"""Plants mistakes in a real solution: exact replacements in its text, all of a file's in one build.
 
     TASK4 = Planted("task4", {"no_rescale": [("state.l[r] *= rescale;", "", 1)], ...})
     ops = TASK4.operators("no_rescale", "simulator")        # or operators(None, ...): nothing planted
@@ -24,10 +24,12 @@ from pathlib import Path
 
 from common import build
 from common.checking import FAIL, Case, Verdict, check
+from common.gaps import with_own_headers
 
 # (what stands in the solution, what is planted, how often it stands there). Where only a part of the first text is
 # replaced and the rest says which one is meant, the part stands between « and ».
 Replacement = tuple[str, str, int]
+FILE_MARK = "\f"
 
 SWITCH = """\
 // Written by tests/checks/planted.py: which of the mistakes below is planted, 0 for none.
@@ -80,16 +82,19 @@ def planted_text(source: Path, replacements: Sequence[Replacement]) -> str:
     return text
 
 
-def switched_text(text: str, mistakes: Sequence[Sequence[Replacement]]) -> str:
-    """The text with all mistakes in it; planted(1) chooses the first one."""
-    texts: dict[tuple[int, int], list[tuple[int, str]]] = {}
+def switched_texts(texts: Sequence[str], mistakes: Sequence[Sequence[Replacement]]) -> list[str]:
+    """The texts of a .cu (the last one) and its headers with all mistakes in them; planted(1) chooses the first."""
+    # looked for as if the texts were one
+    whole = FILE_MARK.join(texts)
+    planted: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for number, replacements in enumerate(mistakes, 1):
         for replacement in replacements:
-            for place in places(text, replacement):
-                texts.setdefault(place, []).append((number, replacement[1]))
+            for place in places(whole, replacement):
+                planted.setdefault(place, []).append((number, replacement[1]))
     # an outer spot before those inside it
-    spots = [_Spot(*place, tuple(texts[place])) for place in sorted(texts, key=lambda place: (place[0], -place[1]))]
-    return SWITCH + _rendered(text, 0, len(text), spots)
+    spots = [_Spot(*place, tuple(planted[place])) for place in sorted(planted, key=lambda at: (at[0], -at[1]))]
+    *headers, source = _rendered(whole, 0, len(whole), spots).split(FILE_MARK)
+    return [*headers, SWITCH + source]
 
 
 def _rendered(text: str, start: int, end: int, spots: Sequence[_Spot]) -> str:
@@ -119,14 +124,18 @@ class Planted:
 
     Args:
         task: "task2", ...
-        mistakes: name -> its replacements in the task's .cu file.
+        mistakes: name -> its replacements in the task's .cu file and the headers with gaps that it includes.
         label: tells two sets of mistakes of one task apart.
+        file: which of the task's .cu files, where there are several; the others are built as they are.
     """
 
-    def __init__(self, task: str, mistakes: Mapping[str, Sequence[Replacement]], label: str = "mistakes") -> None:
+    def __init__(
+        self, task: str, mistakes: Mapping[str, Sequence[Replacement]], label: str = "mistakes", file: str = ""
+    ) -> None:
         self.task = task
         self.mistakes = mistakes
         self.label = label
+        self.file = file
 
     def operators(self, name: str | None, backend: str, checked: bool = False) -> build.Operators:
         """The solution's operators with this mistake planted, from now until the next call; None: with none.
@@ -142,13 +151,18 @@ class Planted:
 
     @functools.cache  # noqa: B019 - as many as there are tasks
     def _built(self, backend: str, checked: bool) -> tuple[build.Operators, ctypes._NamedFuncPointer]:
-        source = build.kernel_sources(self.task, solution=True)[0]
-        file = build.build_root() / "planted" / self.task / self.label / source.name
-        text = switched_text(source.read_text(), list(self.mistakes.values()))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists() or file.read_text() != text:
-            file.write_text(text)
-        ops = build.load(self.task, backend=backend, sources=[file], variant=f"planted_{self.label}", checked=checked)
+        every = build.kernel_sources(self.task, solution=True)
+        source = next(one for one in every if self.file in one.name)
+        folder = build.build_root() / "planted" / self.task / self.label
+        folder.mkdir(parents=True, exist_ok=True)
+        files = with_own_headers([source])
+        texts = switched_texts([file.read_text() for file in files], list(self.mistakes.values()))
+        for file, text in zip(files, texts, strict=True):
+            planted = folder / file.name
+            if not planted.exists() or planted.read_text() != text:
+                planted.write_text(text)
+        sources = [folder / one.name if one == source else one for one in every]
+        ops = build.load(self.task, backend=backend, sources=sources, variant=f"planted_{self.label}", checked=checked)
         return ops, ctypes.CDLL(str(ops.library)).plant
 
 

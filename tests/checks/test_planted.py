@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from planted import places, switched_text
+from planted import SWITCH, places, switched_texts
 
 from common import toolchain
 
@@ -30,7 +30,7 @@ MISTAKES = [
 
 
 def test_each_number_chooses_its_mistake(tmp_path):
-    (tmp_path / "program.cpp").write_text("#define CUDA_SIMULATOR\n" + switched_text(PROGRAM, MISTAKES))
+    (tmp_path / "program.cpp").write_text("#define CUDA_SIMULATOR\n" + switched_texts([PROGRAM], MISTAKES)[0])
     program = tmp_path / "program"
     subprocess.run([toolchain.host_compiler(), tmp_path / "program.cpp", "-o", program], check=True)
     said = [int(subprocess.check_output([program, str(number)])) for number in range(len(MISTAKES) + 1)]
@@ -39,10 +39,16 @@ def test_each_number_chooses_its_mistake(tmp_path):
 
 def test_what_does_not_stand_there_as_often_as_it_should_is_refused():
     with pytest.raises(AssertionError, match="'sum' stands 4 times in the solution, not 1"):
-        switched_text(PROGRAM, [[("sum", "total", 1)]])
+        switched_texts([PROGRAM], [[("sum", "total", 1)]])
     assert places(PROGRAM, ("sum += «100»;", "", 1)) == [(PROGRAM.index("100"), PROGRAM.index("100") + 3)]
+
+
+def test_a_header_is_switched_with_its_source():
+    header, source = switched_texts(["a = 1;", "b = 2;"], [[("a = 1;", "a = 3;", 1)], [("2", "4", 1)]])
+    assert "planted(1)" in header and "a = 3;" in header and SWITCH not in header
+    assert source == SWITCH + "b = (planted(2) ? (4) : (2));"
 
 
 def test_two_texts_that_overlap_are_refused():
     with pytest.raises(AssertionError, match="overlap"):
-        switched_text(PROGRAM, [[("sum += i", "", 1)], [("i * 2;", "", 1)]])
+        switched_texts([PROGRAM], [[("sum += i", "", 1)], [("i * 2;", "", 1)]])

@@ -1,4 +1,4 @@
-"""Mistakes planted in task 5's kernel: every one is caught, and where it can be, named."""
+"""Mistakes planted in strided attention: every one is caught, and where it can be, named."""
 
 import re
 
@@ -7,9 +7,9 @@ from planted import Planted, assert_all_pass, assert_told
 from test_planted_checked import findings_of
 
 from common.checking import ERROR, check
-from task5.test import cases
+from task5.test import causal_cases, full_cases
 
-COMPARES = "key_position > query_position + r"
+COMPARES = "ahead > r"
 RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "", 1)
 COUNT = "ceil_div(seen - offset, stride)"
 SEEN = "causal && q_start + T::B_R < S_k ? q_start + T::B_R : S_k"
@@ -28,11 +28,11 @@ TASK5 = Planted(
         ],
         "rows_of_D_floats": [("source[«row * row_step * head_dim» + col]", "row * row_step * T::D", 1)],
         "short_tile_not_guarded": [("«row < rows_left» && col < head_dim;", "true", 1)],
-        # mask_scores
+        # hidden_rows
         "not_causal": [(COMPARES, "false", 1)],
-        "diagonal_hidden": [(COMPARES, "key_position >= query_position + r", 1)],
-        "sees_one_ahead": [(COMPARES, "key_position > query_position + r + 1", 1)],
-        "every_row_is_the_first": [(COMPARES, "key_position > query_position", 1)],
+        "diagonal_hidden": [(COMPARES, "ahead >= r", 1)],
+        "sees_one_ahead": [(COMPARES, "ahead > r + 1", 1)],
+        "every_row_is_the_first": [(COMPARES, "ahead > 0", 1)],
         "end_of_keys_not_masked": [("key_position >= S_k", "false", 1)],
         "masked_with_0": [("s[r] = «-INFINITY»;", "0.0f", 1)],
         # online_softmax
@@ -42,7 +42,7 @@ TASK5 = Planted(
         "maximum_of_the_tile": [("fmaxf(state.m[r], tile_max)", "tile_max", 1)],
         "maximum_not_kept": [("state.m[r] = m_new;", "", 1)],
         "no_key_yet": [("m_new == -INFINITY ? 0.0f : m_new", "m_new", 1)],
-        # strided_attention_kernel
+        # attend_to_tile, strided_attention_kernel
         "offset_forgotten": [("position = «offset + n * stride»;", "n * stride", 1)],
         "offset_left_out_of_the_loads": [
             ("key + position * head_dim", "key + n * stride * head_dim", 1),
@@ -52,15 +52,15 @@ TASK5 = Planted(
         "lanes_are_neighbours": [("«position + lane * stride», q_start", "position + lane", 1)],
         "offset_left_out_of_the_mask": [("«position + lane * stride», q_start", "(n + lane) * stride", 1)],
         "mask_within_the_tile": [("lane * stride, «q_start + first_row», S_k", "first_row", 1)],
-        "V_not_strided": [("value + position * head_dim, count - n, «stride»", "1", 1)],
+        "V_not_strided": [("v_tile, value, rows_left, «row_step»", "1", 1)],
         "V_without_offset": [("value + position * head_dim", "value + n * stride * head_dim", 1)],
         "count_rounded_down": [(COUNT, "(seen - offset) / stride", 1)],
         "every_key_counted": [(COUNT, "seen", 1)],
         "last_tile_dropped": [("«n < count»; n += T::B_C", "n + T::B_C <= count", 1)],
         "loop_ends_at_q_start": [(SEEN, "causal && q_start < S_k ? q_start : S_k", 1)],
-        "no_barrier_after_load": [("head_dim, 1.0f);\n        «__syncthreads();»", "", 1)],
+        "no_barrier_after_load": [("head_dim, 1.0f);\n    «__syncthreads();»", "", 1)],
         "no_syncwarp_after_P": [("__syncwarp();", "", 1)],
-        "no_barrier_at_the_end": [("v_tile, first_row);\n        «__syncthreads();»", "", 1)],
+        "no_barrier_at_the_end": [("v_tile, first_row);\n    «__syncthreads();»", "", 1)],
         # launch_strided_attention, custom_strided_attention
         "shared_memory_not_asked_for": [
             ("MaxDynamicSharedMemorySize,\n                                    «T::BYTES»", "48 * 1024", 1)
@@ -69,9 +69,10 @@ TASK5 = Planted(
         "stride_ignored": [("S_k, head_dim, «stride», offset, causal, scale * LOG2_E", "1", 1)],
         "causal_not_passed_on": [("stride, offset, «causal», scale * LOG2_E", "false", 1)],
     },
+    file="strided_attention.cu",
 )
 
-CASES = {f"{case.part}: {case.name}": case for case in cases()}
+CASES = {f"{case.part}: {case.name}": case for case in full_cases() + causal_cases()}
 EVEN, RAGGED = "full: 64 tokens, stride 2", "full: 113 queries, 403 keys, 2 + 3n"
 FALLING, SMALL = "full: scores that rise and fall", "full: 31 keys, 3 + 4n, head_dim 5"
 CAUSAL_EVEN, CAUSAL, LONGER = (
@@ -127,7 +128,7 @@ RACES = [
     ("padding_not_written", SMALL, "it must be 0 from rows_left on"),
     ("rows_of_D_floats", SMALL, "elements are wrong"),
     ("every_key_counted", RAGGED, "elements are wrong"),
-    ("short_tile_not_guarded", "full: infinity between the strided keys", "elements are wrong"),
+    ("short_tile_not_guarded", "full: infinity between strided keys", "elements are wrong"),
     ("no_barrier_after_load", EVEN, "a barrier is missing"),
     ("no_barrier_at_the_end", FALLING, "elements are wrong"),
     ("no_syncwarp_after_P", EVEN, "elements are wrong"),

@@ -2,12 +2,12 @@
 //
 //   launch_dependents()                 in the first kernel: the second one may be launched from now on
 //   wait_for_predecessor()              in the second one: from here on, what the first one wrote is there
-//   launch_after(kernel, grid, block, stream, arguments...)
+//   launch_after(kernel, grid, block, shared_bytes, stream, arguments...)
 //
 // Between two kernels of a stream a GPU drains, and starting the second takes a microsecond or two. Here its blocks are
-// brought to the multiprocessors while the first one still works, and wait there. Every block of the second kernel must
-// call wait_for_predecessor(), also one that reads nothing: what comes after the second kernel relies on the first one
-// having ended, too.
+// brought to the multiprocessors while the first one still works, do what does not depend on it, and wait. Every block
+// of the second kernel must call wait_for_predecessor(), also one that reads nothing: what comes after the second
+// kernel relies on the first one having ended, too.
 //
 // Compute capability 9.0 and above; elsewhere, and in the simulator, the second kernel simply follows the first.
 #pragma once
@@ -28,10 +28,10 @@ __device__ __forceinline__ void wait_for_predecessor() {
 }
 
 template <typename... Parameters, typename... Arguments>
-void launch_after(void (*kernel)(Parameters...), unsigned grid, unsigned block, cudaStream_t stream,
+void launch_after(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                   const Arguments&... arguments) {
 #ifdef CUDA_SIMULATOR
-    kernel<<<grid, block, 0, stream>>>(arguments...);
+    kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
     CUDA_CHECK_LAUNCH();
 #else
     cudaLaunchAttribute early = {};
@@ -40,6 +40,7 @@ void launch_after(void (*kernel)(Parameters...), unsigned grid, unsigned block, 
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;

@@ -1,0 +1,324 @@
+// flash_forward.cuh - FlashAttention-2, forward, on tensor cores: the body of a kernel.
+//
+//   1. Shapes       FlashShape                  what a block, a warp and a thread own
+//   2. Products     multiply_qk, multiply_pv    S = Q K^T, O += P V by mma.sync
+//                   hide_outside                scores of keys that a row may not see
+//   3. Block        FlashRows                   which rows of which head a block computes, where its tensors lie
+//   4. Output       store_output
+//   5. Loop         flash_forward               tile by tile: scores, weights, output
+//   6. Launch       launch_forward
+//
+//   flash_tiles.cuh      tiles in shared memory: cp.async, swizzle, ldmatrix
+//   flash_softmax.cuh    the online softmax on fragments
+//
+// A kernel says which tiles of keys a block goes through, and what is hidden in them: see Keys below.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/check.h"
+#include "common/cuda/cp_async.cuh"
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/flash_launch.h"
+#include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/flash_tiles.cuh"
+#include "common/cuda/ldmatrix.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
+
+// ------------------------------------------------------------------------------------------------- 1. Shapes
+//
+//     block: B_r = 32 WARPS rows of Q    warp: 32 rows, M = 2 blocks of 16        tile of K or V: B_c = 32 keys
+//
+// Why 32 rows per warp: the B operand of an mma, 16 x 8 elements of K or V, is 256 bytes of shared memory, and a warp
+// uses it M times. The four tensor cores of a multiprocessor take four operands in about six cycles, 1024 bytes; shared
+// memory delivers 128 a cycle. So M = 1 would wait for shared memory, and M = 2 has some to spare.
+//
+// What that costs: a thread holds M D / 2 floats of O, 16 M of S, half as many registers of P, and M D / 4 registers of
+// Q. For D > 64 this is too much: there Q is read again for every tile.
+//
+// Shared memory: Q [B_r][D], then SLOTS tiles of K and SLOTS of V, [B_c][D] each; half of the slots are being read,
+// half being filled. With 4 warps 48 KB for D = 64 and 96, 64 KB for D = 128, which is what a block may have on Turing
+// (sm_75).
+
+constexpr int M = 2, WARP_ROWS = 16 * M, B_c = 32;
+
+template <typename T_, int D_, int WARPS_>
+struct FlashShape {
+    using T = T_;
+    static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, B_r = WARPS * WARP_ROWS;
+    static constexpr int BLOCKS = 8 / WARPS;  // per multiprocessor: registers allow two warps per scheduler
+    static constexpr int SLOTS = D <= 64 ? 4 : 2;
+    static constexpr bool HOLDS_Q = D <= 64;
+    static constexpr int TILE = B_c * D, K_AT = B_r * D, V_AT = K_AT + SLOTS * TILE;  // in elements
+    static constexpr int BYTES = (V_AT + SLOTS * TILE) * sizeof(T);
+};
+
+// Fragments: one lane's registers. Lanes and rows as in common/cuda/mma.cuh.
+using Scores = float[M][B_c / 8][4];
+using Weights = unsigned[B_c / 16][M][4];
+template <int D>
+using Output = float[M][D / 8][4];
+template <int D>
+using Query = unsigned[D / 16][M][4];
+
+// ----------------------------------------------------------------------------------------------- 2. Products
+//
+// `shared` is the beginning of the block's shared memory; *_at: lane_start (or lane_start_b) of a tile in it.
+
+// Columns 16 i ... 16 i + 15 of the warp's rows of Q.
+template <int D, typename T>
+__device__ __forceinline__ void load_query(unsigned (&q)[M][4], const T* shared, unsigned q_at, int i) {
+    UNROLL
+    for (int m = 0; m < M; ++m)
+        ldmatrix_x4(q[m][0], q[m][1], q[m][2], q[m][3], shared + block_at<D>(q_at, m, i));
+}
+
+// s = Q K^T for one tile of K.
+template <class S>
+__device__ __forceinline__ void multiply_qk(Scores& s, Query<S::D>& query, const typename S::T* shared, unsigned q_at,
+                                            unsigned k_at) {
+    UNROLL
+    for (int i = 0; i < S::D / 16; ++i) {
+        auto& q = query[i];
+        if constexpr (!S::HOLDS_Q) load_query<S::D>(q, shared, q_at, i);
+        UNROLL
+        for (int g = 0; g < B_c / 16; ++g) {
+            unsigned k[2][2];
+            ldmatrix_x4(k[0][0], k[0][1], k[1][0], k[1][1], shared + block_at<S::D>(k_at, g, i));
+            UNROLL
+            for (int j = 0; j < 2 * M; ++j) {
+                float(&d)[4] = s[j % M][2 * g + j / M];
+                if (i == 0) d[0] = d[1] = d[2] = d[3] = 0;
+                mma_m16n8k16<typename S::T>(d, q[j % M], k[j / M]);
+            }
+        }
+    }
+}
+
+// o += P V for one tile of V.
+template <class S>
+__device__ __forceinline__ void multiply_pv(Output<S::D>& o, const Weights& p, const typename S::T* shared,
+                                            unsigned v_at) {
+    UNROLL
+    for (int i = 0; i < S::D / 16; ++i) {
+        UNROLL
+        for (int g = 0; g < B_c / 16; ++g) {
+            unsigned v[2][2];
+            ldmatrix_x4_trans(v[0][0], v[0][1], v[1][0], v[1][1], shared + block_at<S::D>(v_at, g, i));
+            UNROLL
+            for (int j = 0; j < 2 * M; ++j)
+                mma_m16n8k16<typename S::T>(o[j % M][2 * i + j / M], p[g][j % M], v[j / M]);
+        }
+    }
+}
+
+// Keys of a tile: begin, begin + 1, ... end - 1. Either may lie outside of the tile.
+struct KeyRange {
+    int begin, end;
+};
+
+// s = -infinity but for the keys range(row); rows are counted from the warp's first.
+template <typename F>
+__device__ __forceinline__ void hide_outside(Scores& s, F range) {
+    const int lane = threadIdx.x % 32;
+    UNROLL
+    for (int i = 0; i < 2 * M; ++i) {
+        const int m = i / 2, half = i % 2;
+        const KeyRange seen = range(16 * m + mma_d_row(lane, 2 * half));
+        UNROLL
+        for (int j = 0; j < B_c / 4; ++j) {
+            const int key = 8 * (j / 2) + mma_d_col(lane, j % 2);
+            if (key < seen.begin || key >= seen.end) s[m][j / 2][2 * half + j % 2] = -INFINITY;
+        }
+    }
+}
+
+// -------------------------------------------------------------------------------------------------- 3. Block
+//
+// A block computes up to B_r rows of one head. The blocks of a head are neighbours, so that they find its K and V in
+// the L2 cache, its last rows first: under a causal mask they have the longest way to go. Heads that share K and V are
+// neighbours, too.
+//
+// Arguments: a struct with query, key, value, out, lse, query_strides, key_strides, value_strides, batch, heads,
+// kv_heads, S_q, S_k, head_dim and stream, as tuned_arguments() of common/cuda/attention_binding.h fills it.
+
+template <class S, class Arguments>
+struct FlashRows {
+    using T = typename S::T;
+    unsigned batch_head, batch, head;
+    int start, count;              // the block's rows of its head
+    int warp_start, warp_count;    // those of this warp
+    const T *query, *key, *value;  // of this head; query from the block's first row on
+
+    // Block x of batch * heads * ceil(S_q / rows), rows <= B_r.
+    __device__ __forceinline__ explicit FlashRows(const Arguments& a, int rows = S::B_r) {
+        const int warp = threadIdx.x / 32;
+        const unsigned q_blocks = static_cast<unsigned>(ceil_div(a.S_q, int64_t{rows}));
+        batch_head = blockIdx.x / q_blocks;
+        const unsigned heads = static_cast<unsigned>(a.heads);
+        batch = batch_head / heads;
+        head = batch_head % heads;
+        const unsigned kv_head = head / static_cast<unsigned>(a.heads / a.kv_heads);
+        start = static_cast<int>(q_blocks - 1 - blockIdx.x % q_blocks) * rows;
+        count = static_cast<int>(a.S_q - start < rows ? a.S_q - start : rows);
+        query = static_cast<const T*>(a.query) + batch * a.query_strides.batch + head * a.query_strides.head +
+                start * a.query_strides.row;
+        key = static_cast<const T*>(a.key) + batch * a.key_strides.batch + kv_head * a.key_strides.head;
+        value = static_cast<const T*>(a.value) + batch * a.value_strides.batch + kv_head * a.value_strides.head;
+        warp_start = start + warp * WARP_ROWS;
+        warp_count = min(count - warp * WARP_ROWS, WARP_ROWS);
+    }
+};
+
+// -------------------------------------------------------------------------------------------------- 4. Output
+//
+// o / sum to global memory through the warp's own rows of the Q tile, so that it is written 16 bytes at a time.
+//
+// PLAIN: rows in pieces of 16 bytes, see TileLoader.
+
+template <class S, bool PLAIN, class Arguments>
+__device__ __forceinline__ void store_output(const Arguments& a, const FlashRows<S, Arguments>& block,
+                                             typename S::T* shared, const Output<S::D>& o, const RowState<M>& rows) {
+    using T = typename S::T;
+    constexpr int D = S::D;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    T* tile = shared + warp * WARP_ROWS * D;
+    __syncwarp();  // all lanes have read Q: without a tile of keys there was no barrier since
+    UNROLL
+    for (int i = 0; i < 2 * M; ++i) {
+        const int m = i / 2, half = i % 2, row = 16 * m + mma_d_row(lane, 2 * half);
+        const float sum = add_lanes(rows.sum[m][half]), inverse = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
+        if (a.lse != nullptr && lane % 4 == 0 && row < block.warp_count)
+            a.lse[block.batch_head * a.S_q + block.warp_start + row] =
+                sum == 0 ? -INFINITY : (rows.shift[m][half] + __log2f(sum)) * LN_2;
+        UNROLL
+        for (int n = 0; n < D / 8; ++n)
+            *reinterpret_cast<unsigned*>(swizzled<D>(tile, row, n) + mma_d_col(lane, 0)) =
+                pack<T>(o[m][n][2 * half] * inverse, o[m][n][2 * half + 1] * inverse);
+    }
+    __syncwarp();
+    T* out = static_cast<T*>(a.out) + (block.batch_head * a.S_q + block.warp_start) * a.head_dim;
+    UNROLL
+    for (int i = 0; i < WARP_ROWS * D / 8; i += 32) {
+        const int row = (i + lane) / (D / 8), chunk = (i + lane) % (D / 8);
+        if (row >= block.warp_count || chunk * 8 >= a.head_dim) continue;
+        const T* from = swizzled<D>(tile, row, chunk);
+        T* to = out + row * a.head_dim + chunk * 8;
+        if constexpr (PLAIN) {
+            *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+        } else {
+            for (int d = 0; d < 8 && chunk * 8 + d < a.head_dim; ++d) to[d] = from[d];
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- 5. Loop
+//
+// One pass of the loop, SLOTS = 2:   ask for K of tile t + 2 and V of tile t + 1
+//                                    P = weights of tile t;   S = Q K^T of tile t + 1;   O += P V of tile t
+//                                    mask S, raise the maximum if S asks for it
+//
+// Keys, of a block and this warp of it:
+//
+//   first               the key that tile 0 begins with
+//   tiles               how many tiles the block goes through, 0 or more
+//   begin, end          this warp's own tiles, those with a key that one of its rows sees; none if begin >= end
+//   left(t)             how many keys there are from the beginning of tile t to the end of what the block reads
+//   skip(t)             how many keys lie between tiles t - 1 and t (t = 0: `first` and tile 0), a multiple of B_c
+//   masked(t)           whether tile t needs hide()
+//   hide(s, t)          scores of tile t -> -infinity for keys that a row may not see
+//   BEGINS_LATE         whether begin can be more than 0;   JUMPS: whether skip can be other than 0
+//
+// factor: what makes the scores, after hide(), powers of two
+
+template <class S, bool PLAIN, class Arguments, class Keys>
+__device__ __forceinline__ void flash_forward(const Arguments& a, const FlashRows<S, Arguments>& block,
+                                              const Keys& keys, float factor, typename S::T* shared) {
+    using T = typename S::T;
+    constexpr int D = S::D, SLOTS = S::SLOTS, AHEAD = SLOTS / 2;
+    const int warp = threadIdx.x / 32;
+
+    using Loader = TileLoader<T, D, S::THREADS, PLAIN>;
+    Loader k_loader(block.key + keys.first * a.key_strides.row, a.key_strides.row, a.head_dim);
+    Loader v_loader(block.value + keys.first * a.value_strides.row, a.value_strides.row, a.head_dim);
+    const auto load = [&](Loader& loader, int t, int slots_at) {
+        if constexpr (Keys::JUMPS) loader.skip(keys.skip(t));
+        loader.template load<B_c>(shared + slots_at + t % SLOTS * S::TILE, keys.left(t));
+    };
+    const auto load_k = [&](int t) { load(k_loader, t, S::K_AT); };
+    const auto load_v = [&](int t) { load(v_loader, t, S::V_AT); };
+    Loader(block.query, a.query_strides.row, a.head_dim).template load<S::B_r>(shared, block.count);
+    load_k(0);
+    cp_async_commit();
+    UNROLL
+    for (int i = 0; i < AHEAD; ++i) load_k(i + 1), load_v(i);
+    cp_async_commit();
+
+    const unsigned q_at = warp * WARP_ROWS * D + lane_start<D>();
+    const unsigned k_at = S::K_AT + lane_start_b<D>(), v_at = S::V_AT + lane_start<D>();
+    RowState<M> rows;
+    Scores s;
+    Weights p;
+    Query<D> q;
+    Output<D> o;
+    UNROLL
+    for (int i = 0; i < M * D / 2; ++i) o[i / (D / 2)][i / 4 % (D / 8)][i % 4] = 0;
+
+    const auto prepare = [&](int t) {  // s, just computed, for weigh()
+        float top[M][2];
+        bool exceeded = needs_rescale(top, rows, s, factor);
+        if (keys.masked(t)) {
+            keys.hide(s, t);
+            exceeded = needs_rescale(top, rows, s, factor);
+        }
+        if (exceeded) rescale(rows, o, top, factor);
+    };
+
+    cp_async_wait<1>();  // Q and the first tile of K
+    __syncthreads();
+    if constexpr (S::HOLDS_Q) {
+        UNROLL
+        for (int i = 0; i < D / 16; ++i) load_query<D>(q[i], shared, q_at, i);
+    }
+    if (keys.end > 0 && (!Keys::BEGINS_LATE || keys.begin == 0)) {
+        multiply_qk<S>(s, q, shared, q_at, k_at);
+        prepare(0);
+    }
+#pragma unroll 1
+    for (int t = 0; t < keys.tiles; ++t) {
+        if (t % AHEAD == 0) {  // the next AHEAD tiles have arrived, and all warps are done with the AHEAD before
+            cp_async_wait<0>();
+            __syncthreads();
+            UNROLL
+            for (int i = 0; i < AHEAD; ++i) load_k(t + AHEAD + 1 + i), load_v(t + AHEAD + i);
+            cp_async_commit();
+        }
+        const unsigned k_next = k_at + (t + 1) % SLOTS * S::TILE, v_now = v_at + t % SLOTS * S::TILE;
+        if (Keys::BEGINS_LATE && t < keys.begin) {
+            if (t + 1 < keys.begin || t + 1 >= keys.end) continue;
+            multiply_qk<S>(s, q, shared, q_at, k_next);
+            prepare(t + 1);
+        } else if (t + 1 < keys.end) {
+            weigh<T>(p, rows, s, factor);
+            multiply_qk<S>(s, q, shared, q_at, k_next);
+            multiply_pv<S>(o, p, shared, v_now);
+            prepare(t + 1);
+        } else if (t < keys.end) {
+            weigh<T>(p, rows, s, factor);
+            multiply_pv<S>(o, p, shared, v_now);
+        }
+    }
+    store_output<S, PLAIN>(a, block, shared, o, rows);
+}
+
+// -------------------------------------------------------------------------------------------------- 6. Launch
+
+template <class S, class Arguments>
+void launch_forward(void (*kernel)(Arguments), const Arguments& a, int rows = S::B_r) {
+    const unsigned blocks = grid_of(a.batch * a.heads * ceil_div(a.S_q, int64_t{rows}));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
+    kernel<<<blocks, S::THREADS, S::BYTES, a.stream>>>(a);
+    CUDA_CHECK_LAUNCH();
+}

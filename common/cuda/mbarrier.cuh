@@ -1,0 +1,72 @@
+// mbarrier.cuh - barriers in shared memory that threads and the copy engine arrive at. Compute capability 9.0.
+//
+//   Mbarrier                    the barrier, 8 bytes of shared memory
+//   mbarrier_init(b, n)         a phase is complete after n arrivals; one thread calls, then mbarrier_init_done()
+//   mbarrier_init_done()        makes the initialised barriers known to the copy engine; a __syncthreads() must follow
+//   mbarrier_arrive(b)          one arrival
+//   mbarrier_expect(b, bytes)   one arrival, and the phase waits for so many bytes from the copy engine (tma.cuh), too
+//   mbarrier_wait(b, parity)    waits until the phase of this parity is complete
+//   Ring<N>                     which of N barriers, and which parity, comes next
+//
+// A barrier counts its phases: 0 is the first, and a phase begins when the one before is complete. mbarrier_wait(b, 0)
+// returns once phase 0 is complete and mbarrier_wait(b, 1) once phase 1 is; on a new barrier mbarrier_wait(b, 1)
+// returns at once, as if a phase -1 were complete. That is how a producer finds all slots empty at the start:
+//
+//   producer                                     consumer
+//     wait(empty[slot], parity ^ 1)                wait(full[slot], parity)
+//     expect(full[slot], bytes), start copies      use the slot
+//     advance()                                    arrive(empty[slot]), advance()
+//
+// See "mbarrier" in the PTX manual.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/shared_offset.cuh"
+
+using Mbarrier = uint64_t;
+
+__device__ __forceinline__ void mbarrier_init(Mbarrier& barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_offset(&barrier)), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_init_done() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier& barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_offset(&barrier)) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_expect(Mbarrier& barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_offset(&barrier)), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_wait(Mbarrier& barrier, unsigned parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred complete;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
+        "@complete bra done;\n"
+        "bra again;\n"
+        "done:\n"
+        "}" ::"r"(shared_offset(&barrier)),
+        "r"(parity)
+        : "memory");
+}
+
+// Every slot is used once before the first is used again, then with the other parity. N: a power of 2.
+template <int N>
+class Ring {
+  public:
+    __device__ __forceinline__ int slot() const { return used % N; }
+    __device__ __forceinline__ unsigned parity() const { return used / N % 2; }
+    __device__ __forceinline__ void advance() { ++used; }
+
+  private:
+    static_assert((N & (N - 1)) == 0, "used wraps around");
+    unsigned used = 0;
+};

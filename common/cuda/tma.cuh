@@ -1,0 +1,90 @@
+// tma.cuh - boxes of a tensor, copied to shared memory by the copy engine of compute capability 9.0 (TMA).
+//
+//   make_tensor_map<T>(map, data, shape, strides, rows)    host: describes a tensor [batch][head][row][d], and a box
+//   tma_load(to, map, barrier, d, row, head, batch)        device: one thread asks for the box that begins there
+//
+// The engine computes the addresses: strides may be any, as long as the elements of a row are neighbours, and a tensor
+// of every 8th row is described like any other. What lies outside the tensor is not read and arrives as zeros. A box is
+//
+//   [rows][TMA_COLS]    TMA_COLS = 64 elements of 16 bits, 128 bytes a row
+//
+// and lies in shared memory the way wgmma.cuh wants it: the eight 16-byte pieces of row r stand in the order
+// piece ^ (r % 8) ("128-byte swizzle"), so that neither rows nor columns of pieces meet in a bank. `to` must be a
+// multiple of 1024 bytes. All bytes of a box, also those outside the tensor, count for mbarrier_expect().
+//
+// A tensor map is 128 bytes that the host encodes; a kernel takes it as a `const __grid_constant__` parameter, since
+// the engine reads it where it lies.
+#pragma once
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/cuda/check.h"
+#include "common/cuda/mbarrier.cuh"
+#include "common/cuda/row_strides.h"
+#include "common/cuda/shared_offset.cuh"
+
+constexpr int TMA_COLS = 64;
+
+struct RowShape {
+    int64_t batch, heads, rows;
+    int head_dim;
+};
+
+// The driver's own function; asked for through the runtime, so that nothing links with libcuda.
+inline auto tensor_map_encoder() {
+    static const auto encode = [] {
+        void* function = nullptr;
+        cudaDriverEntryPointQueryResult found;
+        CUDA_CHECK(
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
+        return found == cudaDriverEntryPointSuccess ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)
+                                                    : nullptr;
+    }();
+    return encode;
+}
+
+// False if the engine cannot address the tensor: `data` and the strides (in elements) must be multiples of 16 bytes,
+// strides and sizes not negative and not beyond 2^40 bytes and 2^32 elements. rows: of a box, at most 256.
+template <typename T>
+bool make_tensor_map(CUtensorMap& map, const void* data, RowShape shape, RowStrides strides, int rows) {
+    static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
+    // Of a dimension of size 1 no stride is used; tensors come with odd ones there.
+    const auto bytes = [](int64_t size, int64_t stride) {
+        return static_cast<cuuint64_t>((size == 1 ? TMA_COLS : stride) * static_cast<int64_t>(sizeof(T)));
+    };
+    const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
+    const cuuint64_t sizes[] = {size(shape.head_dim), size(shape.rows), size(shape.heads), size(shape.batch)};
+    const cuuint64_t steps[] = {bytes(shape.rows, strides.row), bytes(shape.heads, strides.head),
+                                bytes(shape.batch, strides.batch)};
+    const cuuint32_t box[] = {TMA_COLS, static_cast<cuuint32_t>(rows), 1, 1};
+    const cuuint32_t every[] = {1, 1, 1, 1};
+    for (cuuint64_t step : steps)
+        if (step % 16 != 0 || step >= cuuint64_t{1} << 40) return false;
+    if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || tensor_map_encoder() == nullptr) return false;
+    constexpr auto TYPE =
+        std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    return tensor_map_encoder()(&map, TYPE, 4, const_cast<void*>(data), sizes, steps, box, every,
+                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// The box whose first element is [batch][head][row][d]; `barrier` hears of its bytes.
+__device__ __forceinline__ void tma_load(void* to, const CUtensorMap& map, Mbarrier& barrier, int d, int row, int head,
+                                         int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_offset(to)),
+        "l"(&map), "r"(shared_offset(&barrier)), "r"(d), "r"(row), "r"(head), "r"(batch)
+        : "memory");
+}
+
+// Fetches the description itself, which takes as long as any other read from memory.
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}

@@ -1,0 +1,145 @@
+"""How fast sparse attention is on a GPU: our kernels beside PyTorch's.
+
+python -m task5.benchmark [--dtype bf16] [--pattern strided window blocks] [--seq 4096 16384] [--no-flex] [--rounds N]
+                          [--report] [--json FILE] [--pictures FOLDER]
+
+2 x 16 heads of 128. float16 and bfloat16 run the tuned kernels; float32 yours, or with --solution the taught ones.
+Strided attention (stride 1, which is dense, 2, 4, 8) beside SDPA on K and V that were gathered beforehand; causal
+sliding windows (256 and 1024 keys) and block-sparse attention (about one block of 128 x 128 in 8) beside FlexAttention
+and SDPA with a mask.
+Every output is compared with float64 first; versions take turns in the same run. The ideal is the time of dense
+attention times the share of the score matrix that is seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from common import benchmark_report as report
+from common import build, results, toolchain
+from common.check_report import wide
+from common.cli import EXPECTED_ERRORS, add_build_arguments
+from common.profile_pictures import INSTALL
+from task5.benchmark import pictures, tables
+from task5.benchmark.problems import DTYPES, PATTERNS, grid
+from task5.benchmark.runs import Measured, run
+
+BLOCK = "task5 benchmark"  # in Results.md
+
+
+def parser(dtype: str = "bf16", lengths: Sequence[int] = (4096, 16384)) -> argparse.ArgumentParser:
+    """What the benchmark takes from the command line; dtype, lengths: the defaults."""
+    result = argparse.ArgumentParser(prog="python -m task5.benchmark", description=__doc__.split("\n")[0])
+    add_build_arguments(result)
+    add = result.add_argument
+    add("--dtype", choices=DTYPES, default=dtype, help="default: %(default)s")
+    add("--pattern", nargs="+", choices=PATTERNS, default=list(PATTERNS), help="default: all three")
+    add("--seq", nargs="+", type=int, default=list(lengths), metavar="N", help=f"tokens (default: {lengths})")
+    add("--no-flex", action="store_true", help="leave FlexAttention out, which torch.compile compiles for a while")
+    add("--rounds", type=int, default=20, metavar="N", help="timed runs of each version (default 20)")
+    add("--report", action="store_true", help="write the table into Results.md")
+    add("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
+    add("--pictures", type=Path, metavar="FOLDER", help="draw the times there")
+    return result
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    dtype: str = "bf16",
+    lengths: Sequence[int] = (4096, 16384),
+    flex: bool = True,
+    program: Sequence[str] = ("task5.benchmark",),
+) -> int:
+    """The command line; exit status 0: measured, or there is no GPU to measure on; 1: a kernel is wrong, unfilled or
+    does not compile; 2: bad arguments.
+
+    dtype, lengths, flex: the defaults of --dtype, --seq, --no-flex.
+    program: what stands behind `python -m` in the command that a report names.
+    """
+    arguments = parser(dtype, lengths)
+    options = arguments.parse_args(argv)
+    if options.rounds < 1:
+        arguments.error(f"--rounds is {options.rounds}; it must be at least 1")
+    try:
+        problems = grid(options.dtype, options.pattern, options.seq)
+    except ValueError as error:
+        arguments.error(f"--seq: {error}")
+    console = wide(Console())
+    try:
+        backend = toolchain.choose_backend(options.backend)
+        if backend.name != "cuda":
+            console.print(f"benchmark: nothing was timed. Times are measured on a GPU ({escape(backend.reason)}).")
+            return 0
+        with console.status("compiling ..."):
+            ops = _operators(options)
+        measured = _measure(console, problems, ops, flex and not options.no_flex, options.rounds)
+    except (*EXPECTED_ERRORS, RuntimeError, NotImplementedError) as error:
+        console.print(f"benchmark: {escape(str(error))}", highlight=False)
+        return 1
+    for line in tables.goal_lines(measured):
+        console.print(line, highlight=False)
+    command = shlex.join(["python", "-m", *program, *(sys.argv[1:] if argv is None else argv)])
+    return _write(console, options, command, measured, ops)
+
+
+def _operators(options: argparse.Namespace) -> build.Operators:
+    if options.dtype == "fp32":
+        return build.load("task5", options.solution, options.backend, options.arch)
+    return build.load("task5", tuned=True, backend=options.backend, arch=options.arch)
+
+
+def _measure(console: Console, problems: Sequence, ops: build.Operators, flex: bool, rounds: int) -> list[Measured]:
+    """All problems, with a table as soon as a pattern is complete."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    measured: list[Measured] = []
+    in_order = sorted(problems, key=lambda problem: PATTERNS.index(problem.pattern))
+    console.print(", ".join(f"{name} {value}" for name, value in report.machine().items()), highlight=False)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=len(in_order))
+        for number, problem in enumerate(in_order):
+            progress.update(bar, description=f"{problem.name}, {problem.seq_len} tokens")
+            measured.append(run(problem, ops, flex, rounds))
+            torch.cuda.empty_cache()
+            progress.advance(bar)
+            if number + 1 == len(in_order) or in_order[number + 1].pattern != problem.pattern:
+                of_pattern = [one for one in measured if one.problem.pattern == problem.pattern]
+                console.print(tables.table(of_pattern))
+                if words := tables.left_out_words(of_pattern):
+                    console.print(words, markup=False, highlight=False, style="dim")
+    return measured
+
+
+def _write(
+    console: Console, options: argparse.Namespace, command: str, measured: Sequence[Measured], ops: build.Operators
+) -> int:
+    """--json, --pictures, --report."""
+    status = 0
+    if options.json:
+        options.json.write_text(tables.to_json(report.machine(), command, measured))
+    if options.pictures:
+        try:
+            files = pictures.draw(measured, report.machine(), options.pictures)
+            console.print(f"{options.pictures}: {', '.join(file.name for file in files)}", highlight=False)
+        except ImportError:
+            console.print(f"no pictures: matplotlib is missing; install it: {INSTALL}", highlight=False, markup=False)
+    if options.report:
+        block = tables.block(report.machine(), command, measured, f"{ops.variant} kernels")
+        try:
+            results.report(console, BLOCK, block)
+        except (results.ResultsError, OSError) as error:
+            console.print(escape(str(error)), style="red", highlight=False)
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,231 @@
+// sparse_attention.cu - sliding window and block-sparse attention, forward, float32.
+//
+// Contents
+//   (attention_tiles.cuh               the tiles, the online softmax: gaps 1 to 4)
+//   window_keys                        which keys the rows of a block see                     (gap 7)
+//   rows_outside_window                which rows may not see the lane's key                  (gap 8)
+//   sliding_window_kernel              the loop over the tiles of keys between
+//   launch_sliding_window              shared memory, grid and launch                         (gap 9)
+//   compress_block_mask_kernel         a row of the block mask -> the list of its blocks      (gap 10)
+//   block_sparse_kernel                the loop over the blocks of such a list                (gap 11)
+//   launch_block_sparse                shared memory, grid and launch                         (gap 12)
+//   custom_sliding_window_attention, custom_compress_block_mask, custom_block_sparse_attention: the host functions
+//
+// Sliding window: query i sees the keys i - window < j <= i, or without `causal` i - window < j < i + window. A block
+// of rows goes through the tiles of keys from the first that its first row sees to the last that its last row sees.
+//
+// Block-sparse: the score matrix is cut into squares of block x block, and a mask says which of them are computed. It
+// is bool [heads, S_q / block, S_k / block]. So that no block of the grid has to search its row for the true ones, they
+// are listed first, by a kernel of its own; a list serves all batch entries and every call with the same mask:
+//
+//       mask of one head        counts    columns
+//       1 0 0 0                 1         0 -1 -1 -1
+//       0 0 0 0                 0        -1 -1 -1 -1       its queries see no key: their output is 0
+//       1 0 1 1                 3         0  2  3 -1
+
+#include "task5/sparse_attention.h"
+
+#include "attention_tiles.cuh"
+
+constexpr int WINDOW_ROWS = 48;    // rows of Q per block of sliding_window_kernel
+constexpr int SPARSE_ROWS = 32;    // of block_sparse_kernel: they must lie in one row of the block mask
+constexpr int COMPRESS_WARPS = 4;  // rows of the mask per block of compress_block_mask_kernel
+
+// Blocks for which a multiprocessor's registers must do; left to itself the compiler makes room for more, and spills.
+template <int D>
+constexpr int WINDOW_BLOCKS = D > 64 ? 3 : 4;
+template <int D>
+constexpr int SPARSE_BLOCKS = D > 64 ? 4 : 5;
+
+// The keys begin .. end - 1; none if begin >= end.
+struct KeyRange {
+    int64_t begin, end;
+};
+
+// All keys that the rows q_start .. q_start + rows - 1 see; begin is rounded down to a multiple of tile_keys.
+__device__ __forceinline__ KeyRange window_keys(int64_t q_start, int rows, int tile_keys, int64_t S_k, int64_t window,
+                                                bool causal) {
+    KeyRange keys = {};
+    // BEGIN SOLUTION (5 lines): the first key that the first row sees, not below 0, rounded down; and one more than the
+    //     last key that the last row sees, not above S_k.
+    const int64_t first = q_start - window + 1;
+    keys.begin = first > 0 ? first / tile_keys * tile_keys : 0;
+    const int64_t end = q_start + rows + (causal ? 0 : window - 1);
+    keys.end = end < S_k ? end : S_k;
+    // END SOLUTION
+    return keys;
+}
+
+// hidden_rows for a window: bit r says that the query at query_position + r may not see the key at key_position.
+template <typename T>
+__device__ __forceinline__ unsigned rows_outside_window(int64_t key_position, int64_t query_position, int64_t S_k,
+                                                        int64_t window, bool causal) {
+    unsigned hidden = 0;
+    // BEGIN SOLUTION (7 lines): as in hidden_rows, and the band has two edges. How far does the key lie ahead of the
+    //     row's query? Behind it that number is negative.
+    const int64_t ahead = key_position - query_position;  // of the warp's first row
+    const int64_t right = causal ? 1 : window;            // the band ends that many keys ahead
+#pragma unroll
+    for (int r = 0; r < T::ROWS; ++r) {
+        if (key_position >= S_k || ahead - r >= right || ahead - r <= -window) hidden |= 1u << r;
+    }
+    // END SOLUTION
+    return hidden;
+}
+
+// One block: its rows of one head and the tiles of keys that they see. Grid: grid_size blocks along x.
+//
+//   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
+template <int D>
+__global__ void __launch_bounds__(Tiles<D, WINDOW_ROWS>::THREADS, WINDOW_BLOCKS<D>)
+    sliding_window_kernel(const float* __restrict__ query, const float* __restrict__ key,
+                          const float* __restrict__ value, float* __restrict__ out, int64_t S_q, int64_t S_k,
+                          int head_dim, int64_t window, bool causal, float scale_log2) {
+    using T = Tiles<D, WINDOW_ROWS>;
+    extern __shared__ __align__(16) float shared[];  // the tiles, T::BYTES
+    const auto [head, q_start] = block_rows<T>(S_q);
+    const int lane = threadIdx.x % 32;
+    const int first_row = threadIdx.x / 32 * T::ROWS;  // this warp's first row of the tile
+    query += (head * S_q + q_start) * head_dim;
+    out += (head * S_q + q_start) * head_dim;
+    key += head * S_k * head_dim;
+    value += head * S_k * head_dim;
+
+    RowState<T> state;
+    start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
+    const KeyRange keys = window_keys(q_start, T::B_R, T::B_C, S_k, window, causal);
+    for (int64_t k_start = keys.begin; k_start < keys.end; k_start += T::B_C) {
+        const unsigned hidden = rows_outside_window<T>(k_start + lane, q_start + first_row, S_k, window, causal);
+        attend_to_tile<T>(state, shared, key + k_start * head_dim, value + k_start * head_dim, keys.end - k_start, 1,
+                          head_dim, first_row, hidden);
+    }
+    store_output<T>(out, state, first_row, S_q - q_start, head_dim);
+}
+
+template <int D>
+void launch_sliding_window(const float* query, const float* key, const float* value, float* out, int64_t batch_heads,
+                           int64_t S_q, int64_t S_k, int head_dim, int64_t window, bool causal, float scale_log2,
+                           cudaStream_t stream) {
+    using T = Tiles<D, WINDOW_ROWS>;
+    const unsigned blocks = grid_size<T>(batch_heads, S_q);
+    // BEGIN SOLUTION (5 lines): as in launch_strided_attention.
+    CUDA_CHECK(cudaFuncSetAttribute(sliding_window_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::BYTES));
+    sliding_window_kernel<D><<<blocks, T::THREADS, T::BYTES, stream>>>(query, key, value, out, S_q, S_k, head_dim,
+                                                                       window, causal, scale_log2);
+    CUDA_CHECK_LAUNCH();
+    // END SOLUTION
+}
+
+// One warp: a row of the mask, 32 blocks at a time. Grid: ceil_div(rows, COMPRESS_WARPS) blocks along x.
+//
+//   mask, columns [rows, k_blocks]      counts [rows]
+__global__ void __launch_bounds__(32 * COMPRESS_WARPS)
+    compress_block_mask_kernel(const bool* __restrict__ mask, int* __restrict__ counts, int* __restrict__ columns,
+                               int64_t rows, int k_blocks) {
+    const int lane = threadIdx.x % 32;
+    const int64_t row = int64_t{blockIdx.x} * COMPRESS_WARPS + threadIdx.x / 32;
+    if (row >= rows) return;  // the whole warp does
+    mask += row * k_blocks;
+    columns += row * k_blocks;
+    // BEGIN SOLUTION (10 lines): for the columns 32 at a time, one per lane: who holds a true one (__ballot_sync over
+    //     the whole warp; a lane behind the row's end takes part and holds none)? A lane that does writes the number of
+    //     its column behind those of the columns before: as many as were counted so far, and as many as lower lanes
+    //     hold (__popc of the ballot's lower bits). Then -1 for the rest of the row, and the count by one lane.
+    int count = 0;
+    for (int start = 0; start < k_blocks; start += 32) {
+        const int column = start + lane;
+        const bool listed = column < k_blocks && mask[column];
+        const unsigned lanes = __ballot_sync(0xffffffff, listed);
+        if (listed) columns[count + __popc(lanes & ((1u << lane) - 1))] = column;
+        count += __popc(lanes);
+    }
+    for (int n = count + lane; n < k_blocks; n += 32) columns[n] = -1;
+    if (lane == 0) counts[row] = count;
+    // END SOLUTION
+}
+
+// One block: SPARSE_ROWS rows of one head and the blocks of keys that the list names. Grid: grid_size blocks along x.
+//
+//   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
+//   counts [heads, S_q / block]                  columns [heads, S_q / block, S_k / block]
+template <int D>
+__global__ void __launch_bounds__(Tiles<D, SPARSE_ROWS>::THREADS, SPARSE_BLOCKS<D>)
+    block_sparse_kernel(const float* __restrict__ query, const float* __restrict__ key,
+                        const float* __restrict__ value, float* __restrict__ out, const int* __restrict__ counts,
+                        const int* __restrict__ columns, int heads, int64_t S_q, int64_t S_k, int head_dim,
+                        int block, bool causal, float scale_log2) {
+    using T = Tiles<D, SPARSE_ROWS>;
+    extern __shared__ __align__(16) float shared[];  // the tiles, T::BYTES
+    const auto [head, q_start] = block_rows<T>(S_q);
+    const int lane = threadIdx.x % 32;
+    const int first_row = threadIdx.x / 32 * T::ROWS;  // this warp's first row of the tile
+    query += (head * S_q + q_start) * head_dim;
+    out += (head * S_q + q_start) * head_dim;
+    key += head * S_k * head_dim;
+    value += head * S_k * head_dim;
+
+    RowState<T> state;
+    start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
+    // BEGIN SOLUTION (13 lines): which row of the block mask is it? `head` counts heads of all batch entries, the mask
+    //     has those of one. For each listed block in turn (at most S_k / block of them, whatever the count says; a
+    //     number that is no block's is passed over), and for each tile of B_C keys in it: hidden_rows and
+    //     attend_to_tile. With causal, tiles that no row of this block sees are left out.
+    const int q_blocks = static_cast<int>(S_q) / block, k_blocks = static_cast<int>(S_k) / block;
+    const int64_t row = int64_t{head % heads} * q_blocks + static_cast<int>(q_start) / block;
+    const int count = counts[row];
+    for (int n = 0; n < count && n < k_blocks; ++n) {
+        const int column = columns[row * k_blocks + n];
+        if (column < 0 || column >= k_blocks) continue;
+        const int64_t end = (column + int64_t{1}) * block;
+        for (int64_t k_start = int64_t{column} * block; k_start < end; k_start += T::B_C) {
+            if (causal && k_start >= q_start + T::B_R) break;
+            const unsigned hidden = hidden_rows<T>(k_start + lane, q_start + first_row, S_k, causal);
+            attend_to_tile<T>(state, shared, key + k_start * head_dim, value + k_start * head_dim, T::B_C, 1, head_dim,
+                              first_row, hidden);
+        }
+    }
+    // END SOLUTION
+    store_output<T>(out, state, first_row, S_q - q_start, head_dim);
+}
+
+template <int D>
+void launch_block_sparse(const float* query, const float* key, const float* value, float* out, const int* counts,
+                         const int* columns, int64_t batch_heads, int heads, int64_t S_q, int64_t S_k,
+                         int head_dim, int block, bool causal, float scale_log2, cudaStream_t stream) {
+    using T = Tiles<D, SPARSE_ROWS>;
+    const unsigned blocks = grid_size<T>(batch_heads, S_q);
+    // BEGIN SOLUTION (5 lines): as in launch_strided_attention.
+    CUDA_CHECK(cudaFuncSetAttribute(block_sparse_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::BYTES));
+    block_sparse_kernel<D><<<blocks, T::THREADS, T::BYTES, stream>>>(query, key, value, out, counts, columns, heads,
+                                                                     S_q, S_k, head_dim, block, causal, scale_log2);
+    CUDA_CHECK_LAUNCH();
+    // END SOLUTION
+}
+
+void custom_sliding_window_attention(const float* query, const float* key, const float* value, float* out,
+                                     int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, int64_t window,
+                                     bool causal, float scale, cudaStream_t stream) {
+    const auto launch = head_dim > 64 ? launch_sliding_window<128> : launch_sliding_window<64>;
+    launch(query, key, value, out, batch_heads, S_q, S_k, head_dim, window, causal, scale * LOG2_E, stream);
+}
+
+void custom_compress_block_mask(const bool* mask, int* counts, int* columns, int64_t rows, int k_blocks,
+                                cudaStream_t stream) {
+    const int64_t blocks = ceil_div(rows, int64_t{COMPRESS_WARPS});
+    if (blocks > 0x7fffffff) {
+        throw std::invalid_argument("block_mask needs " + std::to_string(blocks) +
+                                    " blocks; a grid has at most 2^31 - 1");
+    }
+    compress_block_mask_kernel<<<static_cast<unsigned>(blocks), 32 * COMPRESS_WARPS, 0, stream>>>(mask, counts, columns,
+                                                                                                  rows, k_blocks);
+    CUDA_CHECK_LAUNCH();
+}
+
+void custom_block_sparse_attention(const float* query, const float* key, const float* value, float* out,
+                                   const int* counts, const int* columns, int64_t batch_heads, int heads,
+                                   int64_t S_q, int64_t S_k, int head_dim, int block, bool causal, float scale,
+                                   cudaStream_t stream) {
+    const auto launch = head_dim > 64 ? launch_block_sparse<128> : launch_block_sparse<64>;
+    launch(query, key, value, out, counts, columns, batch_heads, heads, S_q, S_k, head_dim, block, causal,
+           scale * LOG2_E, stream);
+}
