@@ -1,5 +1,6 @@
 """Wrong answers that block-sparse attention is known to give.
 
+    lists(block_mask)                                                   counts and columns as one tensor
     list_mistakes(block_mask)                                           the lists of a block mask's blocks
     block_mistakes(query, key, value, block_mask, block, causal, scale) attention to listed blocks
 

@@ -25,9 +25,8 @@ from task5.attention import CustomStridedAttention
 if TYPE_CHECKING:
     from common.build import Operators
 
-EMBEDDING_STD = (
-    0.3  # below 1, so that what the blocks add to the embeddings counts from the beginning: it trains sooner
-)
+# Below 1, so that what the blocks add to the embeddings counts from the beginning: it trains sooner
+EMBEDDING_STD = 0.3
 
 
 class Block(nn.Module):

@@ -72,14 +72,18 @@ class CachedAttentionLayer(nn.Module):
         """Refuses what forward(x, position) cannot do with a cache that holds `cached` tokens of each sequence.
 
         Raises:
-            ValueError: x has another shape than [batch, new_tokens, hidden_dim]; position is neither 0 nor `cached`;
-                there are several new tokens that are no prompt; the tokens do not fit into max_seq_len.
+            ValueError: x has another shape than [batch, new_tokens, hidden_dim], or another dtype or device than the
+                weights; position is neither 0 nor `cached`; there are several new tokens that are no
+                prompt; the tokens do not fit into max_seq_len.
         """
         if x.dim() != 3 or x.size(0) != self.batch or x.size(1) < 1 or x.size(2) != self.hidden_dim:
             raise ValueError(
                 f"x has shape {list(x.shape)}; it must be [batch = {self.batch}, new_tokens, hidden_dim = "
                 f"{self.hidden_dim}]"
             )
+        weight = self.out_projection.weight
+        if x.dtype != weight.dtype or x.device != weight.device:
+            raise ValueError(f"x is {x.dtype} on {x.device}; the weights are {weight.dtype} on {weight.device}")
         new_tokens = x.size(1)
         if position < 0 or position + new_tokens > self.max_seq_len:
             raise ValueError(

@@ -140,8 +140,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; exit status 0, 1: a kernel does not compile or is wrong, 2: no GPU."""
     parser = argparse.ArgumentParser(prog="python -m task6.benchmark", description=__doc__.split("\n")[0])
     parser.add_argument("--taught", action="store_true", help="the taught kernel as well, in float32")
-    parser.add_argument("--batch", type=int, nargs="+", default=benchmark_grid.BATCHES, metavar="N")
-    parser.add_argument("--context", type=int, nargs="+", default=benchmark_grid.CONTEXTS, metavar="N")
+    parser.add_argument(
+        "--batch", type=int, nargs="+", default=benchmark_grid.BATCHES, metavar="N", help="sequences (default 1 and 16)"
+    )
+    parser.add_argument("--context", type=int, nargs="+", default=benchmark_grid.CONTEXTS, metavar="N", help="tokens")
     parser.add_argument("--rounds", type=int, default=20, help="timed runs of each version (default 20)")
     parser.add_argument("--eager", action="store_true", help="time the calls themselves, not the replays of a graph")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE as well")

@@ -61,6 +61,7 @@ class Problem:
 
     @property
     def title(self) -> str:
+        """With the context: "batch 16, heads 32/8, head_dim 128, 8192 tokens"."""
         return f"{self.setting}, {self.context} tokens"
 
     @property
@@ -101,6 +102,8 @@ class Inputs:
 
     @classmethod
     def of(cls, problem: Problem, device: torch.device | str) -> Inputs:
+        """Of these sizes, filled with random numbers."""
+
         def empty(*shape: int) -> Tensor:
             return torch.empty(*shape, problem.head_dim, dtype=problem.dtype, device=device)
 

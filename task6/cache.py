@@ -145,7 +145,7 @@ def update_cache(
         ValueError: a position out of range; a shape, dtype or layout that the kernel does not support. Nothing has
             been written then.
     """
-    if k_cache.dim() == 4 and key.dim() == 4:  # the operator refuses any other rank
+    if k_cache.dim() == 4 and key.dim() == 4 and key.size(2) <= k_cache.size(2):  # the operator refuses all else
         _check_values("positions", positions, k_cache.size(2) - key.size(2), "max_seq_len - new_tokens")
     ops.update_cache(k_cache, v_cache, key, value, positions)
 

@@ -14,8 +14,8 @@
 constexpr int MAX_HEAD_DIM = 128;
 
 // Token t of sequence b is written to slot positions[b] + t of the sequence's caches. A sequence whose tokens
-// do not all fit, because positions[b] is outside 0 .. max_seq_len - new_tokens, is left as it is, and so is
-// every other one.
+// do not all fit, because positions[b] is outside 0 .. max_seq_len - new_tokens, is left as it is; the others
+// are written.
 void update_cache(float* k_cache, float* v_cache, const float* key, const float* value, const int* positions,
                   int64_t batch, int64_t kv_heads, int64_t max_seq_len, int64_t new_tokens, int head_dim,
                   cudaStream_t stream);

@@ -25,7 +25,7 @@ def _as_int(values: list[int]) -> Tensor:
 
 
 def update_cases() -> list[Case]:
-    """Both caches after the update; what is not written must keep its bits, so the floor is 0."""
+    """Both caches after the update; what is not written must keep its bits, so the floor is 1e-30, almost 0."""
 
     def case(name: str, positions: list[int], kv_heads: int, max_seq_len: int, new: int, head_dim: int, **options):
         batch = len(positions)

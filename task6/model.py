@@ -135,8 +135,8 @@ class DummyLLM(nn.Module):
             raise ValueError(f"tokens has shape {list(tokens.shape)}; it must be [batch, new_tokens]")
         if not 0 <= position <= self.max_seq_len - tokens.size(1):
             raise ValueError(
-                f"position is {position} and there are {tokens.size(1)} tokens; together they must be 1 .. max_seq_len "
-                f"= {self.max_seq_len}"
+                f"position is {position} and there are {tokens.size(1)} tokens; all must lie in 0 .. max_seq_len - 1 = "
+                f"{self.max_seq_len - 1}"
             )
         positions = torch.arange(position, position + tokens.size(1), device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)

@@ -1,7 +1,7 @@
 """Time to first token and time between tokens of the dummy model, beside the same model with PyTorch's attention.
 
-    measure(ops, size)               both models generate from the same prompts: Comparison
-    run(console, ops, options, ...)  prints it, and writes it into Results.md with --report
+    measure(ops, workload)               both models generate from the same prompts: Comparison
+    run(console, ops, options, command)  prints it, and writes it into Results.md with --report
 
 TTFT is measured from the prompt to the first new token on the host, TBT from each token to the next. Both models have
 the same weights; PyTorch's has scaled_dot_product_attention over a plain cache. They take turns, prompt by prompt.

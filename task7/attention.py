@@ -106,6 +106,7 @@ def scaled_dot_product_attention(
 
     Raises:
         ValueError: an argument that is not supported; the message names it, its value and what is allowed.
+        TypeError: query, key, value or attn_mask is no tensor.
         RuntimeError: attn_mask together with is_causal, as in PyTorch.
         NotImplementedError: a student's kernel with unfilled gaps.
         common.build.BuildError, common.toolchain.ToolchainError: the kernels cannot be built.

@@ -67,7 +67,7 @@ class Engine:
         (the taught kernels: "float32" only).
     max_batch: sequences at once. max_seq_len: tokens of a sequence, prompt and new ones (None: the model's context).
     graphs: whether steps are captured as CUDA graphs (None: on a GPU). fused: whether steps run in the tuned step
-        kernels (None: on a GPU, where they fit); else task 7's other kernels stand between torch's matrix products.
+        kernels where they fit (None: on a GPU); else task 7's other kernels stand between torch's matrix products.
 
     Raises ValueError for a model, dtype or size that is not supported.
     """
@@ -187,7 +187,8 @@ class Engine:
     def logits(self, tokens):
         """Logits of every next token, float32 [batch, seq_len, vocab], by prefill alone; the cache is not touched.
 
-        tokens: int64 [batch, seq_len], on any device. Any batch; seq_len at most the model's context.
+        tokens: int64 [batch, seq_len], on any device. Any batch; seq_len at most the model's context. Raises ValueError
+        for another shape.
         """
         if tokens.dim() != 2 or not tokens.numel():
             raise ValueError(f"tokens has shape {list(tokens.shape)}; it must be [batch, seq_len], neither of them 0")

@@ -17,7 +17,7 @@ class EngineKernels:
 
     flash: task 4's operators; the engine's prefill calls flash_attention.
     decode: task 6's; it calls update_cache and decode_attention.
-    gpt2: task 7's; it calls layernorm and bias_gelu, and of the tuned ones the matvec kernels (decode_step.py).
+    gpt2: task 7's; it calls layernorm and bias_gelu, and of the tuned ones the step's (decode_step.py).
     variant: "student", "solution" or "tuned".
     """
 

@@ -32,14 +32,14 @@ def generate(
         prompts: list of lists of token ids. Where they differ in length they are padded on the left.
         cache: an empty transformers Cache.
         temperature, top_k, top_p, seed: as Engine.generate's, and with the same draws.
-        stop_token: a sequence ends when the model produces it (None: never); all end together.
+        stop_token: a sequence ends when the model produces it (None: never); the loop ends with the last of them.
         on_token: called as on_token(sequence, token) with each new token, outside the timed sections.
 
     Returns:
         Generations: see task7.engine.
 
     Raises:
-        ValueError: as `check_request` does.
+        ValueError: no prompt; and as `check_request` does.
     """
     if not prompts:
         raise ValueError("prompts is []; allowed: one prompt or more")

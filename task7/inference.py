@@ -49,12 +49,12 @@ def load_writer(options: Options, console: Console, reference: bool = False):
     cli.say_backend(console, options.backend)
     engine = engine_of(options)
     tasks = "tasks 4, 6 and 7" if engine == "lean" else "tasks 4 and 6"
-    with (
-        cli.working(console, f"compiling {tasks}, loading the model ..."),
-        ThreadPoolExecutor(max_workers=1) as pool,  # the compilers work while this thread imports transformers
-    ):
-        building = pool.submit(_load_kernels, engine, options.variant, options.backend, options.arch)
-        return _prepared(options, name, local, engine, building)
+    with cli.working(console, f"compiling {tasks}, loading the model ..."):
+        import torch.utils.cpp_extension  # noqa: F401  before there are two threads: both would begin to import it
+
+        with ThreadPoolExecutor(max_workers=1) as pool:  # the compilers work while this thread imports transformers
+            building = pool.submit(_load_kernels, engine, options.variant, options.backend, options.arch)
+            return _prepared(options, name, local, engine, building)
 
 
 def _load_kernels(engine: str, *what):

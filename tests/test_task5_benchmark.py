@@ -123,6 +123,12 @@ def test_the_grid_leaves_out_windows_longer_than_the_text():
     assert [one.parameter for one in grid("bf16", ["strided", "window"], [512])] == [1, 2, 4, 8, 256]
 
 
+@pytest.mark.parametrize("length", [0, -5])
+def test_the_grid_refuses_a_length_below_1(length):
+    with pytest.raises(ValueError, match=f"seq_len is {length}; it must be at least 1"):
+        grid("bf16", ["strided"], [512, length])
+
+
 def timed(problem: Problem, **seconds: float) -> Measured:
     names = {"kernel": "kernel", "flash": "flash, gathered", "efficient": "efficient, gathered", "dense": "dense"}
     names |= {"cudnn": "cuDNN, gathered", "flex": "FlexAttention"}

@@ -129,6 +129,10 @@ def test_a_position_out_of_range_is_refused_and_nothing_written(ops, wrong):
     with pytest.raises(ValueError, match=rf"positions\[1\] is {wrong}; it must be 0 \.\. max_seq_len - new_tokens = 3"):
         cache.update_cache(ops, made.k, made.v, new, new, as_int(0, wrong, ops=ops))
     assert torch.equal(torch.stack((made.k, made.v)), before)
+    long = normal(2, 2, 6, 8, ops=ops)
+    with pytest.raises(ValueError, match="key has new_tokens = 6; at most max_seq_len = 5 fit into the cache"):
+        cache.update_cache(ops, made.k, made.v, long, long, as_int(0, 0, ops=ops))
+    assert torch.equal(torch.stack((made.k, made.v)), before)
     cache.update_cache(ops, made.k, made.v, new, new, as_int(0, 3, ops=ops))
     assert torch.equal(made.k[1, :, 3:], new[1]) and torch.equal(made.v[0, :, :2], new[0])
     assert torch.equal(made.k[1, :, :3], before[0, 1, :, :3])
@@ -240,6 +244,8 @@ def test_the_layer_refuses_and_forgets_nothing(solution, ops, x, position, words
         layer(prompt, 0)
         with pytest.raises(ValueError, match=words):
             layer(normal(*x, ops=ops), position)
+        with pytest.raises(ValueError, match=r"x is torch\.float64 on .*; the weights are torch\.float32 on"):
+            layer(normal(2, 1, 8, ops=ops).double(), 3)
     assert ours.cache.lengths.tolist() == [3, 3]
     token = normal(2, 1, 8, ops=ops)
     assert (ours(token, 3) - theirs(token, 3)).abs().max() <= ROUNDING
@@ -296,9 +302,7 @@ def test_the_model_refuses_what_does_not_fit():
     made = torch_model()
     with pytest.raises(ValueError, match=r"tokens has shape \[7\]"):
         made(torch.zeros(7, dtype=torch.int64), 0)
-    with pytest.raises(
-        ValueError, match=r"position is 25 and there are 6 tokens; together they must be 1 \.\. max_seq"
-    ):
+    with pytest.raises(ValueError, match=r"position is 25 and there are 6 tokens; all must lie in 0 \.\. max_seq"):
         made(torch.zeros(1, 6, dtype=torch.int64), 25)
     with pytest.raises(ValueError, match="layers is 0; it must be at least 1"):
         torch_model(Sizes(0, 8, 2, 2, 5))

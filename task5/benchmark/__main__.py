@@ -4,9 +4,9 @@ python -m task5.benchmark [--dtype bf16] [--pattern strided window blocks] [--se
                           [--report] [--json FILE] [--pictures FOLDER]
 
 2 x 16 heads of 128. float16 and bfloat16 run the tuned kernels; float32 yours, or with --solution the taught ones.
-Strided attention (stride 1, which is dense, 2, 4, 8) beside SDPA on K and V that were gathered beforehand; causal
-sliding windows (256 and 1024 keys) and block-sparse attention (about one block of 128 x 128 in 8) beside FlexAttention
-and SDPA with a mask.
+Strided attention (stride 1, which is dense, 2, 4, 8), causal sliding windows (256 and 1024 keys) and block-sparse
+attention (about one block of 128 x 128 in 8) beside FlexAttention and SDPA with a mask; strided attention also beside
+SDPA on K and V that were gathered beforehand, and with the gather counted.
 Every output is compared with float64 first; versions take turns in the same run. The ideal is the time of dense
 attention times the share of the score matrix that is seen.
 """
@@ -73,6 +73,8 @@ def main(
         problems = grid(options.dtype, options.pattern, options.seq)
     except ValueError as error:
         arguments.error(f"--seq: {error}")
+    if not problems:
+        arguments.error(f"--seq is {options.seq}: these sequences are too short for {', '.join(options.pattern)}")
     console = wide(Console())
     try:
         backend = toolchain.choose_backend(options.backend)

@@ -112,7 +112,14 @@ class Problem:
 
 
 def grid(dtype: str, patterns: Sequence[str], lengths: Sequence[int]) -> list[Problem]:
-    """All patterns with their parameters, for every length; a parameter above the length is left out."""
+    """All patterns with their parameters, for every length; a parameter above the length is left out.
+
+    Raises:
+        ValueError: a length below 1, or with blocks one that BLOCK does not divide.
+    """
+    for length in lengths:
+        if length < 1:
+            raise ValueError(f"seq_len is {length}; it must be at least 1")
     parameters = {"strided": STRIDES, "window": WINDOWS, "blocks": (EVERY,)}
     return [
         Problem(pattern, parameter, dtype, seq_len=length)

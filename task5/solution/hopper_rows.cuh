@@ -3,6 +3,7 @@
 //   hide            scores of keys that a row does not see = -infinity
 //   powers          scores -> weights, where they are
 //   round_weights   weights -> the A operand of P V
+//   transpose_quad  the words of four lanes change places, for write_rows
 //   write_rows      the output and lse -> global memory
 //
 // The online softmax itself is that of common/cuda/flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16
