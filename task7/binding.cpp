@@ -12,6 +12,8 @@
 
 namespace {
 
+constexpr const char* COLUMN_NUMBERS = "columns are counted by 32-bit integers";
+
 void check_columns(const Tensor& vector, const char* name, const Tensor& x) {
     check_tensor(vector, name, {"width"});
     check_same_size(vector, name, 0, x, "x", 1);
@@ -22,6 +24,7 @@ std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::option
                                               const Tensor& weight, const Tensor& bias, double eps) {
     check_tensor(x, "x", {"rows", "width"});
     check(x.size(0) <= MAX_ROWS, "x has shape ", shape_of(x), "; at most ", MAX_ROWS, " rows are supported");
+    check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     if (residual) {
         check_tensor(*residual, "residual", {"rows", "width"});
         for (int64_t i : {0, 1}) check_same_size(*residual, "residual", i, x, "x", i);
@@ -43,6 +46,7 @@ Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
     check_tensor(x, "x", {"rows", "width"});
     check(x.size(0) <= MAX_ELEMENTS / x.size(1), "x has shape ", shape_of(x), "; at most ", MAX_ELEMENTS,
           " elements are supported");
+    check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     check_columns(bias, "bias", x);
     DeviceScope device(x);
     Tensor out = new_output(x, "out", {x.size(0), x.size(1)});

@@ -56,10 +56,14 @@ void check_vector(const Tensor& vector, const char* name, const Tensor& matrix, 
 
 // ---------------------------------------------------------------------------------------------- layernorm, gelu
 
+constexpr const char* COLUMN_NUMBERS = "columns are counted by 32-bit integers";
+
 std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::optional<Tensor>& residual,
                                               const Tensor& weight, const Tensor& bias, double eps) {
     const FloatType type = type_of(x, "x");
     check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
+    check_at_most(x.size(0), MAX_TUNED_ROWS, "rows", x, "x", "a grid has no more blocks");
+    check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     if (residual) {
         check_tensor(*residual, "residual", {"rows", "width"}, x.scalar_type());
         for (int64_t i : {0, 1}) check_same_size(*residual, "residual", i, x, "x", i);
@@ -80,8 +84,9 @@ std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::option
 Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
     const FloatType type = type_of(x, "x");
     check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
-    check(x.size(0) <= (int64_t{1} << 37) / x.size(1), "x has shape ", shape_of(x),
-          "; at most 2^37 elements are supported");
+    check(x.size(0) <= MAX_TUNED_ELEMENTS / x.size(1), "x has shape ", shape_of(x), "; at most ", MAX_TUNED_ELEMENTS,
+          " elements are supported");
+    check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     check_vector(bias, "bias", x, "x", 1);
     DeviceScope device(x);
     Tensor out = new_output(x, "out", {x.size(0), x.size(1)});
