@@ -167,3 +167,13 @@ def report(console: Console, name: str, block: Block) -> None:
     kept = write_block(RESULTS, name, block)
     beside = f"; what it said before is in {kept.name}" if kept else ""
     console.print(f"written into {RESULTS.name}{beside}", highlight=False)
+
+
+def try_report(console: Console, name: str, block: Block) -> int:
+    """The same, but an error is printed. Returns the exit status: 0, or 1 if nothing was written."""
+    try:
+        report(console, name, block)
+    except (ResultsError, OSError) as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        return 1
+    return 0

@@ -3,6 +3,7 @@
     KVCache                  the buffers and how much of them is filled; nothing about it is checked on the device
     update_cache             the operators themselves, for positions and lengths of your own: their values are checked
     decode_attention
+    check_sizes, check_room, check_sequence     what every cache refuses
 
 `ops` is what `common.build.load("task6")` returns. Shapes:
 
@@ -17,6 +18,7 @@ at most 128.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,12 +66,7 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        sizes = {"batch": batch, "kv_heads": kv_heads, "max_seq_len": max_seq_len, "head_dim": head_dim}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
-        if head_dim > MAX_HEAD_DIM:
-            raise ValueError(f"head_dim is {head_dim}; the decode kernel supports at most {MAX_HEAD_DIM}")
+        check_sizes(batch=batch, kv_heads=kv_heads, max_seq_len=max_seq_len, head_dim=head_dim)
         shape = (batch, kv_heads, max_seq_len, head_dim)
         self.ops = ops
         self.max_seq_len = max_seq_len
@@ -90,12 +87,7 @@ class KVCache:
             ValueError: a sequence has no room for them, or a shape, dtype or layout is wrong; nothing has changed then.
         """
         new_tokens = key.shape[2] if key.dim() == 4 else 0  # update_cache itself refuses any other rank
-        for sequence, length in enumerate(self._host_lengths):
-            if length + new_tokens > self.max_seq_len:
-                raise ValueError(
-                    f"the cache is full: sequence {sequence} holds {length} tokens and {new_tokens} more "
-                    f"do not fit into max_seq_len = {self.max_seq_len}"
-                )
+        check_room(self._host_lengths, new_tokens, self.max_seq_len)
         self.ops.update_cache(self.k, self.v, key, value, self.lengths)
         self.lengths += new_tokens
         self._host_lengths = [length + new_tokens for length in self._host_lengths]
@@ -120,11 +112,34 @@ class KVCache:
             self._host_lengths = [0] * len(self._host_lengths)
             self.lengths.zero_()
             return
-        last = len(self._host_lengths) - 1
-        if not 0 <= sequence <= last:
-            raise ValueError(f"sequence is {sequence}; it must be 0 .. batch - 1 = {last}")
+        check_sequence(sequence, len(self._host_lengths))
         self._host_lengths[sequence] = 0
         self.lengths[sequence] = 0
+
+
+def check_sizes(**sizes: int) -> None:
+    """ValueError for a size of a cache below 1, and for a head_dim above MAX_HEAD_DIM."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+    if sizes["head_dim"] > MAX_HEAD_DIM:
+        raise ValueError(f"head_dim is {sizes['head_dim']}; the decode kernel supports at most {MAX_HEAD_DIM}")
+
+
+def check_room(lengths: Sequence[int], new_tokens: int, max_seq_len: int) -> None:
+    """ValueError for the first sequence that new_tokens more would make longer than max_seq_len."""
+    for sequence, length in enumerate(lengths):
+        if length + new_tokens > max_seq_len:
+            raise ValueError(
+                f"the cache is full: sequence {sequence} holds {length} tokens and {new_tokens} more "
+                f"do not fit into max_seq_len = {max_seq_len}"
+            )
+
+
+def check_sequence(sequence: int, batch: int) -> None:
+    """ValueError for the number of a sequence that is not there."""
+    if not 0 <= sequence < batch:
+        raise ValueError(f"sequence is {sequence}; it must be 0 .. batch - 1 = {batch - 1}")
 
 
 def update_cache(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from task6.cache import MAX_HEAD_DIM
+from task6.cache import check_room, check_sequence, check_sizes
 
 if TYPE_CHECKING:
     from common.build import Operators
@@ -60,12 +60,7 @@ class PagedKVCache:
         pages: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        sizes = {"batch": batch, "kv_heads": kv_heads, "max_seq_len": max_seq_len, "head_dim": head_dim, "pages": pages}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
-        if head_dim > MAX_HEAD_DIM:
-            raise ValueError(f"head_dim is {head_dim}; the decode kernel supports at most {MAX_HEAD_DIM}")
+        check_sizes(batch=batch, kv_heads=kv_heads, max_seq_len=max_seq_len, head_dim=head_dim, pages=pages)
         self.ops = ops
         self.max_seq_len = max_seq_len
         self.k_pages = torch.empty(pages, kv_heads, PAGE, head_dim, dtype=dtype, device=ops.device)
@@ -97,14 +92,11 @@ class PagedKVCache:
                 layout is wrong; no sequence has changed then.
         """
         new_tokens = key.shape[2] if key.dim() == 4 else 0  # the operator itself refuses any other rank
-        wanted = []  # how many further pages each sequence needs
-        for sequence, length in enumerate(self._host_lengths):
-            if length + new_tokens > self.max_seq_len:
-                raise ValueError(
-                    f"the cache is full: sequence {sequence} holds {length} tokens and {new_tokens} more "
-                    f"do not fit into max_seq_len = {self.max_seq_len}"
-                )
-            wanted.append(_pages_for(length + new_tokens) - len(self._pages[sequence]))
+        check_room(self._host_lengths, new_tokens, self.max_seq_len)
+        wanted = [  # how many further pages each sequence needs
+            _pages_for(length + new_tokens) - len(owned)
+            for length, owned in zip(self._host_lengths, self._pages, strict=True)
+        ]
         if sum(wanted) > len(self._free):
             raise ValueError(
                 f"the cache is full: {new_tokens} more tokens of {len(wanted)} sequences need {sum(wanted)} pages of "
@@ -135,9 +127,7 @@ class PagedKVCache:
         Raises:
             ValueError: there is no such sequence.
         """
-        last = len(self._pages) - 1
-        if not 0 <= sequence <= last:
-            raise ValueError(f"sequence is {sequence}; it must be 0 .. batch - 1 = {last}")
+        check_sequence(sequence, len(self._pages))
         self._free += reversed(self._pages[sequence])
         self._pages[sequence] = []
         self._host_lengths[sequence] = 0

@@ -26,7 +26,6 @@ from common.limits import float32_precision
 from common.python_side import python_side
 from task6.kernels import load_beside
 from task6.model import DummyLLM, Generation, Sizes, generate
-from task6.report import write
 from task6.torch_attention import TorchAttention
 
 if TYPE_CHECKING:
@@ -214,4 +213,6 @@ def run(console: Console, ops: Operators, options: argparse.Namespace, command: 
         return 0
     in_simulator = {"backend": "simulator", "torch": torch.__version__}
     machine = benchmark_report.machine() if ops.backend == "cuda" else in_simulator
-    return write(console, BLOCK, results.Block(command, machine, COLUMNS, rows(found), [notes(workload, True)]))
+    return results.try_report(
+        console, BLOCK, results.Block(command, machine, COLUMNS, rows(found), [notes(workload, True)])
+    )

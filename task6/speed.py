@@ -32,7 +32,6 @@ from common.python_side import python_side
 from common.timed_part import NOTHING_RUN
 from common.timing import Stopwatch, Timing, measure
 from task6.kernels import load_beside
-from task6.report import write
 
 if TYPE_CHECKING:
     from common.build import Operators
@@ -198,7 +197,7 @@ def run(console: Console, ops: Operators, report: bool, command: str) -> int:
     console.print(NOTE, highlight=False)
     if not report:
         return 0
-    return write(console, BLOCK, results.Block(command, benchmark_report.machine(), COLUMNS, rows, [NOTE]))
+    return results.try_report(console, BLOCK, results.Block(command, benchmark_report.machine(), COLUMNS, rows, [NOTE]))
 
 
 def table(rows: Sequence[Sequence[str]]) -> Table:

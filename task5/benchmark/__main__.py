@@ -124,7 +124,6 @@ def _write(
     console: Console, options: argparse.Namespace, command: str, measured: Sequence[Measured], ops: build.Operators
 ) -> int:
     """--json, --pictures, --report."""
-    status = 0
     if options.json:
         options.json.write_text(tables.to_json(report.machine(), command, measured))
     if options.pictures:
@@ -135,12 +134,8 @@ def _write(
             console.print(f"no pictures: matplotlib is missing; install it: {INSTALL}", highlight=False, markup=False)
     if options.report:
         block = tables.block(report.machine(), command, measured, f"{ops.variant} kernels")
-        try:
-            results.report(console, BLOCK, block)
-        except (results.ResultsError, OSError) as error:
-            console.print(escape(str(error)), style="red", highlight=False)
-            status = 1
-    return status
+        return results.try_report(console, BLOCK, block)
+    return 0
 
 
 if __name__ == "__main__":
