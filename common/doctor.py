@@ -21,7 +21,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from common import build, toolchain
+from common.compiling import toolchain
+from common.compiling.flags import LANGUAGE
+from common.console.paths import build_root
 
 MINIMUM_PYTHON = (3, 10)
 MINIMUM_TORCH = (2, 10)
@@ -97,7 +99,7 @@ def _host_compiler() -> Finding:
         source.write_text(
             "#include <concepts>\ntemplate <std::integral T> T one() { return 1; }\nint x = one<int>();\n"
         )
-        done = subprocess.run([path, build.LANGUAGE, "-c", source, "-o", source.with_suffix(".o")], capture_output=True)
+        done = subprocess.run([path, LANGUAGE, "-c", source, "-o", source.with_suffix(".o")], capture_output=True)
     if done.returncode:
         return Finding(
             "C++ compiler",
@@ -118,7 +120,7 @@ def _nvcc_accepts_host() -> Finding | None:
         source.write_text("#include <cuda_runtime.h>\n__global__ void probe(float* x) { *x = 1.0f; }\n")
         command = [
             nvcc.path,
-            build.LANGUAGE,
+            LANGUAGE,
             *(["-ccbin", host] if host else []),
             "-c",
             source,
@@ -148,7 +150,7 @@ def _transformers() -> Finding:
 
 
 def _build_folder() -> Finding:
-    folder = build.build_root()
+    folder = build_root()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

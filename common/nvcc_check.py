@@ -1,6 +1,7 @@
-"""python -m common.nvcc_check: nvcc on every .cu, skeleton and solution, for several architectures; no GPU needed.
+"""python -m common.nvcc_check: nvcc on every .cu for several architectures; no GPU needed.
 
-Exit status 0 only if everything compiles without a warning.
+Skeletons, solutions and the fast kernels of common/kernels. Exit status 0 only if everything compiles without a
+warning.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 
-from common import build, compile_report
-from common.cli import EXPECTED_ERRORS
-from common.gaps import shown_path
+from common.cli.options import EXPECTED_ERRORS
+from common.compiling import report as compile_report
+from common.compiling.nvcc import compile_only
+from common.console.paths import ROOT, build_root, shown_path
 
 ARCHS = ("sm_75", "sm_80", "sm_90a")
 
@@ -28,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", nargs="+", default=list(ARCHS), metavar="sm_XX", help=f"default: {' '.join(ARCHS)}")
     options = parser.parse_args(argv)
     console = Console()
-    sources = sorted([*build.ROOT.glob("task*/*.cu"), *build.ROOT.glob("task*/solution/*.cu")])
+    sources = sorted([*ROOT.glob("task*/*.cu"), *ROOT.glob("task*/solution/*.cu"), *ROOT.glob("common/kernels/*/*.cu")])
     jobs = [(source, arch) for source in sources for arch in options.arch]
     bad = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -42,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compile(source: Path, arch: str) -> tuple[bool, str]:
     """Whether it compiles without a warning, and a line about it; a folder of its own, so that several can run."""
-    folder = build.build_root() / f"cuda-{arch}" / "check" / str(source.relative_to(build.ROOT)).replace("/", "-")
+    folder = build_root() / f"cuda-{arch}" / "check" / str(source.relative_to(ROOT)).replace("/", "-")
     try:
-        result = build.compile_only([source], arch, folder)
+        result = compile_only([source], arch, folder)
     except EXPECTED_ERRORS as error:
         return False, f"{arch}: {error}"
     log = (folder / "compile.log").read_text()

@@ -21,8 +21,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-SUFFIXES = (".cu", ".cuh", ".py")
+from common.compiling.manifest import read_manifest, tasks
+from common.console.paths import ROOT
+
 _BEGIN = re.compile(r"^(\s*)(//|#) BEGIN SOLUTION \((\d+) lines?\): (\S.*)$")
 _END = re.compile(r"^\s*(//|#) END SOLUTION$")
 _MENTION = re.compile(r"(BEGIN|END) SOLUTION")
@@ -93,10 +94,14 @@ def skeleton_of(text: str, name: str) -> str:
     return "\n".join(line for part in parse(text, name) for line in part.skeleton())
 
 
-def solution_files(task: str = "*") -> list[Path]:
-    """Every file under taskN/solution/ that has gaps."""
-    files = sorted(ROOT.glob(f"{task}/solution/*"))
-    return [file for file in files if file.suffix in SUFFIXES and _MENTION.search(file.read_text())]
+def solution_files(task: str | None = None) -> list[Path]:
+    """The filled files of a task, or of all: those that its task.json names and that stand under solution/.
+
+    Raises:
+        ValueError: no such task.
+    """
+    manifests = [read_manifest(name) for name in ([task] if task else tasks())]
+    return [manifest.folder / "solution" / name for manifest in manifests for name in manifest.with_gaps]
 
 
 def student_file(solution: Path) -> Path:
@@ -116,15 +121,11 @@ def _keep_old(file: Path) -> Path:
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m common.skeleton", description=__doc__.split("\n")[0])
-    parser.add_argument("task", nargs="?", default="*", help="task1 ... task7 (default: all)")
+    parser.add_argument("task", nargs="?", choices=tasks(), help="default: all", metavar="taskN")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 if a student file differs")
     options = parser.parse_args(argv)
-    solutions = solution_files(options.task)
-    if not solutions:
-        print(f"no file with gaps under {options.task}/solution", file=sys.stderr)
-        return 2
     differing = 0
-    for solution in solutions:
+    for solution in solution_files(options.task):
         target = student_file(solution)
         name = target.relative_to(ROOT)
         try:

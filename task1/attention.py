@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from common.attention_layer import AttentionLayer
+from common.reference.layer import AttentionLayer
 
 if TYPE_CHECKING:
-    from common.build import Operators
+    from common.compiling.operators import Operators
 
 
 class MultiHeadAttention(AttentionLayer):
@@ -89,7 +89,7 @@ def naive_attention(
     """softmax(query @ key^T * scale + mask) @ value for each head, by the kernels of naive_attention.cu.
 
     Args:
-        ops: what `common.build.load("task1")` returns.
+        ops: what `common.compiling.load.load("task1")` returns.
         query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16 on ops.device, contiguous or not.
         key, value: [batch, heads, S_k, head_dim], likewise.
         causal: query i attends to keys j <= i only, counted from the first key also where S_q != S_k, as

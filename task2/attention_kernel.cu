@@ -24,7 +24,7 @@
 
 #include "common/cuda/check.h"
 #include "common/cuda/not_implemented.h"
-#include "task2/attention_kernel.h"
+#include "task2/given/attention_kernel.h"
 
 // ------------------------------------------------------------------------------------------------ 1. Softmax
 //

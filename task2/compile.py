@@ -1,9 +1,6 @@
-"""Compiles task 2 and says what the compiler found.
+"""python -m task2.compile: builds this task's operators."""
 
-python -m task2.compile [--solution] [--backend cuda|simulator] [--arch sm_XX] [--verbose]
-"""
-
-from common.cli import compile_main
+from common.cli.compile import compile_main
 
 if __name__ == "__main__":
     raise SystemExit(compile_main("task2"))

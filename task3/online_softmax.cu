@@ -23,7 +23,7 @@
 // The order does not matter, nor does what is merged first, and (-infinity, 0) changes nothing. So the scores
 // of a row can be dealt out to threads, warps, blocks or kernels in any way, and everybody's state merged in
 // the end. Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
-#include "task3/online_softmax.h"
+#include "task3/given/online_softmax.h"
 
 #include <cmath>
 

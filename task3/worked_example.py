@@ -1,62 +1,6 @@
-"""The handout's worked example: one row, four keys in two tiles, through add_tile of attention.py.
+"""python -m task3.worked_example: the handout's example through your add_tile."""
 
-python -m task3.worked_example [--solution]
-"""
-
-from __future__ import annotations
-
-import argparse
-import importlib
-import math
-from collections.abc import Sequence
-
-import torch
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
-
-SCORES = ([1.0, 3.0], [2.0, 5.0])  # per tile; the maximum rises in the second
-VALUES = ([10.0, 20.0], [30.0, 40.0])
-
-
-def _row(numbers: Sequence[float]) -> Tensor:
-    """[1, 1, 1, n]: batch, heads, one row."""
-    return torch.tensor(numbers, dtype=torch.float64).view(1, 1, 1, -1)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m task3.worked_example", description=__doc__.split("\n")[0])
-    parser.add_argument("--solution", action="store_true", help="use the reference solution instead of your file")
-    options = parser.parse_args(argv)
-    module = importlib.import_module("task3.solution.attention" if options.solution else "task3.attention")
-    console = Console()
-    table = Table(box=SIMPLE)
-    for column in ("scores", "values", "m", "exp(m_old - m)", "l", "O"):
-        table.add_column(column, justify="right")
-    state = module.nothing_seen(_row([0.0]))
-    misprinted = 0.0  # what line 10 gives as it is printed in the paper, from the second tile on
-    for scores, values in zip(SCORES, VALUES, strict=True):
-        before = state
-        try:
-            state = module.add_tile(before, _row(scores), _row(values).transpose(-2, -1))
-        except NotImplementedError:
-            console.print("add_tile has an unfilled gap")
-            return 1
-        m, l, o = (float(x) for x in state)  # noqa: E741
-        factor = math.exp(float(before.m) - m)
-        added = sum(math.exp(score - m) * value for score, value in zip(scores, values, strict=True))
-        misprinted = misprinted / factor + added if factor else added
-        cells = (f"{m:g}", f"{factor:.4f}", f"{l:.4f}", f"{o:.4f}")
-        table.add_row(*(", ".join(f"{x:g}" for x in numbers) for numbers in (scores, values)), *cells)
-    console.print(table)
-    at_once = torch.softmax(torch.tensor([*SCORES[0], *SCORES[1]], dtype=torch.float64), 0)
-    right = float(at_once @ torch.tensor([*VALUES[0], *VALUES[1]], dtype=torch.float64))
-    console.print(f"O / l = {o / l:.4f}; softmax over all four scores at once: {right:.4f}", highlight=False)
-    console.print(f"with line 10 as it is printed: O = {misprinted:.4f}, O / l = {misprinted / l:.4f}", highlight=False)
-    return 0
-
+from task3.tools.worked_example import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

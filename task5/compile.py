@@ -1,6 +1,6 @@
-"""python -m task5.compile: builds this task's operators. --help lists the options."""
+"""python -m task5.compile: builds this task's operators."""
 
-from common.cli import compile_main
+from common.cli.compile import compile_main
 
 if __name__ == "__main__":
     raise SystemExit(compile_main("task5"))

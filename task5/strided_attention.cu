@@ -16,7 +16,7 @@
 // behind load_tile a tile looks like one of task 4. The mask and the end of the loop compare positions: with `causal`,
 // query i sees strided key n when offset + n * stride <= i.
 
-#include "task5/strided_attention.h"
+#include "task5/given/strided_attention.h"
 
 #include "attention_tiles.cuh"
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from task6.attention_layer import CachedAttentionLayer
-from task6.cache import KVCache, decode_attention, update_cache
+from common.kernels.decode.cache import KVCache, decode_attention, update_cache
+from task6.given.attention_layer import CachedAttentionLayer
 
 if TYPE_CHECKING:
-    from common.build import Operators
+    from common.compiling.operators import Operators
 
 __all__ = ["KVCache", "customAttention", "decode_attention", "decode_attention_split", "update_cache"]
 

@@ -24,7 +24,7 @@
 // mean of squares minus square of the mean, is not used: with a mean of 1,000 and a variance of 1 it subtracts
 // 1,000,000 from 1,000,001, of which float32 has only 7 digits.
 
-#include "task7/gpt2_kernels.h"
+#include "task7/given/gpt2_kernels.h"
 
 #include "common/cuda/check.h"
 #include "common/cuda/not_implemented.h"

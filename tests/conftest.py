@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def gpu_can_be_used() -> bool:
     """A GPU that torch sees and an nvcc to build for it."""
-    from common import toolchain
+    from common.compiling import toolchain
 
     return toolchain.choose_backend("auto").name == "cuda"
 
@@ -36,9 +36,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def solution(backend: str):
     """solution("task4") -> the operators of task 4's reference solution on this backend."""
-    from common import build
+    from common.compiling.load import load
+    from common.compiling.request import BuildRequest
 
-    return lambda task: build.load(task, solution=True, backend=backend)
+    return lambda task: load(BuildRequest(task, "solution", backend))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@
 //   stride_of(x, i)                                                       x.stride(i); 0 where nobody steps
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
 //   check_at_most(n, limit, "rows", x, "x", "why")                        n <= limit, where n is a size of x
+//   check_between(step, 1, 4, "step")                                     1 <= step <= 4
 //   new_output(x, "y", {rows, cols})                                      uninitialised, of x's dtype and device
 //   data<float>(x)          the raw pointer (float, int32_t)
 //   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
@@ -169,6 +170,10 @@ inline void check_at_most(int64_t size, int64_t limit, const char* what, const T
                           const char* why) {
     check(size <= limit, what, " is ", size, " (", name, " has shape ", shape_of(x), "); at most ", limit,
           " is supported: ", why);
+}
+
+inline void check_between(int64_t value, int64_t least, int64_t most, const char* name) {
+    check(value >= least && value <= most, name, " is ", value, "; it must be ", least, " .. ", most);
 }
 
 inline void check_same_device(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name) {

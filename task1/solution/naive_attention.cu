@@ -21,7 +21,7 @@
 // T is the type of the inputs and the output: float, or one of the 16-bit types __half and __nv_bfloat16. Write the
 // code as for float, and convert where you read and store: static_cast<float>(x), static_cast<T>(sum). All arithmetic
 // is done in float; the product of two __half would be rounded to 11 bits.
-#include "task1/naive_attention.h"
+#include "task1/given/naive_attention.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -40,7 +40,7 @@
 // Names: the shape of every array is written beside it. Positions in the whole sequence are int64_t (a tensor
 // may have more than 2^31 elements), positions within a tile are int.
 
-#include "task4/flash_attention.h"
+#include "task4/given/flash_attention.h"
 
 #include <stdexcept>
 

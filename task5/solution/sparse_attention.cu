@@ -23,7 +23,7 @@
 //       0 0 0 0                 0        -1 -1 -1 -1       its queries see no key: their output is 0
 //       1 0 1 1                 3         0  2  3 -1
 
-#include "task5/sparse_attention.h"
+#include "task5/given/sparse_attention.h"
 
 #include "attention_tiles.cuh"
 

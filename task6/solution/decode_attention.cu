@@ -48,7 +48,7 @@
 // A block writes what attention over its keys alone gives, and the logsumexp of their scores; task 3's merge_states
 // puts the parts together: the formula above once more, with blocks in place of warps.
 
-#include "task6/decode_attention.h"
+#include "task6/given/decode_attention.h"
 
 #include <stdexcept>
 

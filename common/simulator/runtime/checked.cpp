@@ -275,7 +275,7 @@ SIMULATOR_ATOMICS(16)
 SIMULATOR_ATOMICS(32)
 SIMULATOR_ATOMICS(64)
 
-// ---- for Python (common/findings.py): exported functions
+// ---- for Python (common/inspect/findings/model.py): exported functions
 
 #define SIMULATOR_EXPORT extern "C" __attribute__((visibility("default"), used))
 SIMULATOR_EXPORT void simulator_check_begin(int mode) {

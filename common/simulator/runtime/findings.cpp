@@ -1,5 +1,5 @@
 // findings.cpp - what the checker found: every kind of mistake once for each pair of source places, with the first
-// example and how often it was seen. The report is JSON; common/findings.py puts it into words.
+// example and how often it was seen. The report is JSON; common/inspect/findings/model.py puts it into words.
 #include <stdio.h>
 
 #include <map>

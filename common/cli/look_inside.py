@@ -1,0 +1,149 @@
+"""`python -m taskN.test --check` and `--profile`: which tool looks at the kernels, and at which cases.
+
+In the simulator its checked build does (common/inspect/checked_run.py), on a GPU NVIDIA's compute-sanitizer and Nsight
+Compute (findings/compute_sanitizer.py and profile/ncu.py there). Both ways end in the same reports.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from common.cli.options import request_of, say_backend
+from common.compiling import toolchain
+from common.compiling.gaps import find_gaps
+from common.compiling.load import load
+from common.compiling.nvcc import compile_only
+from common.compiling.report import KernelResources
+from common.compiling.result import BuildError
+from common.console.paths import build_root, shown_path
+from common.console.terminal import wide, working
+from common.inspect import checked_run, gpu_tools
+from common.inspect.findings import compute_sanitizer
+from common.inspect.profile import ncu, pictures
+from common.inspect.profile.model import KernelProfile, with_registers
+from common.inspect.profile.report import print_kernel, print_legend
+from common.inspect.profile.roofline import bounds
+from common.measure import gpus
+from common.measure.gpus import GpuSpec
+from common.testing import report
+from common.testing.case import SKIPPED, Case
+from common.testing.case_choice import full_name
+from common.testing.checking import check
+from common.testing.run import run_cases
+
+
+def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace) -> int:
+    """The exit status, see common.cli.test.test_main."""
+    gpu = gpus.chosen(options.gpu)
+    say_backend(console, options.backend)
+    if toolchain.choose_backend(options.backend).name == "cuda":
+        return _on_gpu(console, task, cases, options, gpu)
+    with working(console, f"compiling {task} ({options.variant.words}), checked ..."):
+        ops = load(request_of(task, options, "simulator", checked=True))
+    if "clang" in toolchain.host_compiler().name:
+        console.print("[yellow]made by clang++: lines may be missing, and counts a little too high; g++ is exact[/]")
+    title = f"{task}, {options.variant.words}, checked simulator"
+    if options.check:
+        cases = cases if options.cases else checked_run.small_cases(console, cases, options.seed)
+        return checked_run.check_cases(console, title, cases, ops, options.seed)
+    if not options.cases:
+        cases = _representatives(console, cases, options.seed)
+    found = checked_run.profile_cases(console, cases, ops, options.seed)
+    if any(kernels for _, _, kernels in found):
+        registers = _registers(console, ops.sources, gpu)
+        found = [
+            (case, verdict, [with_registers(kernel, registers) for kernel in kernels])
+            for case, verdict, kernels in found
+        ]
+    return report_profiles(console, task, title, found, gpu, options.picture)
+
+
+def _representatives(console: Console, cases: Sequence[Case], seed: int) -> list[Case]:
+    chosen = checked_run.representatives(cases, seed)
+    console.print(
+        "one case per part and operator, the largest that is quick (--case NAME chooses others): "
+        f"{escape('; '.join(map(full_name, chosen)))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return chosen
+
+
+def _registers(console: Console, sources: Sequence[Path], gpu: GpuSpec) -> list[KernelResources]:
+    """What ptxas says of the kernels for this GPU; nothing without nvcc."""
+    kernels = [source for source in sources if source.suffix == ".cu"]
+    if toolchain.find_nvcc() is None or find_gaps(kernels):
+        return []
+    try:
+        with working(console, f"asking nvcc for the registers on {gpu.name} ..."):
+            return compile_only(kernels, gpu.arch).kernels
+    except BuildError:  # the simulator's compiler took it: the profile is worth showing all the same
+        return []
+
+
+def report_profiles(
+    console: Console,
+    task: str,
+    title: str,
+    found: Sequence[tuple[Case, checked_run.Verdict, list[KernelProfile]]],
+    gpu: GpuSpec,
+    picture_folder: str | None,
+    measured: bool = False,
+) -> int:
+    """Prints all kernels of all cases, costliest first, and draws the pictures. 0 if every case passed."""
+    console = wide(console)
+    console.print(f"\n{escape(title)}: profile", highlight=False)
+    for case, verdict, kernels in found:
+        console.print(f"\n[bold underline]{escape(full_name(case))}[/]  {escape(verdict.shapes)}", highlight=False)
+        if not verdict.ok:
+            first = verdict.diagnosis[0] if verdict.diagnosis else ""
+            console.print(f"[red]{verdict.status}[/] {escape(first)}", highlight=False)
+        elif not kernels:
+            console.print("no kernel ran")
+        for kernel in sorted(kernels, key=lambda one: _least_time(one, gpu), reverse=True):
+            print_kernel(console, kernel, gpu)
+    every = [kernel for _, _, kernels in found for kernel in kernels]
+    if every:
+        print_legend(console, gpu, measured)
+        folder = Path(picture_folder) if picture_folder else build_root() / "profile" / task
+        for file in pictures.draw(every, gpu, folder):
+            console.print(f"picture: {shown_path(file)}", highlight=False, markup=False, soft_wrap=True)
+    return 0 if all(verdict.ok or verdict.status == SKIPPED for _, verdict, _ in found) else 1
+
+
+def _least_time(kernel: KernelProfile, gpu: GpuSpec) -> float:
+    found = bounds(kernel, gpu)
+    return found[0].seconds if found else 0.0
+
+
+def _on_gpu(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace, gpu: GpuSpec) -> int:
+    """The verdicts of this process first, then the tool, which runs the cases once more in processes of its own."""
+    tool = gpu_tools.find("compute-sanitizer" if options.check else "ncu")
+    with working(console, f"compiling {task} ({options.variant.words}) ..."):
+        ops = load(request_of(task, options, "cuda"))
+    title = f"{task}, {options.variant.words}, {'compute-sanitizer' if options.check else 'Nsight Compute'}"
+    if not options.cases:
+        cases = (
+            checked_run.small_cases(console, cases, options.seed)
+            if options.check
+            else _representatives(console, cases, options.seed)
+        )
+    verdicts = run_cases(cases, ops, console, lambda case: check(case, ops, options.seed))
+    command = gpu_tools.child(task, options, cases if options.check else ())
+    if options.check:
+        report.print_report(console, title, verdicts, points=False)
+        with working(console, "running compute-sanitizer: memcheck, racecheck, initcheck, synccheck ..."):
+            found = compute_sanitizer.findings_of(tool, command, ops.sources)
+        checked_run.report_findings(wide(console), found, len(cases))
+        return 0 if all(verdict.ok for verdict in verdicts) and not any(findings for _, findings in found) else 1
+    profiles = []
+    for case, verdict in zip(cases, verdicts, strict=True):
+        with working(console, f"running Nsight Compute: {full_name(case)} ..."):
+            kernels = ncu.profile(tool, gpu_tools.child(task, options, [case]), ops.sources)
+        profiles.append((case, verdict, kernels))
+    return report_profiles(console, task, title, profiles, gpu, options.picture, measured=True)

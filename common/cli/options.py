@@ -1,0 +1,117 @@
+"""What the command lines have in common: whose kernels, for which backend.
+
+add_variant_arguments(parser)      --variant (--solution, --tuned)
+add_build_arguments(parser)        the same, --backend, --arch
+request_of("task2", options)       the BuildRequest that they say
+command_of("task2.benchmark", argv)     what was typed
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from common.compiling import toolchain
+from common.compiling.request import BuildRequest
+from common.compiling.result import BuildError
+from common.compiling.variant import Variant
+
+EXPECTED_ERRORS = (BuildError, toolchain.ToolchainError, FileNotFoundError, ValueError)
+
+
+class _VariantFlag(argparse.Action):
+    """--variant NAME, or a flag that stands for one; two of them must say the same."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        variant = Variant(self.const or values)
+        said = option_string if self.const else f"{option_string} {variant}"
+        before = getattr(namespace, "variant_flag", None)
+        if before and namespace.variant != variant:
+            parser.error(f"{before} and {said} contradict each other: leave one of the two out")
+        namespace.variant, namespace.variant_flag = variant, said
+
+
+def add_variant_arguments(
+    parser: argparse.ArgumentParser, variants: Sequence[Variant] = tuple(Variant), default: Variant | None = None
+) -> None:
+    """--variant, with --solution and --tuned short for two of them; `options.variant` is a Variant then.
+
+    Args:
+        parser: gets them.
+        variants: those that the command knows.
+        default: the variant without a flag; None: the first of them.
+    """
+    default = default or variants[0]
+    parser.set_defaults(variant=default)
+    words = {
+        Variant.STUDENT: "your files (student)",
+        Variant.SOLUTION: "the reference solution's (solution)",
+        Variant.TUNED: "the fast ones of common/kernels (tuned)",
+    }
+    parser.add_argument(
+        "--variant",
+        action=_VariantFlag,
+        choices=[one.value for one in variants],
+        help=f"whose kernels: {', '.join(words[one] for one in variants)}; default: {default}",
+    )
+    for variant in variants:
+        if variant != Variant.STUDENT:
+            parser.add_argument(
+                f"--{variant}",
+                action=_VariantFlag,
+                dest="variant",
+                nargs=0,
+                const=variant.value,
+                help=f"short for --variant {variant}",
+            )
+
+
+def add_build_arguments(
+    parser: argparse.ArgumentParser, variants: Sequence[Variant] = tuple(Variant), default: Variant | None = None
+) -> None:
+    """add_variant_arguments, --backend and --arch."""
+    add_variant_arguments(parser, variants, default)
+    parser.add_argument(
+        "--backend",
+        choices=("auto", *toolchain.BACKENDS),
+        default="auto",
+        help="default: the GPU if it can be used",
+    )
+    parser.add_argument("--arch", metavar="sm_XX", help="nvcc's target, for example sm_80 (default: the GPU present)")
+
+
+def request_of(
+    task: str, options: argparse.Namespace, backend: str | None = None, checked: bool = False
+) -> BuildRequest:
+    """What the options ask for.
+
+    Args:
+        task: "task2".
+        options: with what add_build_arguments added.
+        backend: in place of options.backend.
+        checked: the simulator's checked build.
+    """
+    return BuildRequest(task, options.variant, backend or options.backend, options.arch, checked)
+
+
+def command_of(program: str, argv: Sequence[str] | None) -> str:
+    """What was typed, for reports: "python -m task4.benchmark --dtype bf16".
+
+    Args:
+        program: what stands behind python -m.
+        argv: what main was given; None: the process's own arguments.
+    """
+    return shlex.join(["python", "-m", program, *(sys.argv[1:] if argv is None else argv)])
+
+
+def say_backend(console: Console, requested: str) -> None:
+    """Says which backend was chosen, and warns when a GPU is left unused."""
+    backend = toolchain.choose_backend(requested)
+    if backend.problem:
+        console.print(f"[yellow]{escape(backend.problem)}[/]")
+    console.print(f"backend: {backend.name} ({escape(backend.reason)})", highlight=False)

@@ -1,0 +1,250 @@
+"""python -m taskN.test: are the kernels right, and how much is that worth?
+
+    TEST = TaskTest("task2", PARTS, cases)
+    raise SystemExit(test_main(TEST))
+
+A test has parts, each with a flag of its own: some are made of cases (common/testing/case.py), others are measured
+(common/testing/measurement.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.markup import escape
+
+from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
+from common.compiling.gaps import find_gaps
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.compiling.places import places_of
+from common.compiling.variant import Variant
+from common.console.terminal import wide, working
+from common.testing import report
+from common.testing.case import PASS, SKIPPED, Case
+from common.testing.case_choice import choose, for_operators, print_list
+from common.testing.checking import check
+from common.testing.measurement import Measurement, TestRun
+from common.testing.points import print_points
+from common.testing.run import chosen_parts, run_cases
+
+PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses
+
+
+@dataclass(frozen=True)
+class TaskTest:
+    """What `python -m taskN.test` tests.
+
+    Attributes:
+        task: "task2".
+        parts: the parts that are made of cases, name -> help of its flag.
+        cases: cases(variant) -> all of them; their `part` is one of parts.
+        measurements: the parts that are not.
+        groups: flag -> (help, the parts that it chooses together).
+        modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
+        optional: part -> the function with its gap. While nobody has begun it, it runs only where its flag is given.
+        program: what stands behind `python -m`.
+    """
+
+    task: str
+    parts: Mapping[str, str]
+    cases: Callable[[Variant], list[Case]]
+    measurements: Sequence[Measurement] = ()
+    groups: Mapping[str, tuple[str, Sequence[str]]] = field(default_factory=dict)
+    modes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    optional: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def program(self) -> str:
+        return f"{self.task}.test"
+
+    @property
+    def measured(self) -> dict[str, str]:
+        """Part -> help, of all measurements."""
+        return {name: text for one in self.measurements for name, text in one.parts.items()}
+
+
+def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
+    """`python -m taskN.test`; returns the exit status.
+
+    0: every chosen case passed and nothing that was measured lost points (and --check found nothing). 1: one did not.
+    2: nothing was run.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = parser_of(test)
+    options = parser.parse_args(arguments)
+    if test.modes and options.mode:
+        of_mode = test.modes[options.mode]
+        if others := [part for part in options.parts or () if part not in of_mode]:
+            parser.error(f"--{others[0]} is no part of --mode {options.mode}: leave one of the two out")
+        options.parts = options.parts or list(of_mode)
+    if refused := _refused(test, options):
+        parser.error(refused)
+    console = Console()
+    try:
+        cases = chosen_cases(console, test, options)
+        if options.list:
+            print_list(console, test.task, cases)
+            return PASSED
+        if options.check or options.profile:
+            from common.cli import look_inside  # what it takes to look is much, and seldom needed
+
+            return look_inside.run(console, test.task, cases, options)
+        say_backend(console, options.backend)
+        with working(console, f"compiling {test.task} ({options.variant.words}) ..."):
+            ops = load(request_of(test.task, options))
+    except EXPECTED_ERRORS as error:
+        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        console.print(f"[red]{test.task}: nothing was run[/]")
+        return NOTHING_RUN
+    if options.under_tool:
+        from common.inspect.gpu_tools import run_under_tool
+
+        return run_under_tool(cases, ops, options.seed)
+    return _run(console, test, cases, ops, options, arguments)
+
+
+def _run(
+    console: Console,
+    test: TaskTest,
+    cases: Sequence[Case],
+    ops: Operators,
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+) -> int:
+    """The cases, then what is measured, then the points of both."""
+    verdicts = run_cases(cases, ops, console, lambda case: check(case, ops, options.seed))
+    if verdicts:
+        title = f"{test.task}, {options.variant.words}, {ops.backend}"
+        report.print_cases(console, title, verdicts, with_points=not options.cases)
+    passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts), [], False
+    for measurement, parts in _chosen_measurements(test, options):
+        run = TestRun(wide(console), ops, options, parts, test.program, arguments)
+        found, ok = measurement.outcome(run)
+        measured |= ops.backend == "cuda" or not measurement.needs_gpu
+        lines += found
+        passed &= ok
+    if not options.cases and (verdicts or lines):
+        print_points(console, verdicts, lines)
+    if not verdicts and not measured:
+        return NOTHING_RUN
+    return PASSED if passed else FAILED
+
+
+def chosen_cases(console: Console, test: TaskTest, options: argparse.Namespace) -> list[Case]:
+    """Those of the chosen parts that these kernels can run, by their names if --case gives any.
+
+    Raises:
+        ValueError: no case is called so.
+    """
+    cases = test.cases(options.variant)
+    if options.variant == Variant.TUNED:
+        names = {name for place in places_of(test.task, options.variant) for name in place.operators}
+        cases = for_operators(cases, names)
+    parts = [part for part in options.parts or [] if part in test.parts]
+    if options.parts and not parts:
+        return []
+    chosen = choose(chosen_parts(cases, parts), options.cases)
+    if options.parts or options.cases or options.list or options.variant != Variant.STUDENT:
+        return chosen
+    return _without_optional(console, test, chosen)
+
+
+def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> list[Case]:
+    """Without the optional parts that nobody has begun; says so."""
+    sources = [kernel for place in places_of(test.task, Variant.STUDENT) for kernel in place.kernels]
+    for part, function in test.optional.items():
+        gaps = [str(gap) for gap in find_gaps(sources) if gap.function == function]
+        if gaps:
+            said = f"{part} (optional): not filled yet, so not tested: {'; '.join(gaps)}. --{part} tests it"
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
+            cases = [case for case in cases if case.part != part]
+    return cases
+
+
+def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[Measurement, list[str]]]:
+    """Each measurement that runs, with those of its parts that do. None where the options are about cases."""
+    if options.cases or options.check or options.profile or options.list:
+        return []
+    chosen = []
+    for one in test.measurements:
+        parts = [name for name in one.parts if name in (options.parts or ())]
+        parts = parts or (list(one.parts) if one.by_default and not options.parts else [])
+        if parts:
+            chosen.append((one, parts))
+    return chosen
+
+
+def _refused(test: TaskTest, options: argparse.Namespace) -> str:
+    """Why the options do not go together; "" if they do."""
+    about_cases = [name for name in ("check", "profile", "list") if getattr(options, name)]
+    about_cases += ["case"] * bool(options.cases)
+    without_cases = [part for part in options.parts or () if part not in test.parts]
+    if about_cases and without_cases:
+        return f"--{about_cases[0]} is about test cases, and --{without_cases[0]} has none: leave one of the two out"
+    running = [measurement for measurement, _ in _chosen_measurements(test, options)]
+    reporting = [one for one in test.measurements if one.reports]
+    if reporting and options.report and not any(one in running for one in reporting):
+        flags = " or ".join(f"--{name}" for one in reporting for name in one.parts)
+        return f"--report writes what is measured, and nothing here is: add {flags}, or name no part"
+    for one in test.measurements:
+        for name in one.arguments:
+            if one not in running and getattr(options, name.lstrip("-").replace("-", "_")) is not None:
+                flags = " or ".join(f"--{part}" for part in one.parts)
+                return f"{name} belongs to {flags}: add that"
+    return ""
+
+
+class _GroupFlag(argparse.Action):
+    """A flag that chooses several parts."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        namespace.parts = [*(namespace.parts or []), *self.const]
+
+
+def parser_of(test: TaskTest) -> argparse.ArgumentParser:
+    """The command line of a test."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {test.program}", description=f"Test {test.task}'s kernels against a float64 reference."
+    )
+    add = parser.add_argument
+    add_build_arguments(parser)
+    for part, text in (test.measured | dict(test.parts)).items():
+        add(f"--{part}", action="append_const", dest="parts", const=part, help=text)
+    for group, (text, parts) in test.groups.items():
+        add(f"--{group}", action=_GroupFlag, dest="parts", const=parts, nargs=0, help=text)
+    if test.modes:
+        add("--mode", choices=tuple(test.modes), help="only the cases, or only what is measured")
+    add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    add(
+        "--case",
+        action="append",
+        dest="cases",
+        metavar="NAME",
+        help="only this case (or all whose name holds NAME); can be repeated",
+    )
+    add("--list", action="store_true", help="list the cases and run nothing")
+    inside = parser.add_mutually_exclusive_group()
+    inside.add_argument(
+        "--check",
+        action="store_true",
+        help="look for races, accesses out of bounds, uninitialised memory (simulator; compute-sanitizer on a GPU)",
+    )
+    inside.add_argument(
+        "--profile",
+        action="store_true",
+        help="count memory transactions, bank conflicts, arithmetic (simulator; Nsight Compute on a GPU)",
+    )
+    add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
+    add("--picture", metavar="FOLDER", help="with --profile: where the pictures go (default build/profile/<task>)")
+    if any(one.reports for one in test.measurements):
+        add("--report", action="store_true", help="write what is measured into Results.md")
+    for one in test.measurements:
+        for name, given in one.arguments.items():
+            add(name, **given)
+    add("--under-tool", action="store_true", help=argparse.SUPPRESS)  # see common/inspect/gpu_tools.py
+    return parser

@@ -1,0 +1,15 @@
+"""Sources -> loaded operators.
+
+variant     student, solution, tuned
+manifest    taskN/task.json: which files are the student's, where the tuned kernels are
+places      where the sources of a variant lie
+request     BuildRequest: what to build, and for what
+plan        everything that decides one build: flags, folder, sources
+load        load(request) -> Operators; build(request) -> what the compilers said
+nvcc        compile_only(sources, arch): nvcc alone, nothing is loaded
+operators   Operators
+gaps        which gaps of a source are unfilled, and which operators depend on them
+report      reads what the compilers print
+toolchain   finds nvcc, the host compiler, ninja, the GPU
+runtime     the simulator's runtime, compiled once
+"""

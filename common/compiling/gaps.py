@@ -1,0 +1,123 @@
+"""Which gaps of a source are still unfilled, and which operators depend on them.
+
+An unfilled gap holds NOT_IMPLEMENTED(). Reading the source tells, before anything runs, that the operator `attention`
+cannot work because binding.cpp's attention() calls custom_attention(), which launches gemm_nt_kernel(), which holds
+the marker in line 57. The call graph is textual: a function "calls" every known function whose name its body mentions.
+Headers that a source includes from its own folder by their bare name (#include "tiles.cuh") are read with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.console.paths import shown_path
+
+MARKER = "NOT_IMPLEMENTED"
+_COMMENT_OR_STRING = re.compile(r'//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_FUNCTION_HEAD = re.compile(r"(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const|noexcept|override|\s)*$")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(\w+\.cuh)"', re.MULTILINE)
+_OPERATOR = re.compile(r'\.impl\s*\(\s*"(\w+)"\s*,\s*TORCH_BOX\s*\(\s*&?\s*([\w:]+)\s*\)')
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An unfilled gap: where it is and in which function."""
+
+    file: Path
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{shown_path(self.file)}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class _Function:
+    name: str
+    body: str
+    gaps: tuple[Gap, ...]
+
+
+def _blank(text: str) -> str:
+    """The same text, same length and lines, with comments and strings made of spaces."""
+    return _COMMENT_OR_STRING.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+def _functions(file: Path) -> list[_Function]:
+    """Every function of a source that has a body. Namespaces and classes are entered, function bodies are not."""
+    text = _blank(file.read_text())
+    found: list[_Function] = []
+    position = 0
+    while (brace := text.find("{", position)) >= 0:
+        start = max(text.rfind(mark, 0, brace) for mark in ";{}") + 1
+        head = _FUNCTION_HEAD.search(text[start:brace])
+        position = brace + 1
+        if not head:
+            continue
+        depth, end = 1, brace + 1
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        body = text[brace:end]
+        lines = [text.count("\n", 0, brace + match.start()) + 1 for match in re.finditer(rf"\b{MARKER}\b", body)]
+        found.append(_Function(head[1], body, tuple(Gap(file, line, head[1]) for line in lines)))
+        position = end
+    return found
+
+
+def with_own_headers(sources: Iterable[Path]) -> list[Path]:
+    """Each source behind the headers beside it that it includes by their bare name; every file once."""
+    found: list[Path] = []
+    begun: set[Path] = set()
+
+    def add(file: Path) -> None:
+        if file in begun:
+            return
+        begun.add(file)
+        for name in _INCLUDE.findall(file.read_text()):
+            if (file.parent / name).is_file():
+                add(file.parent / name)
+        found.append(file)
+
+    for source in sources:
+        add(source)
+    return found
+
+
+def find_gaps(sources: Iterable[Path]) -> list[Gap]:
+    """All unfilled gaps of the sources and their own headers, in the order of the text."""
+    return [gap for source in with_own_headers(sources) for function in _functions(source) for gap in function.gaps]
+
+
+def registered_operators(binding: Path) -> set[str]:
+    """The names of the operators that a binding.cpp registers."""
+    return {name for name, _ in _OPERATOR.findall(binding.read_text())}
+
+
+def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
+    """The unfilled gaps that the operator runs into. `sources` are the task's .cu files and its binding.cpp.
+
+    An operator that no source registers is held to depend on every gap.
+    """
+    sources = with_own_headers(sources)
+    functions = [function for source in sources for function in _functions(source)]
+    entries = {
+        name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
+    }
+    if operator not in entries:
+        return find_gaps(sources)
+    names = {function.name for function in functions}
+    reached: set[str] = set()
+    to_visit = [entries[operator]]
+    while to_visit:
+        name = to_visit.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        for function in functions:
+            if function.name == name:
+                to_visit += names.intersection(re.findall(r"\w+", function.body))
+    return [gap for function in functions if function.name in reached for gap in function.gaps]

@@ -1,0 +1,125 @@
+"""A BuildRequest -> loaded operators, by nvcc or by the simulator.
+
+    ops = load(BuildRequest("task2", "solution"))       compile if anything changed, load, return the operators
+    results = build(BuildRequest("task2"))              the same for what the compilers said: a BuildResult per library
+
+torch.utils.cpp_extension.load writes the ninja file and runs ninja. A lock that the operating system drops with its
+process keeps two builds apart, so a killed build never blocks the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import asdict
+
+from common.compiling import report, toolchain
+from common.compiling.gaps import with_own_headers
+from common.compiling.locking import locked
+from common.compiling.nvcc import compile_only
+from common.compiling.operators import Library, Operators
+from common.compiling.plan import Plan, plans_of
+from common.compiling.report import KernelResources
+from common.compiling.request import BuildRequest
+from common.compiling.result import BuildError, BuildResult
+from common.compiling.toolchain import ToolchainError
+
+# torch keeps what it is building, and CUDA_HOME, in module globals: one build at a time per process
+_one_build = threading.Lock()
+_results: dict[str, tuple[Plan, BuildResult]] = {}
+
+
+def build(request: BuildRequest) -> list[BuildResult]:
+    """Brings the libraries of a request up to date; only what changed is compiled.
+
+    Returns:
+        A BuildResult for each place; its library is None where the kernels could be compiled but not loaded (nvcc on a
+        machine whose torch has no CUDA).
+
+    Raises:
+        BuildError: the sources do not compile. ToolchainError: a tool is missing. ValueError, FileNotFoundError: see
+        common.compiling.plan.plans_of.
+    """
+    plans = plans_of(request)
+    if plans[0].backend == "cuda" and toolchain.torch_cuda_version() is None:
+        return [compile_only(plan.place.kernels, plan.arch or "", plan.folder) for plan in plans]
+    return [_build(plan) for plan in plans]
+
+
+def load(request: BuildRequest) -> Operators:
+    """Builds what is out of date and returns the operators. Errors: see build."""
+    plans = plans_of(request)
+    if plans[0].backend == "cuda" and toolchain.torch_cuda_version() is None:
+        raise ToolchainError(
+            "this torch has no CUDA, so kernels built by nvcc cannot be loaded; use --backend simulator"
+        )
+    libraries = []
+    for plan in plans:
+        result = _build(plan)
+        assert result.library is not None
+        libraries.append(Library(plan.name, result.library, (*plan.place.kernels, plan.place.binding)))
+    return Operators(request.task, plans[0].variant, plans[0].backend, libraries)
+
+
+def _build(plan: Plan) -> BuildResult:
+    """Builds and loads, once per process and name."""
+    with _one_build:
+        if plan.name in _results:
+            loaded, result = _results[plan.name]
+            if loaded.place != plan.place:
+                raise ValueError(
+                    f"{plan.name} is loaded already, from {loaded.place.kernels}; give the other sources a label"
+                )
+            return result
+        toolchain.find_ninja()
+        os.environ["CXX"] = str(toolchain.host_compiler())
+        import torch.utils.cpp_extension  # not part of the build: the seconds below are the compilers' and the loader's
+
+        library = plan.folder / f"{plan.name}{torch.utils.cpp_extension.LIB_EXT}"
+        start = time.perf_counter()
+        with locked(plan.folder):
+            before = library.stat().st_mtime_ns if library.exists() else None
+            _run_build(plan)
+            log = plan.log_file.read_text()
+            result = BuildResult(
+                plan.name,
+                plan.folder,
+                library,
+                time.perf_counter() - start,
+                library.stat().st_mtime_ns != before,
+                report.own_warnings(log, with_own_headers(plan.place.kernels)),
+                _remembered_kernels(plan) if plan.backend == "cuda" else [],
+                plan.gaps,
+            )
+        _results[plan.name] = plan, result
+        return result
+
+
+def _run_build(plan: Plan) -> None:
+    """Runs torch's load(): ninja builds what is out of date, then the library is loaded into this process."""
+    from torch.utils import cpp_extension
+
+    arguments = plan.arguments()
+    if plan.backend == "cuda":
+        cpp_extension.CUDA_HOME = str(toolchain.nvcc_for_build().home)
+    plan.log_file.write_text("")
+    try:
+        cpp_extension.load(name=plan.name, build_directory=str(plan.folder), is_python_module=False, **arguments)
+    except (RuntimeError, OSError) as error:
+        _remembered_kernels(plan)
+        log = plan.log_file.read_text() + "\n" + report.demangled(f"{error}\n{error.__cause__ or ''}")
+        plan.log_file.write_text(log)
+        own = with_own_headers(plan.place.kernels)
+        raise BuildError(report.explain_failure(log, own, plan.log_file)) from None
+
+
+def _remembered_kernels(plan: Plan) -> list[KernelResources]:
+    """ptxas reports only what it compiles; its last report is kept for builds that had nothing to do."""
+    memory = plan.folder / "kernels.json"
+    kernels = report.kernel_resources(plan.log_file.read_text())
+    if kernels:
+        memory.write_text(json.dumps([asdict(kernel) for kernel in kernels]))
+        return kernels
+    return [KernelResources(**kernel) for kernel in json.loads(memory.read_text())] if memory.exists() else []

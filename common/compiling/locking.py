@@ -1,0 +1,19 @@
+"""One build at a time in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Makes the folder and holds its lock, which the operating system releases with the process, however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        # torch's own lock file outlives a killed build and would be waited for forever. Nobody else is building here.
+        (folder / "lock").unlink(missing_ok=True)
+        yield

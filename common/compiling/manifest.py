@@ -1,0 +1,71 @@
+"""taskN/task.json: which files of a task are the student's, and which rooms of common/kernels hold its tuned versions.
+
+    {"files": ["attention_kernel.cu"], "tuned": ["softmax", "gemm"]}
+
+`files` are names in the task's folder. Those with gaps stand filled under solution/, from where common.skeleton makes
+the student's; what has none (task 4's tiles.h) stands once. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.console.paths import ROOT
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A task.
+
+    Attributes:
+        task: "task2".
+        files: names of the student's files in the task's folder.
+        tuned: names of rooms in common/kernels whose operators together are the task's tuned versions.
+    """
+
+    task: str
+    files: tuple[str, ...]
+    tuned: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """task2/ in the checkout."""
+        return ROOT / self.task
+
+    @property
+    def with_gaps(self) -> list[str]:
+        """The names of the files that stand filled under solution/."""
+        return [name for name in self.files if (self.folder / "solution" / name).is_file()]
+
+    @property
+    def kernels(self) -> list[str]:
+        """The names of the .cu files."""
+        return sorted(name for name in self.files if name.endswith(".cu"))
+
+
+def tasks() -> list[str]:
+    """Every task that has a task.json, in order."""
+    return sorted(file.parent.name for file in ROOT.glob("task*/task.json"))
+
+
+def read_manifest(task: str) -> Manifest:
+    """The manifest of a task.
+
+    Raises:
+        ValueError: there is no such task, or its task.json is not as it must be.
+    """
+    if task not in tasks():
+        raise ValueError(f"task is {task!r}; it must be one of {', '.join(tasks())}")
+    file = ROOT / task / "task.json"
+    name = file.relative_to(ROOT)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{name} is no JSON: {error}") from None
+    lists = [content.get(key, []) for key in ("files", "tuned")] if isinstance(content, dict) else [None]
+    for entries in lists:
+        if not isinstance(entries, list) or not all(isinstance(one, str) and one == Path(one).name for one in entries):
+            raise ValueError(f'{name} must hold {{"files": [...], "tuned": [...]}}, lists of names without a folder')
+    return Manifest(task, *map(tuple, lists))

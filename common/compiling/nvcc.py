@@ -1,0 +1,57 @@
+"""nvcc on kernels alone: nothing is linked or loaded, so neither a GPU nor a CUDA build of torch is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.compiling import report, toolchain
+from common.compiling.flags import NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
+from common.compiling.gaps import find_gaps, with_own_headers
+from common.compiling.locking import locked
+from common.compiling.result import BuildError, BuildResult
+from common.console.paths import ROOT, build_root
+
+
+def compile_only(sources: Iterable[Path], arch: str, folder: Path | None = None) -> BuildResult:
+    """Compiles the kernels for `arch` with nvcc and throws the object away: for machines that cannot load them.
+
+    Args:
+        sources: .cu files.
+        arch: sm_75, sm_80, sm_90a, ...
+        folder: where the log goes; default build/cuda-<arch>/check.
+
+    Raises:
+        BuildError: a file does not compile.
+        ToolchainError: there is no nvcc.
+    """
+    check_arch(arch)
+    nvcc = toolchain.nvcc_for_build()
+    sources = [Path(source).resolve() for source in sources]
+    folder = folder or build_root() / f"cuda-{arch}" / "check"
+    gaps = find_gaps(sources)
+    flags = [*NVCC_FLAGS, *(UNFILLED_NVCC_FLAGS if gaps else []), gencode(arch)]
+    include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
+    log, start = "", time.perf_counter()
+    with locked(folder):
+        log_file = folder / "compile.log"
+        for source in sources:
+            command = [nvcc.path, "-c", *flags, *include, source, "-o", os.devnull, "-Xcompiler=-fPIC"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            log += done.stdout + done.stderr
+            log_file.write_text(log)
+            if done.returncode:
+                raise BuildError(report.explain_failure(log, with_own_headers(sources), log_file))
+    return BuildResult(
+        f"nvcc {arch}",
+        folder,
+        None,
+        time.perf_counter() - start,
+        True,
+        report.own_warnings(log, with_own_headers(sources)),
+        report.kernel_resources(log),
+        gaps,
+    )

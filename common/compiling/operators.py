@@ -1,0 +1,109 @@
+"""Operators: the compiled operators of one variant, as attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from common.compiling.gaps import find_gaps, gaps_of_operator, registered_operators
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library that is loaded.
+
+    Attributes:
+        name: the operators' namespace in torch.ops.
+        path: of the file.
+        sources: the .cu files and binding.cpp that it was compiled from.
+    """
+
+    name: str
+    path: Path
+    sources: tuple[Path, ...]
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """The names of its operators."""
+        return frozenset(registered_operators(self.sources[-1]))
+
+
+class Operators:
+    """The operators of one variant; calling `ops.softmax(x)` runs `torch.ops.<library>.softmax(x)`.
+
+    Attributes:
+        task, variant, backend: "task2", "solution" (or a test's own name), "cuda" or "simulator".
+        device: where the tensors must live.
+        libraries: where the operators are.
+
+    Calling an operator raises NotImplementedError (file and line of each gap) while its kernels have unfilled gaps,
+    ValueError for a bad argument, RuntimeError for what goes wrong inside a kernel.
+    """
+
+    def __init__(self, task: str, variant: str, backend: str, libraries: Sequence[Library]) -> None:
+        import torch
+
+        self.task = task
+        self.variant = variant
+        self.backend = backend
+        self.device = torch.device("cuda" if backend == "cuda" else "cpu")
+        self.libraries = tuple(libraries)
+
+    def __repr__(self) -> str:
+        return f"Operators({self.task}, {self.variant}, {self.backend})"
+
+    @property
+    def sources(self) -> list[Path]:
+        """The .cu files and bindings of all libraries."""
+        return [source for library in self.libraries for source in library.sources]
+
+    def library_of(self, operator: str) -> Library:
+        """The library that has this operator.
+
+        Raises:
+            AttributeError: none has.
+        """
+        for library in self.libraries:
+            if operator in library.operators:
+                return library
+        known = ", ".join(sorted(name for library in self.libraries for name in library.operators))
+        raise AttributeError(f"{self.task} ({self.variant}) has no operator {operator!r}; it has {known}")
+
+    def __getattr__(self, operator: str) -> Callable:
+        if operator.startswith("_"):
+            raise AttributeError(operator)
+        library = self.library_of(operator)
+        gaps = gaps_of_operator(operator, library.sources)
+        if gaps:
+            where = "; ".join(map(str, gaps))
+            others = len(find_gaps(library.sources)) - len(gaps)
+            more = f" (and {others} more gaps, some of them perhaps behind these)" if others else ""
+
+            def call(*args, **kwargs):
+                raise NotImplementedError(f"{self.task} {operator} is not implemented yet: {where}{more}")
+        else:
+            import torch
+
+            call = self._checked(operator, getattr(getattr(torch.ops, library.name), operator))
+        setattr(self, operator, call)
+        return call
+
+    def _checked(self, operator: str, function: Callable) -> Callable:
+        def call(*args, **kwargs):
+            try:
+                return function(*args, **kwargs)
+            except NotImplementedError:  # the dispatcher has no kernel for these tensors' device
+                import torch
+
+                tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+                wrong = sorted({x.device.type for x in tensors} - {self.device.type})
+                if not wrong:
+                    raise
+                raise ValueError(
+                    f"{self.task} {operator}: a tensor is on {wrong[0]!r}; the {self.backend} backend works on "
+                    f"{self.device.type!r} tensors: move it with .to({self.device.type!r})"
+                ) from None
+
+        return call

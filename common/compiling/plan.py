@@ -1,0 +1,134 @@
+"""Everything that decides one build: what is compiled, with what flags, and where it goes.
+
+One folder per build: build/<backend and architecture>/<variant>/<place>/.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from common.compiling import toolchain
+from common.compiling.flags import LANGUAGE, LINKER_FLAGS, NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
+from common.compiling.gaps import Gap, find_gaps
+from common.compiling.places import Place
+from common.compiling.request import BuildRequest
+from common.compiling.result import BuildError
+from common.compiling.runtime import simulator_runtime
+from common.compiling.toolchain import ToolchainError
+from common.console.paths import ROOT, build_root
+from common.simulator import rewriter
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One library to be built.
+
+    Attributes:
+        place: its sources.
+        variant: whose they are, or the request's label.
+        backend: "cuda" or "simulator".
+        arch: nvcc's target; None in the simulator.
+        checked: the simulator's checked build.
+    """
+
+    place: Place
+    variant: str
+    backend: str
+    arch: str | None
+    checked: bool
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """That are not filled yet."""
+        return find_gaps(self.place.kernels)
+
+    @property
+    def name(self) -> str:
+        """Of the library, and of the operators' namespace."""
+        return f"{self.place.name}_{self.variant}_{self.target}"
+
+    @property
+    def folder(self) -> Path:
+        target = self.target if self.arch is None else f"{self.target}-{self.arch}"
+        return build_root() / target / self.variant / self.place.name
+
+    @property
+    def target(self) -> str:
+        """The backend, or the simulator's checked build."""
+        return "checked" if self.checked else self.backend
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "compile.log"
+
+    def arguments(self) -> dict:
+        """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
+        return self._for_nvcc() if self.backend == "cuda" else self._for_simulator()
+
+    @property
+    def _defines_and_log(self) -> list[str]:
+        return [f"-DTASK_NAMESPACE={self.name}", f">>{self.log_file.name} 2>&1"]
+
+    def _for_nvcc(self) -> dict:
+        nvcc = toolchain.nvcc_for_build()
+        linker = list(LINKER_FLAGS)
+        if runtime := nvcc.cudart():
+            link = self.folder / "libcudart.so"
+            link.unlink(missing_ok=True)
+            link.symlink_to(runtime)
+            linker.append(f"-L{shlex.quote(str(self.folder))}")
+        unfilled = UNFILLED_NVCC_FLAGS if self.gaps else []
+        return {
+            "sources": [str(source) for source in (*self.place.kernels, self.place.binding)],
+            "extra_cflags": ["-O1", LANGUAGE, *self._defines_and_log],
+            "extra_cuda_cflags": [*NVCC_FLAGS, *unfilled, gencode(self.arch or ""), *self._defines_and_log],
+            "extra_ldflags": linker,
+            "extra_include_paths": [str(folder) for folder in (ROOT, *nvcc.include_dirs())],
+            "with_cuda": True,
+        }
+
+    def _for_simulator(self) -> dict:
+        mirror = self.folder / "translated"
+        mirror.mkdir(parents=True, exist_ok=True)
+        include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
+        try:
+            translated = [rewriter.translate(kernel, mirror, include_dirs).path for kernel in self.place.kernels]
+        except rewriter.RewriteError as error:
+            raise BuildError(str(error)) from None
+        flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if self.checked else [])]
+        unfilled = ["-Wno-unused"] if self.gaps else []
+        return {
+            "sources": [str(source) for source in (*translated, self.place.binding)],
+            "extra_cflags": [*flags, *unfilled, "-DCUDA_SIMULATOR", *self._defines_and_log],
+            "extra_ldflags": [shlex.quote(str(simulator_runtime(self.checked))), *LINKER_FLAGS],
+            "extra_include_paths": [str(folder) for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)],
+            "with_cuda": False,
+        }
+
+
+def plans_of(request: BuildRequest) -> list[Plan]:
+    """A plan for each place of the request.
+
+    Raises:
+        ValueError: an argument of the request that cannot be; see also BuildRequest.places.
+        ToolchainError: no GPU to take the architecture from.
+    """
+    places = request.places
+    backend = toolchain.choose_backend(request.backend).name
+    arch = request.arch
+    if backend == "cuda" and arch is None:
+        gpu = toolchain.find_gpu()
+        if gpu is None:
+            raise ToolchainError("no GPU to take the architecture from; name one, for example --arch sm_80")
+        arch = gpu.arch
+    if backend == "simulator" and arch is not None:
+        raise ValueError(f"arch is {arch!r}, but the simulator has no architectures; leave --arch out")
+    if arch is not None:
+        check_arch(arch)
+    if request.checked and backend != "simulator":
+        raise ValueError(f"checked is True with backend {backend!r}; only the simulator has a checked build")
+    variant = request.label or request.variant.value
+    return [Plan(place, variant, backend, arch, request.checked) for place in places]

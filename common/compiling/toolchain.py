@@ -1,0 +1,252 @@
+"""What this machine can build with: nvcc, the host compiler, ninja, the GPU, and the backend that follows from them.
+
+find_nvcc()        the nvcc whose version matches torch's CUDA: a system toolkit first, then the PyPI wheels
+nvcc_for_build()   the same, or an error that says how to get one
+host_compiler()    the C++ compiler, from $CXX, else g++ or clang++
+find_ninja()       ninja on PATH or from the PyPI package
+find_gpu()         the current GPU's name and architecture
+choose_backend()   "cuda" or "simulator", and why
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+BACKENDS = ("cuda", "simulator")
+INSTALL_CUDA = "pip install -e '.[cuda]' -c constraints.txt"
+
+
+class ToolchainError(RuntimeError):
+    """Something a build needs is missing; the message says what and which command mends it."""
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """One nvcc: its executable, the toolkit folder above it, its (major, minor) version and where it came from."""
+
+    path: Path
+    home: Path
+    version: tuple[int, int]
+    origin: str
+
+    def include_dirs(self) -> list[Path]:
+        """The toolkit's headers. CUDA 12's wheels spread them over one folder per package."""
+        folders = [self.home / "include", self.home / "include" / "cccl"]
+        if self.home.name == "cuda_nvcc":
+            folders += sorted(self.home.parent.glob("cuda_*/include"))
+        return [folder for folder in folders if folder.is_dir()]
+
+    def cudart(self) -> Path | None:
+        """The CUDA runtime library (a versioned name in the wheels), or None where the linker finds it by itself."""
+        folders = [self.home / "lib64", self.home / "lib", self.home.parent / "cuda_runtime" / "lib"]
+        found = [file for folder in folders for file in sorted(folder.glob("libcudart.so*"))]
+        return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that will be used: its name and compute capability."""
+
+    name: str
+    capability: tuple[int, int]
+
+    @property
+    def arch(self) -> str:
+        """nvcc's target: sm_90a and later take the letter that unlocks the chip's own instructions."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The backend a build will use and the reason; `problem` is set when a GPU had to be left unused."""
+
+    name: str
+    reason: str
+    problem: str | None = None
+
+
+def _first_line(*command: str | Path) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout.splitlines() or [""])[0] if done.returncode == 0 else ""
+
+
+def _nvcc_version(path: Path) -> tuple[int, int] | None:
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"release (\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _nvcc_candidates() -> list[tuple[Path, str]]:
+    candidates: list[tuple[Path, str]] = []
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(variable):
+            candidates.append((Path(os.environ[variable], "bin", "nvcc"), f"${variable}"))
+    if on_path := shutil.which("nvcc"):
+        candidates.append((Path(on_path), "PATH"))
+    for folder in [Path("/usr/local/cuda"), *sorted(Path("/usr/local").glob("cuda-*"), reverse=True)]:
+        candidates.append((folder / "bin" / "nvcc", "system toolkit"))
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        for nvcc in [
+            *sorted(Path(folder).glob("cu[0-9]*/bin/nvcc")),
+            Path(folder, "cuda_nvcc", "bin", "nvcc"),
+        ]:
+            candidates.append((nvcc, "PyPI wheels"))
+    return [(path, origin) for path, origin in candidates if path.is_file()]
+
+
+def _toolkit_of(path: Path) -> tuple[Path, Path]:
+    """The real nvcc and its toolkit: /usr/local/bin/nvcc may be a link or a script that starts another one."""
+    try:
+        dry = subprocess.run(
+            [path, "--dryrun", "-c", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=60
+        )
+        match = re.search(r"^#\$ TOP=(.*)$", dry.stderr, re.MULTILINE)
+    except (OSError, subprocess.TimeoutExpired):
+        match = None
+    home = Path(match[1]).resolve() if match else path.resolve().parent.parent
+    return (home / "bin" / "nvcc" if (home / "bin" / "nvcc").is_file() else path), home
+
+
+@functools.cache
+def _examine(candidate: Path, origin: str) -> Nvcc | None:
+    path, home = _toolkit_of(candidate)
+    version = _nvcc_version(path)
+    return Nvcc(path, home, version, origin) if version else None
+
+
+def all_nvccs() -> Iterator[Nvcc]:
+    """Every nvcc, system toolkits before the wheels, each toolkit once; lazily, for each costs two processes."""
+    homes: set[Path] = set()
+    for candidate, origin in _nvcc_candidates():
+        nvcc = _examine(candidate.resolve(), origin)
+        if nvcc and nvcc.home not in homes:
+            homes.add(nvcc.home)
+            yield nvcc
+
+
+def torch_cuda_version() -> tuple[int, int] | None:
+    """The CUDA version torch was built for, None for a CPU build."""
+    import torch
+
+    if not torch.version.cuda:
+        return None
+    major, minor = torch.version.cuda.split(".")[:2]
+    return int(major), int(minor)
+
+
+def find_nvcc() -> Nvcc | None:
+    """The nvcc to build with: the first whose version equals torch's CUDA, else the first with the same major version.
+
+    With a CPU build of torch nothing can be loaded, only compiled, and any version will do.
+    """
+    wanted = torch_cuda_version()
+    same_major = None
+    for nvcc in all_nvccs():
+        if wanted is None or nvcc.version == wanted:
+            return nvcc
+        if nvcc.version[0] == wanted[0]:
+            same_major = same_major or nvcc
+    return same_major
+
+
+def nvcc_for_build() -> Nvcc:
+    """find_nvcc(), or ToolchainError that says what to install."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        wanted = torch_cuda_version()
+        version = f" {wanted[0]}.{wanted[1]}, the version torch was built for," if wanted else ""
+        raise ToolchainError(f"no nvcc{version} was found; install it: {INSTALL_CUDA}")
+    return nvcc
+
+
+def host_compiler() -> Path:
+    """The C++ compiler for the simulator and for binding.cpp: $CXX, else g++, c++ or clang++."""
+    if named := os.environ.get("CXX"):
+        found = shutil.which(named)
+        if not found:
+            raise ToolchainError(f"CXX={named}: no such compiler on PATH; unset CXX or name an installed one")
+        return Path(found)
+    for name in ("g++", "c++", "clang++"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise ToolchainError("no C++ compiler found; install one: sudo apt-get install g++ (macOS: xcode-select --install)")
+
+
+def compiler_version(path: Path) -> str:
+    """The first line of `path --version`."""
+    return _first_line(path, "--version")
+
+
+def find_ninja() -> Path:
+    """ninja: on PATH, beside this Python or inside the `ninja` package; it is put on this process's PATH."""
+    found = shutil.which("ninja")
+    if not found:
+        folders = [Path(sysconfig.get_path("scripts")), Path(sys.executable).parent]
+        if importlib.util.find_spec("ninja"):
+            import ninja
+
+            folders.append(Path(ninja.BIN_DIR))
+        found = shutil.which("ninja", path=os.pathsep.join(map(str, folders)))
+        if not found:
+            raise ToolchainError("ninja was not found; install it: pip install ninja")
+        os.environ["PATH"] = str(Path(found).parent) + os.pathsep + os.environ.get("PATH", "")
+    return Path(found)
+
+
+def find_gpu() -> Gpu | None:
+    """The current CUDA device, None if torch sees none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    device = torch.cuda.current_device()
+    return Gpu(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
+
+
+def driver_gpu_name() -> str:
+    """What nvidia-smi calls the first GPU, whether or not torch can use it; "" without a driver."""
+    return _first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") if shutil.which("nvidia-smi") else ""
+
+
+def choose_backend(requested: str = "auto") -> Backend:
+    """ "auto" takes the GPU if torch sees one and a matching nvcc is there, else the simulator and says why.
+
+    Raises:
+        ValueError: `requested` is not auto, cuda or simulator.
+    """
+    if requested not in ("auto", *BACKENDS):
+        raise ValueError(f"backend is {requested!r}; it must be auto, cuda or simulator")
+    if requested != "auto":
+        return Backend(requested, "asked for with --backend")
+    gpu = find_gpu()
+    if gpu is None:
+        name = driver_gpu_name()
+        if name:
+            import torch
+
+            why = f"{name} is there, but torch {torch.__version__} cannot use it"
+            return Backend("simulator", why, f"{why}; install a CUDA build of torch: pip install torch")
+        return Backend("simulator", "no GPU")
+    if find_nvcc() is None:
+        wanted = ".".join(map(str, torch_cuda_version() or ()))
+        why = f"{gpu.name} is there, but no nvcc {wanted} to build for it"
+        return Backend("simulator", why, f"{why}; install it: {INSTALL_CUDA}")
+    return Backend("cuda", gpu.name)

@@ -1,0 +1,35 @@
+"""Pictures without a screen.
+
+pyplot()              matplotlib.pyplot, which then draws into files
+save(figure, file)    writes one and forgets it
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from matplotlib.figure import Figure
+
+DPI = 130
+
+
+def pyplot() -> ModuleType:
+    """matplotlib.pyplot; its import takes half a second, so it is left to those who draw."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save(figure: Figure, file: Path) -> Path:
+    """Writes a figure, makes its folder if need be, and closes it. Returns the file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=DPI)
+    pyplot().close(figure)
+    return file

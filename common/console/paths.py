@@ -1,0 +1,26 @@
+"""The checkout's paths, and how a path is shown.
+
+ROOT               the checkout
+build_root()       where builds and pictures go
+shown_path(file)   the path as a user would type it
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def build_root() -> Path:
+    """build/ in the checkout, or $ATTENTION_BUILD_DIR."""
+    return Path(os.environ.get("ATTENTION_BUILD_DIR") or ROOT / "build").resolve()
+
+
+def shown_path(file: Path) -> str:
+    """The path relative to the working directory or to the checkout, where it lies in one of them."""
+    for base in (Path.cwd(), ROOT):
+        if file.resolve().is_relative_to(base):
+            return str(file.resolve().relative_to(base))
+    return str(file)

@@ -1,0 +1,7 @@
+"""What a wrong output is.
+
+diagnose      diagnose(out, ref, ...): the known mistakes that it equals, or where it is wrong
+locating      where: rows, columns, heads, tile edges, unwritten elements
+row_factors   a softmax whose rows are wrong by a factor
+mistakes/     wrong answers that students are known to give
+"""

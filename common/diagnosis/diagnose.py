@@ -1,0 +1,163 @@
+"""What a wrong output is: which known mistake it equals, or where its errors are.
+
+    diagnose(out, ref, bound, axes, mistakes, ...) -> Diagnosis(names, sentences)
+
+A mistake is named only if the output equals the wrong answer that the mistake gives on these inputs, and if that wrong
+answer differs clearly from the right one. When several known mistakes give the same answer all of them are named. When
+none matches the diagnosis says so, and says where the errors are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.locating import locate, place, unwritten_mask, wrong_mask
+from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.row_factors import row_factors
+
+SEPARATION = 10  # a wrong answer must be this many tolerances away from the right one to be named
+
+
+@dataclass
+class Diagnosis:
+    """names: the known mistakes that the output equals ("scale forgotten"); sentences: what to tell the student."""
+
+    names: list[str] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+
+
+def diagnose(
+    out: Tensor,
+    ref: Tensor,
+    bound: float,
+    axes: tuple[str, ...],
+    mistakes: list[Mistake] = (),
+    repeated: Tensor | None = None,
+    stages: Callable[[], dict[str, Tensor]] | None = None,
+    is_softmax: bool = False,
+) -> Diagnosis:
+    """Explains a wrong output.
+
+    Args:
+        out: what the operator gave, any shape.
+        ref: the float64 oracle's answer, the same shape and device.
+        bound: the largest error that passes.
+        axes: names of the axes of out, such as ("batch", "row", "col").
+        mistakes: the wrong answers to compare with; see common.diagnosis.mistakes.known.
+        repeated: the output of a second call with the same inputs.
+        stages: gives the right S [..., row, col], P and O for attention, to be shown for the first wrong row.
+        is_softmax: the rows of ref sum to 1; look for wrong denominators.
+    """
+    found = Diagnosis()
+    wrong = wrong_mask(out, ref, bound)
+    if not bool(wrong.any()):
+        return found
+    if repeated is not None and bool(wrong_mask(repeated, out.to(ref.dtype), 0.0)[~torch.isnan(out)].any()):
+        found.names.append("changes from run to run")
+        found.sentences.append(
+            "The result changes from run to run on the same inputs: threads race. A __syncthreads() is missing "
+            "where one thread reads what another wrote, or two threads write the same element."
+        )
+    if not bool(unwritten_mask(out).any()):
+        for mistake in matching(out, ref, bound, mistakes):
+            if mistake.name not in found.names:
+                found.names.append(mistake.name)
+            told = mistake.says if not found.sentences else "On these inputs it also equals: " + mistake.says
+            found.sentences.append(told)
+    elif bool((unwritten_mask(out) & wrong).any()):
+        found.names.append("unwritten outputs")
+    named = bool(found.names)
+    if is_softmax and not named:
+        if factors := row_factors(out.reshape(-1, out.size(-1)), ref.reshape(-1, ref.size(-1))):
+            found.names.append(factors[0])
+            found.sentences.append(factors[1])
+        found.sentences += _row_sums(out, ref)
+    if not named and not found.sentences and mistakes:
+        found.sentences.append("It equals none of the known wrong answers; this is where it differs:")
+    equals_known_mistake = named and found.names[-1] not in ("changes from run to run", "unwritten outputs")
+    if not equals_known_mistake:
+        found.sentences += moved_slices(out, ref, bound, axes)
+    where = locate(out, ref, bound, axes)
+    found.sentences += where[:1] if equals_known_mistake else where
+    if stages is not None:
+        found.sentences += show_stages(stages(), out, wrong, axes)
+    return found
+
+
+def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) -> list[Mistake]:
+    """The mistakes whose answer the output equals, the nearest first; at most three different sentences."""
+    found: list[tuple[float, int, Mistake]] = []
+    for order, mistake in enumerate(mistakes):
+        distance = distance_to(out, ref, bound, mistake.answer())
+        if distance is not None and all(mistake.says != other.says for _, _, other in found):
+            found.append((distance, order, mistake))
+    return [mistake for _, _, mistake in sorted(found, key=lambda entry: entry[:2])[:3]]
+
+
+def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float | None:
+    """max|out - answer| in tolerances, rounded down; None unless out equals answer and answer differs clearly from ref.
+
+    The tolerance is 4 bounds plus 1e-5 of the answer's largest entry: the bound is about float32 noise for the right
+    answer, and a wrong answer may be larger. NaN and Inf in the answer must be met by NaN or Inf in the output.
+    """
+    out, finite = out.to(ref.dtype), torch.isfinite(answer)
+    if answer.shape != out.shape or not bool(finite.any()) or not bool((torch.isfinite(out) == finite).all()):
+        return None
+    tolerance = 4 * bound + 1e-5 * float(answer[finite].abs().max())
+    distance = float((out - answer)[finite].abs().max())
+    told_apart = bool((finite != torch.isfinite(ref)).any()) or bool(
+        ((answer - ref)[finite].abs() > SEPARATION * tolerance).any()
+    )
+    return float(int(4 * distance / tolerance)) if told_apart and distance <= tolerance else None
+
+
+def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) -> list[str]:
+    """Whether a slice (a head, a matrix, a row) holds what belongs in another."""
+    for axis in range(out.dim() - 1):
+        size = out.size(axis)
+        if not 1 < size <= 64:
+            continue
+        moves = []
+        for i in range(size):
+            if not bool(wrong_mask(out.select(axis, i), ref.select(axis, i), bound).any()):
+                continue
+            for j in range(size):
+                same = not bool(wrong_mask(out.select(axis, i), ref.select(axis, j), bound).any())
+                apart = (ref.select(axis, i) - ref.select(axis, j)).abs().max() > SEPARATION * bound
+                if j != i and same and apart:
+                    moves.append(f"{axes[axis]} {i} holds what belongs in {axes[axis]} {j}")
+                    break
+        if moves:
+            return ["; ".join(moves[:4]).capitalize() + ("; and so on." if len(moves) > 4 else ".")]
+    return []
+
+
+def _row_sums(out: Tensor, ref: Tensor) -> list[str]:
+    """For softmax: rows that do not sum to what they should."""
+    got, expected = out.to(ref.dtype).sum(-1), ref.sum(-1)
+    bad = torch.isfinite(got) & ((got - expected).abs() > 1e-3)
+    if not bool(bad.any()):
+        return []
+    first = tuple(bad.nonzero()[0].tolist())
+    row = first[0] if len(first) == 1 else first
+    return [
+        f"{int(bad.sum())} rows do not sum to {float(expected[first]):.0f}; row {row} sums to {float(got[first]):.5g}."
+    ]
+
+
+def show_stages(stages: dict[str, Tensor], out: Tensor, wrong: Tensor, axes: tuple[str, ...]) -> list[str]:
+    """The right S, P and O of the first wrong row beside the O that came out, the first entries of each."""
+    row = tuple(wrong.nonzero()[0].tolist())[:-1]
+    says = [f"The first wrong row is {place(row, axes[:-1])}. What should come out of each stage, and what came:"]
+    for name, stage in stages.items():
+        if stage.shape[:-1] == out.shape[:-1]:
+            says.append(f"    {name} expected  {_entries(stage[row])}")
+    says.append(f"    O got       {_entries(out[row])}")
+    return says
+
+
+def _entries(row: Tensor) -> str:
+    shown = "  ".join(f"{value:>9.4g}" for value in row[:6].tolist())
+    return shown + ("  ..." if row.numel() > 6 else "")

@@ -1,0 +1,206 @@
+"""Wrong answers that students' kernels are known to give, computed in PyTorch so that an output can be compared.
+
+    softmax_mistakes(x)                         every mistake for y = softmax(x)
+    gemm_mistakes(a, b, b_is_transposed)        for A @ B^T (True) and A @ B (False)
+    any_mistakes(inputs, ref)                   for any operator: zeros, transposed, a copy of an input
+
+Those of attention are in attention.py. Each function returns a list of Mistake. The inputs come in
+float64; where overflow is the mistake it is computed in float32.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.reference import attention as right
+
+TILES = (8, 16, 32, 64, 128, 256)
+THREADS = (32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer: a short name, what to tell the student, and the function that computes the output it gives."""
+
+    name: str
+    says: str
+    answer: Callable[[], Tensor]
+
+
+def last_tile_starts(size: int) -> list[int]:
+    """Where the last, partial tile of an axis begins, for every usual tile width, the largest first."""
+    return sorted({size // tile * tile for tile in TILES if size % tile}, reverse=True)
+
+
+def any_mistakes(inputs: dict[str, Tensor], ref: Tensor) -> list[Mistake]:
+    """Mistakes that need no mathematics: zeros, the output transposed, an input copied."""
+    found = [
+        Mistake(
+            "all zeros",
+            "Every output is 0: the result was never computed or never stored.",
+            lambda: torch.zeros_like(ref),
+        )
+    ]
+    if ref.dim() >= 2 and min(ref.shape[-2:]) > 1:
+        found.append(
+            Mistake(
+                "output transposed",
+                "Each output matrix is written transposed: element [row, col] lies where [col, row] belongs. "
+                "Check the index of the store: row * columns + col.",
+                lambda: ref.transpose(-2, -1).contiguous().reshape(ref.shape),
+            )
+        )
+    for name, x in inputs.items():
+        if x.is_floating_point() and x.shape == ref.shape:
+            found.append(Mistake(f"copy of {name}", f"The output is a copy of the input {name}.", lambda x=x: x))
+    for axis in range(ref.dim() - 2):
+        if ref.size(axis) > 1:
+            found.append(
+                Mistake(
+                    "only the first matrix",
+                    f"Every matrix along axis {axis} holds the result of the first one: the offset of the matrix "
+                    "(its number times its size) is missing from the pointers.",
+                    lambda axis=axis: ref.narrow(axis, 0, 1).expand_as(ref),
+                )
+            )
+    return found
+
+
+def softmax_mistakes(x: Tensor) -> list[Mistake]:
+    """Wrong answers for y = softmax(x) over the last axis, x [rows, cols]."""
+    cols = x.size(-1)
+    largest = x.amax(-1, keepdim=True)
+    e = torch.exp(x - torch.where(largest == -math.inf, 0.0, largest))
+    masked = largest == -math.inf
+    no_max = (
+        "The maximum of the row is not subtracted before exp: exp(x) overflows float32 from x = 88.7 on (inf / "
+        "inf is NaN) and is 0 for every x below -104."
+    )
+    found = [
+        Mistake(
+            "not normalised",
+            "The outputs are exp(x - max) and are not divided by the sum of their row.",
+            lambda: e,
+        ),
+        Mistake(
+            "masked row is NaN",
+            "Rows in which every entry is -inf give NaN: -inf - (-inf) is NaN, and so is 0 / 0. In this course "
+            "such a row is all zeros.",
+            lambda: torch.where(masked, math.nan, right.softmax(x)),
+        ),
+        Mistake(
+            "masked row is uniform",
+            "Rows in which every entry is -inf give 1 / cols everywhere. In this course such a row is all zeros.",
+            lambda: torch.where(masked, 1.0 / cols, right.softmax(x)),
+        ),
+        Mistake("no max subtraction", no_max, lambda: softmax_without_max(x, guarded=True)),
+        Mistake("no max subtraction", no_max, lambda: softmax_without_max(x, guarded=False)),
+        Mistake(
+            "exp2 instead of exp",
+            "The outputs are powers of 2, not of e: exp2f(x) is exp(x * ln 2).",
+            lambda: right.softmax(x * math.log(2)),
+        ),
+        Mistake(
+            "divided by the maximum",
+            "Each exp(x - max) is divided by the row's maximum instead of its sum.",
+            lambda: e / largest,
+        ),
+        Mistake("logarithm", "The outputs are the logarithm of the softmax.", lambda: torch.log_softmax(x, -1)),
+    ]
+    if x.size(0) > 1:
+        found += [
+            Mistake(
+                "softmax over the wrong axis",
+                "The softmax runs over the wrong axis: the columns sum to 1 where the rows should.",
+                lambda: right.softmax(x.transpose(-2, -1)).transpose(-2, -1),
+            ),
+            Mistake(
+                "softmax over the whole matrix",
+                "All elements together sum to 1: the maximum and the sum were taken over the whole matrix and "
+                "not row by row.",
+                lambda: right.softmax(x.reshape(1, -1)).reshape(x.shape),
+            ),
+        ]
+    for n in sorted({n for n in THREADS if n < cols} | set(last_tile_starts(cols)) - {0}):
+        found.append(
+            Mistake(
+                "sum over the first columns only",
+                f"The sum that divides each row holds only its first {n} of {cols} columns. If {n} is the number "
+                "of threads, each thread adds one element: it must walk on through the row in steps of "
+                "blockDim.x.",
+                lambda n=n: e / e[:, :n].sum(-1, keepdim=True),
+            )
+        )
+    return found
+
+
+def softmax_without_max(x: Tensor, guarded: bool) -> Tensor:
+    """softmax in float32 without subtracting the maximum; guarded: a sum of 0 gives zeros, not NaN."""
+    e = torch.exp(x.float())
+    total = e.sum(-1, keepdim=True)
+    return (torch.where(total == 0, 0.0, e / total) if guarded else e / total).to(x.dtype)
+
+
+def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
+    """Wrong answers for A @ B^T (b [batch, N, K]) or A @ B (b [batch, K, N]), a [batch, M, K]."""
+    batch, rows, inner = a.shape
+    cols = b.size(1) if b_is_transposed else b.size(2)
+    bt = b.transpose(1, 2) if b_is_transposed else b  # [batch, K, N], what A is multiplied by
+    if b_is_transposed:
+        name = "B not transposed"
+        says = "B is read as if it lay in memory as [K, N]; it is [N, K]: element (k, n) of B^T is b[n * K + k]."
+        misread = b.reshape(batch, inner, cols)
+    else:
+        name = "B transposed"
+        says = "B is read as if it lay in memory as [N, K]; it is [K, N]: element (k, n) is b[k * N + n]."
+        misread = b.reshape(batch, cols, inner).transpose(1, 2)
+    found = [
+        Mistake(name, says, lambda: a @ misread),
+        Mistake(
+            "A transposed",
+            "A is read as if it lay in memory as [K, M]; it is [M, K]: element (m, k) is a[m * K + k].",
+            lambda: a.reshape(batch, inner, rows).transpose(1, 2) @ bt,
+        ),
+    ]
+    for k in last_tile_starts(inner):
+        found.append(
+            Mistake(
+                "last tile dropped",
+                f"Only the first {k} of the K = {inner} products are summed: the last, partial tile along K is "
+                "left out. The number of tiles is K / TILE rounded up.",
+                lambda k=k: a[..., :k] @ bt[:, :k],
+            )
+        )
+    for tile in (t for t in TILES if t < inner):
+        last = (inner - 1) // tile * tile
+        found += [
+            Mistake(
+                "accumulator reset for every tile",
+                f"Only the products of the last tile along K (k from {last}) are in the result: the accumulator "
+                "is set to 0 inside the loop over tiles instead of before it.",
+                lambda last=last: a[..., last:] @ bt[:, last:],
+            ),
+            Mistake(
+                "first tile only",
+                f"Only the products of the first tile along K (k below {tile}) are in the result: the loop over "
+                "tiles ends after one turn.",
+                lambda tile=tile: a[..., :tile] @ bt[:, :tile],
+            ),
+        ]
+    if batch > 1:
+        found += [
+            Mistake(
+                "A of the first matrix",
+                "Every matrix of the batch is computed from the first A: the offset batch * M * K is missing.",
+                lambda: a[:1] @ bt,
+            ),
+            Mistake(
+                "B of the first matrix",
+                "Every matrix of the batch is computed from the first B: the offset batch * K * N is missing.",
+                lambda: a @ bt[:1],
+            ),
+        ]
+    return found

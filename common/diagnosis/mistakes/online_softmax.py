@@ -1,0 +1,177 @@
+"""Wrong answers of the online softmax (Milakov and Gimelshein 2018), where a row is taken in piece by piece.
+
+    online_softmax_mistakes(x, threads, items)     y of online_softmax(x) -> (y, lse)
+    row_lse_mistakes(x, threads, items)            its lse
+
+Those of attention, tile by tile, are in tile_loop.py. See known.py for what a Mistake is.
+Where overflow or underflow is the mistake, it is computed in float32.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Mistake
+
+WARP = 32
+STARTS_AT_0 = (
+    "The running maximum starts at 0; it must start at -inf. Where all scores are far below 0 every exp(score - m) "
+    "underflows to 0."
+)
+
+
+def shift_of(m: Tensor) -> Tensor:
+    """What exp() subtracts: the maximum, or 0 where nothing but -inf was seen."""
+    return torch.where(m == -math.inf, 0.0, m)
+
+
+def divided(o: Tensor, l: Tensor) -> Tensor:  # noqa: E741
+    """o / l; 0 where l is 0."""
+    return torch.where(l == 0, 0.0, o / l)
+
+
+# A wrong state of every row: a name, what to tell, and (m, l), both [rows, 1]
+_StateMistake = tuple[str, str, Callable[[], tuple[Tensor, Tensor]]]
+
+
+def thread_states(
+    x: Tensor, threads: int, items: int, moved: bool = True, guarded: bool = True
+) -> tuple[Tensor, Tensor]:
+    """(m, l) [rows, threads] of the columns that each thread of a block takes in, `items` at a time, `threads` apart.
+
+    Args:
+        x: [rows, cols].
+        moved: whether l is multiplied by exp(m_old - m_new) when m grows.
+        guarded: whether a thread that has seen nothing but -inf subtracts 0 and not -inf.
+    """
+    missing = -x.size(-1) % (threads * items)
+    steps = torch.nn.functional.pad(x, (0, missing), value=-math.inf).view(x.size(0), -1, items, threads)
+    m = torch.full((x.size(0), threads), -math.inf, dtype=x.dtype, device=x.device)
+    l = torch.zeros_like(m)  # noqa: E741
+    for number, step in enumerate(steps.unbind(1)):
+        m_new = torch.maximum(m, step.amax(1))
+        shift = shift_of(m_new) if guarded else m_new
+        factor = torch.exp(m - shift) if moved else 1.0
+        goes_on = number * threads * items + torch.arange(threads, device=x.device) < x.size(-1)
+        l = torch.where(goes_on, factor * l + torch.exp(step - shift[:, None]).sum(1), l)  # noqa: E741
+        m = m_new
+    return m, l
+
+
+def merged(
+    m: Tensor,
+    l: Tensor,  # noqa: E741
+    moved: bool = True,
+    guarded: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """The states along the last axis merged to one.
+
+    moved: whether each l is multiplied by exp(m_own - m_merged); guarded: see thread_states.
+    """
+    largest = m.amax(-1, keepdim=True)
+    shift = shift_of(largest) if guarded else largest
+    return largest, (l * torch.exp(m - shift) if moved else l).sum(-1, keepdim=True)
+
+
+def _state_mistakes(x: Tensor, threads: int, items: int) -> list[_StateMistake]:
+    """Wrong (m, l) of the rows of x [rows, cols]."""
+    rows, cols = x.shape
+    m = x.amax(-1, keepdim=True)
+    merging = (
+        "States are merged without rescaling: each l must be multiplied by exp(m_own - m_merged) before they are added"
+    )
+
+    def by_warps(
+        moved_in_warp: bool = True, moved_in_block: bool = True, guarded: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        of_threads = (state.view(rows, -1, WARP) for state in thread_states(x, threads, items, guarded=guarded))
+        of_warps = (state.squeeze(-1) for state in merged(*of_threads, moved_in_warp, guarded))
+        return merged(*of_warps, moved_in_block, guarded)
+
+    def at_least_0() -> tuple[Tensor, Tensor]:
+        single = x.float()
+        largest = single.amax(-1, keepdim=True).clamp(min=0)
+        return largest.to(x.dtype), torch.exp(single - largest).sum(-1, keepdim=True).to(x.dtype)
+
+    def padded_with_0() -> tuple[Tensor, Tensor]:
+        covered = threads * items  # columns per step of the block; a thread goes on while its first one exists
+        steps = (cols + covered - 1 - torch.arange(threads)).div(covered, rounding_mode="floor")
+        padding = int(steps.sum()) * items - cols
+        largest = m.clamp(min=0) if padding else m
+        return largest, torch.exp(x - largest).sum(-1, keepdim=True) + padding * torch.exp(-largest)
+
+    return [
+        (
+            "no rescale in the online softmax",
+            "When the running maximum of a thread grows, l must be multiplied by exp(m_old - m_new); here it is not.",
+            lambda: merged(*thread_states(x, threads, items, moved=False)),
+        ),
+        ("merged without rescaling", f"{merging} (the lanes of a warp).", lambda: by_warps(False, True)),
+        ("merged without rescaling", f"{merging} (the warps of the block).", lambda: by_warps(True, False)),
+        ("merged without rescaling", f"{merging}.", lambda: by_warps(False, False)),
+        ("maximum starts at 0", STARTS_AT_0, at_least_0),
+        (
+            "masked row is NaN",
+            "Where a thread or a warp has seen nothing but -inf, m is -inf, and -inf - (-inf) is NaN; it spreads to "
+            "the whole row. Subtract shift_of(m), which is 0 there.",
+            lambda: by_warps(guarded=False),
+        ),
+        (
+            "padding counts",
+            "Columns past the end of the row are taken as 0; exp(0 - m) is not nothing. They must be -inf.",
+            padded_with_0,
+        ),
+    ]
+
+
+def online_softmax_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake]:
+    """Wrong y of online_softmax(x), x [rows, cols]; a block of `threads` takes `items` columns per thread at a time.
+
+    They come on top of common.diagnosis.mistakes.known.softmax_mistakes.
+    """
+
+    def softmax_with(state: tuple[Tensor, Tensor]) -> Tensor:
+        m, l = state  # noqa: E741
+        return divided(torch.exp(x - shift_of(m)), l)
+
+    return [
+        Mistake(name, says, lambda state=state: softmax_with(state()))
+        for name, says, state in _state_mistakes(x, threads, items)
+    ]
+
+
+def row_lse_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake]:
+    """Wrong lse of online_softmax(x), [rows] for x [rows, cols]; see online_softmax_mistakes."""
+    m, l = (state.squeeze(-1) for state in merged(*thread_states(x, threads, items)))  # noqa: E741
+    found = [
+        Mistake("maximum left out", "lse is log(l) alone; it is m + log(l).", lambda: torch.log(l)),
+        Mistake("logarithm left out", "lse is m + l; it is m + log(l).", lambda: m + l),
+        Mistake("only the maximum", "lse is the maximum alone; it is m + log(l).", lambda: m),
+        Mistake("only the sum", "lse is l alone; it is m + log(l).", lambda: l),
+        Mistake("logarithm to base 2", "lse is m + log2(l); the logarithm is the natural one.", lambda: m + l.log2()),
+        Mistake(
+            "no max subtraction",
+            "lse is log(sum of exp(x)): exp(x) overflows float32 from x = 88.7 on. It is m + log(l).",
+            lambda: torch.log(torch.exp(x.float()).sum(-1)).to(x.dtype),
+        ),
+        Mistake(
+            "masked row is NaN",
+            "A row that is -inf throughout gives NaN; its logsumexp is -inf.",
+            lambda: torch.where(l == 0, math.nan, m + torch.log(l)),
+        ),
+        Mistake(
+            "masked row is 0",
+            "A row that is -inf throughout gives 0; its logsumexp is -inf, the logarithm of 0.",
+            lambda: torch.where(l == 0, 0.0, m + torch.log(l)),
+        ),
+    ]
+
+    def lse_with(state: tuple[Tensor, Tensor]) -> Tensor:
+        return (shift_of(state[0]) + torch.log(state[1])).squeeze(-1)
+
+    return found + [
+        Mistake(name, says, lambda state=state: lse_with(state()))
+        for name, says, state in _state_mistakes(x, threads, items)
+    ]

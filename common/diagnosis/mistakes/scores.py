@@ -1,0 +1,111 @@
+"""Wrong scores that students' attention is known to compute: score_mistakes(query, key, causal, scale, mask, ...).
+
+The scale, the causal mask, the mask argument, operands swapped, parts of the sum left out. Each answer is S, scaled and
+masked, as it would be with the mistake; attention.py follows it to the output. See known.py
+for what a Mistake is.
+"""
+
+from functools import partial
+
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Mistake, last_tile_starts
+from common.diagnosis.mistakes.masks import causal_mistakes, mask_mistakes
+from common.reference import attention as right
+
+
+def score_mistakes(
+    query: Tensor,
+    key: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    lower_right: bool = False,
+) -> list[Mistake]:
+    """Wrong S [..., S_q, S_k]; query [..., S_q, head_dim], key [..., S_k, head_dim]."""
+    seq_q, seq_k, head_dim = query.size(-2), key.size(-2), query.size(-1)
+    factor = head_dim**-0.5 if scale is None else scale
+    called = "1 / sqrt(head_dim)" if scale is None else "the scale"
+    raw = right.gemm_nt(query, key)
+    masked = partial(right.masked, causal=causal, mask=mask, lower_right=lower_right)
+
+    found = [
+        Mistake(
+            "scale forgotten",
+            f"The scores are not scaled: S = Q K^T must be multiplied by {called} = {factor:.4g} before the softmax.",
+            lambda: masked(raw),
+        ),
+        Mistake(
+            "scale applied twice",
+            f"The scores are multiplied by {factor**2:.4g}: {called} is applied twice, or the square root is missing.",
+            lambda: masked(raw * factor**2),
+        ),
+        Mistake(
+            "scale inverted",
+            f"The scores are multiplied by {1 / factor:.4g}; they must be divided by it: the scale is {called}.",
+            lambda: masked(raw / factor),
+        ),
+        Mistake(
+            "K not transposed",
+            "K is read as if it lay in memory as [head_dim, S_k]: the scores are Q times K where Q times K^T is "
+            "meant (gemm_nt, not gemm_nn).",
+            lambda: masked(query @ key.reshape(*key.shape[:-2], head_dim, seq_k) * factor),
+        ),
+        Mistake(
+            "last column left out",
+            "The scores leave out the last column of Q and K: a loop over head_dim columns runs while d < head_dim.",
+            lambda: masked(right.gemm_nt(query[..., :-1], key[..., :-1]) * factor),
+        ),
+        Mistake(
+            "sum overwritten",
+            "Each score is the product of the last columns of Q and K only: the products are assigned (=) where they "
+            "must be added up (+=).",
+            lambda: masked(right.gemm_nt(query[..., -1:], key[..., -1:]) * factor),
+        ),
+    ]
+    if scale is not None:
+        found.append(
+            Mistake(
+                "scale argument ignored",
+                f"The scores are scaled by 1 / sqrt(head_dim) and not by the scale that was asked for, {scale:g}.",
+                lambda: masked(raw * head_dim**-0.5),
+            )
+        )
+    found += causal_mistakes(right.masked(raw * factor, mask=mask), causal, lower_right)
+    if mask is not None:
+        found += mask_mistakes(raw, factor, causal, mask, lower_right)
+    for n in last_tile_starts(head_dim):
+        found.append(
+            Mistake(
+                "last tile dropped",
+                f"The scores use only the first {n} of the head_dim = {head_dim} entries of Q and K: the last, "
+                "partial tile along K of the first GEMM is left out. The number of tiles is rounded up.",
+                lambda n=n: masked(right.gemm_nt(query[..., :n], key[..., :n]) * factor),
+            )
+        )
+    if query.dim() == 4 and query.size(1) > 1:
+        found.append(
+            Mistake(
+                "scaled by the hidden size",
+                "The scores are divided by sqrt(heads * head_dim); the scale is 1 / sqrt(head_dim), head_dim "
+                "being the size of one head.",
+                lambda: masked(raw * factor * query.size(1) ** -0.5),
+            )
+        )
+    if key.dim() == 4 and key.size(0) * key.size(1) > 1:
+        found.append(
+            Mistake(
+                "K of the first matrix",
+                "Every head of every batch entry reads the K of the first one: the matrix's offset is missing.",
+                lambda: masked(right.gemm_nt(query, key[:1, :1]) * factor),
+            )
+        )
+    if seq_q == seq_k and query.shape == key.shape:
+        found.append(
+            Mistake(
+                "Q and K swapped",
+                "Q and K are swapped: S is transposed.",
+                lambda: masked(right.gemm_nt(key, query) * factor),
+            )
+        )
+    return found

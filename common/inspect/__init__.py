@@ -1,0 +1,8 @@
+"""Looks inside kernels: `--check` and `--profile`.
+
+checked_run     runs cases in the simulator's checked build
+gpu_tools       NVIDIA's tools around `python -m taskN.test`
+source_lines    a library's machine code -> source lines
+findings/       what a checker found
+profile/        what a kernel did, counted
+"""

@@ -1,0 +1,133 @@
+"""Runs cases in the simulator's checked build: `--check` looks for mistakes, `--profile` counts memory traffic.
+
+    check_cases(console, title, cases, ops, seed)         prints verdicts and findings; the exit status
+    profile_cases(console, cases, ops, seed)              [(case, verdict, kernels), ...] for profile/report.py
+
+ops are operators of BuildRequest(..., backend="simulator", checked=True). common/simulator/README.md tells what their
+library reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console
+from rich.markup import escape
+
+from common.console.terminal import wide
+from common.console.words import counted
+from common.inspect.checked_library import CHECK, PROFILE, CheckedOperators
+from common.inspect.findings.model import ENDS_THE_KERNEL, Finding, grouped
+from common.inspect.findings.report import print_findings
+from common.inspect.profile.model import KernelProfile
+from common.testing import checking
+from common.testing import report as check_report
+from common.testing.case import ERROR, NOT_IMPLEMENTED, NOT_RUN, PASS, SKIPPED, Case, Verdict
+from common.testing.first_operator import first_operator
+from common.testing.run import run_cases
+
+MOST_ELEMENTS = 1 << 21  # of a case's inputs together
+MOST_MATRICES = 10_000  # first dimension of an input; cases beyond it exist for the limits of a grid
+
+
+def is_small(case: Case, seed: int = 0) -> bool:
+    """Whether the checked build runs the case in seconds; it is 20 to 100 times slower than the plain one."""
+    if case.gpu_only:
+        return False
+    inputs = checking.make_inputs(case, seed).values()
+    matrices = max((x.size(0) for x in inputs if x.dim() > 1), default=0)
+    return sum(x.numel() for x in inputs) <= MOST_ELEMENTS and matrices <= MOST_MATRICES
+
+
+def small_cases(console: Console, cases: Sequence[Case], seed: int) -> list[Case]:
+    """The cases that are small enough; says which ones are left out and why."""
+    small = [case for case in cases if is_small(case, seed)]
+    for_gpu = sum(case.gpu_only for case in cases)
+    left_out = [f"{case.part}: {case.name}" for case in cases if not case.gpu_only and case not in small]
+    if left_out:
+        console.print(
+            f"left out, over {MOST_ELEMENTS:,} input elements or {MOST_MATRICES:,} matrices: "
+            f"{escape('; '.join(left_out))} (--case runs them)",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if for_gpu:
+        console.print(f"left out, for a GPU only: {counted(for_gpu, 'case')}", highlight=False)
+    return small
+
+
+def check_cases(console: Console, title: str, cases: Sequence[Case], ops, seed: int) -> int:
+    """Each case once, with one draw of its inputs; prints the table and what was found. 0 if nothing was."""
+    checked = CheckedOperators(ops)
+    found: list[tuple[str, list[Finding]]] = []
+
+    def check_one(case: Case) -> Verdict:
+        checked.begin(CHECK)
+        verdict = checking.check(replace(case, draws=1), ops, seed)
+        findings = checked.findings()
+        verdict.findings = len(grouped([("", findings)]))
+        if verdict.status == ERROR and any(one.kind in ENDS_THE_KERNEL for one in findings):
+            verdict.diagnosis = [verdict.diagnosis[0], "See the findings below."]
+        found.append((f"{case.part}: {case.name}", findings))
+        return verdict
+
+    try:
+        verdicts = run_cases(cases, ops, console, check_one)
+    finally:
+        checked.begin(0)
+    check_report.print_report(console, title, verdicts, points=False)
+    console = wide(console)
+    if checked.problem:
+        console.print(f"[yellow]{escape(checked.problem)}[/]")
+    did_not_run = (SKIPPED, NOT_IMPLEMENTED, NOT_RUN)
+    report_findings(console, found, sum(verdict.status not in did_not_run for verdict in verdicts))
+    good = (PASS, SKIPPED)
+    return 0 if all(verdict.status in good and not verdict.findings for verdict in verdicts) else 1
+
+
+def report_findings(console: Console, found: Sequence[tuple[str, Sequence[Finding]]], cases: int) -> None:
+    """The findings of all `cases` that ran, alike ones told once, or that there are none."""
+    groups = grouped(found)
+    if not cases:
+        console.print("\nNo case ran, so nothing was looked at.")
+        return
+    if not groups:
+        console.print(f"\n[green]No findings[/] in {counted(cases, 'case')}.", highlight=False)
+        return
+    with_some = len({case for case, findings in found if findings})
+    console.print(
+        f"\n[red]{counted(len(groups), 'finding')}[/] in {with_some} of {counted(cases, 'case')}:", highlight=False
+    )
+    print_findings(console, groups)
+
+
+def representatives(cases: Sequence[Case], seed: int) -> list[Case]:
+    """For every part and operator the case with the most input elements, among those that is_small() allows."""
+    best: dict[tuple[str, str], tuple[int, Case]] = {}
+    for case in cases:
+        if is_small(case, seed) and (operator := first_operator(case, seed)):
+            size = sum(x.numel() for x in checking.make_inputs(case, seed).values())
+            if size > best.get((case.part, operator), (-1,))[0]:
+                best[case.part, operator] = size, case
+    return [case for _, case in best.values()]
+
+
+def profile_cases(
+    console: Console, cases: Sequence[Case], ops, seed: int
+) -> list[tuple[Case, Verdict, list[KernelProfile]]]:
+    """Each case once; its verdict and what its kernels did."""
+    checked = CheckedOperators(ops)
+    kernels: list[list[KernelProfile]] = []
+
+    def profile_one(case: Case) -> Verdict:
+        checked.begin(PROFILE)
+        verdict = checking.check(replace(case, draws=1), ops, seed)
+        kernels.append(checked.kernels())
+        return verdict
+
+    try:
+        verdicts = run_cases(cases, ops, console, profile_one)
+    finally:
+        checked.begin(0)
+    return list(zip(cases, verdicts, kernels, strict=False))

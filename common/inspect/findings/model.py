@@ -1,0 +1,211 @@
+"""What a checker found: one object per mistake and pair of source lines, and alike ones together.
+
+    findings = read_findings(report, SourceLines(library))          the JSON of the simulator's checked build
+    groups = grouped([(case name, findings), ...])                  alike findings of all cases together
+
+compute_sanitizer.py makes the same objects from what compute-sanitizer prints; words.py puts them into
+words, report.py prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
+
+ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then reports an error as well
+
+
+@dataclass(frozen=True)
+class Access:
+    """One side of a finding; `thread` is None where a tool does not tell it."""
+
+    action: str
+    bytes: int
+    place: Place | None
+    block: tuple[int, int, int] | None = None
+    thread: tuple[int, int, int] | None = None
+
+    @property
+    def line(self) -> str:
+        """ "line 71", or "an unknown line"."""
+        return f"line {self.place.line}" if self.place else "an unknown line"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake at one pair of source lines.
+
+    Attributes:
+        kind: "race", "out_of_bounds", ...: a key of TITLES in words.py.
+        kernel: its name with template arguments; "" for host code.
+        launch: where it was launched; for a leak or a double cudaFree the place itself.
+        space: "shared", "global" or "host".
+        variable: the array's or tensor's name; "" if unknown.
+        shape, element_bytes: of the variable; shape () if unknown.
+        byte_offset: where in the variable the access begins; None if unknown.
+        count: how often it happened.
+        accesses: the one that was noticed, then the earlier one that it conflicts with.
+        detail: further text of the tool.
+    """
+
+    kind: str
+    kernel: str = ""
+    launch: Place | None = None
+    space: str = "global"
+    variable: str = ""
+    shape: tuple[int, ...] = ()
+    element_bytes: int = 1
+    byte_offset: int | None = None
+    count: int = 1
+    accesses: tuple[Access, ...] = ()
+    detail: str = ""
+
+    @property
+    def kernel_name(self) -> str:
+        """Without template arguments."""
+        return self.kernel.split("<")[0]
+
+    @property
+    def in_order(self) -> tuple[Access, ...]:
+        """The accesses in the order in which they happened."""
+        return tuple(reversed(self.accesses))
+
+
+def read_findings(report: dict, lines: SourceLines) -> list[Finding]:
+    """The findings of simulator_check_report(), see common/simulator/README.md, with their source lines."""
+    every_pc = [access["pc"] for one in report["findings"] for access in one["accesses"]]
+    places = lines.places(every_pc)
+
+    def access(one: dict) -> Access:
+        return Access(one["action"], one["bytes"], places[one["pc"]], tuple(one["block"]), tuple(one["thread"]))
+
+    return [
+        Finding(
+            one["kind"],
+            instance_of(one["kernel"], (places[access["pc"]] for access in one["accesses"])),
+            place_of(one["launch"]),
+            one["space"],
+            one["variable"],
+            tuple(one["shape"]),
+            one["element_bytes"],
+            one["byte_offset"],
+            one["count"],
+            tuple(access(each) for each in one["accesses"]),
+            one["detail"],
+        )
+        for one in report["findings"]
+    ]
+
+
+# ---- alike findings together
+
+
+@dataclass
+class Group:
+    """Findings with the same cause: of one kind, in one kernel (whatever its template arguments), at lines in common.
+
+    Attributes:
+        findings: one for each pair of source lines and each variable; the first is told in full.
+        cases: the names of the cases that showed it.
+        count: how often it happened in all.
+        unwritten: a race's reader also came before the first write: the same mistake, seen from the other side.
+    """
+
+    findings: list[Finding]
+    cases: list[str]
+    count: int
+    unwritten: bool = False
+
+    @property
+    def first(self) -> Finding:
+        """The one to tell: a pair within one function says more than one across functions."""
+        return min(self.findings, key=_distance)
+
+    @property
+    def kind(self) -> str:
+        return self.findings[0].kind
+
+    @property
+    def within_a_warp(self) -> bool:
+        """Whether both threads of every example belong to one warp, as far as can be told without the block's shape."""
+        return all(map(_same_warp, self.findings))
+
+
+def _distance(finding: Finding) -> int:
+    """0: both sides are in the same function, called from the same place. 1: they are not."""
+    sides = {(access.place.function, access.place.callers) for access in finding.accesses if access.place}
+    return len(sides) > 1
+
+
+def _same_warp(finding: Finding) -> bool:
+    threads = [access.thread for access in finding.accesses]
+    if len(threads) < 2 or not all(threads) or len({access.block for access in finding.accesses}) > 1:
+        return False
+    return all(thread[1:] == (0, 0) for thread in threads) and len({thread[0] // 32 for thread in threads}) == 1
+
+
+def _sides(finding: Finding) -> tuple:
+    return tuple((access.action, access.place) for access in finding.accesses) or (finding.launch,)
+
+
+def _marks(finding: Finding) -> set:
+    """What findings of one cause have in common: the variable, or a line of the kernel."""
+    if finding.space == "host":
+        return {finding.launch}
+    outermost = {(access.place.callers or (access.place,))[-1] for access in finding.accesses if access.place}
+    lines = {(place.file, place.line) for place in outermost}
+    return lines | ({finding.variable} if finding.variable else set())
+
+
+def grouped(found: Iterable[tuple[str, Sequence[Finding]]]) -> list[Group]:
+    """Findings of all cases, alike ones together, in the order in which they were first noticed.
+
+    A read of uninitialised memory at a line that also races belongs to the race: without the barrier some threads read
+    too early, and those that come first find nothing written.
+    """
+    groups: list[Group] = []
+    for case, findings in found:
+        for one in findings:
+            groups = _with(groups, one, case)
+    races = [group for group in groups if group.kind == "race"]
+    return [group for group in groups if not _belongs_to_a_race(group, races)]
+
+
+def _with(groups: list[Group], one: Finding, case: str) -> list[Group]:
+    """The groups with one more finding, which may join two of them."""
+    new = Group([one], [case], one.count)
+    result = []
+    for group in groups:
+        alike = group.kind == one.kind and group.findings[0].kernel_name == one.kernel_name
+        if not alike or not any(_marks(one) & _marks(other) for other in group.findings):
+            result.append(group)
+            continue
+        known = {(_sides(other), other.variable) for other in group.findings}
+        more = [other for other in new.findings if (_sides(other), other.variable) not in known]
+        cases = group.cases + [other for other in new.cases if other not in group.cases]
+        joined = Group(group.findings + more, cases, group.count + new.count)
+        if new in result:
+            result[result.index(new)] = joined
+        else:
+            result.append(joined)
+        new = joined
+    return result if new in result else [*result, new]
+
+
+def _reads(group: Group) -> set[Place]:
+    accesses = [access for finding in group.findings for access in finding.accesses]
+    return {access.place for access in accesses if access.action == "read" and access.place}
+
+
+def _belongs_to_a_race(group: Group, races: Sequence[Group]) -> bool:
+    if group.kind != "uninitialized":
+        return False
+    for race in races:
+        same_kernel = race.findings[0].kernel_name == group.findings[0].kernel_name
+        if same_kernel and _reads(group) <= _reads(race):
+            race.unwritten = True
+            race.cases += [case for case in group.cases if case not in race.cases]
+            return True
+    return False

@@ -1,0 +1,108 @@
+"""Prints findings: what happened, both source lines with their text, what it means, in which cases.
+
+print_findings(console, grouped(...))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from common.console.words import counted
+from common.inspect.findings.model import Access, Finding, Group
+from common.inspect.findings.words import explained, happened, is_named
+
+MOST_GROUPS = 12  # printed in full
+MOST_OTHER_PAIRS = 4  # of source lines, within a group
+MOST_CASES = 3  # named beside the first
+_VERBS = {"read": "reads", "write": "writes", "atomic": "updates atomically", "async copy": "starts a copy to"}
+
+
+def print_findings(console: Console, groups: Sequence[Group]) -> None:
+    """Each group: what happened, both source lines with their text, what it means, in which cases."""
+    for number, group in enumerate(groups[:MOST_GROUPS], 1):
+        _print_group(console, number, group)
+    if len(groups) > MOST_GROUPS:
+        console.print(f"\n... and {len(groups) - MOST_GROUPS} more; correct these first")
+
+
+def _print_group(console: Console, number: int, group: Group) -> None:
+    finding = group.first
+    others = [other for other in group.findings if other is not finding]
+
+    def say(text: str) -> None:
+        console.print(Padding(escape(text), (0, 0, 0, 3), expand=False), highlight=False)
+
+    times = f", {group.count:,} times" if group.count > 1 else ""
+    console.print(f"\n[bold red]{number}. {escape(happened(finding))}[/]{times}", highlight=False)
+    for access in finding.in_order:
+        _print_access(console, access, with_block=not _blocks(finding))
+    if finding.launch and not finding.accesses:
+        say(f"{finding.launch.shown}  {finding.launch.text}")
+    say(explained(finding))
+    if group.kind == "race" and group.within_a_warp:
+        say(
+            "These two threads are in one warp, whose lanes need not run in step. If that is so always, __syncwarp() "
+            "is enough."
+        )
+    if group.unwritten:
+        say("Threads that came first even read it before any thread had written it.")
+    told = _brief(finding)
+    pairs = [pair for pair in dict.fromkeys(map(_brief, others)) if pair != told]
+    for pair in pairs[:MOST_OTHER_PAIRS]:
+        say(f"the same: {pair}")
+    if len(pairs) > MOST_OTHER_PAIRS:
+        say(f"the same in {counted(len(pairs) - MOST_OTHER_PAIRS, 'more place')}")
+    where = [_blocks(finding), f"launched at {finding.launch.shown}" if finding.launch and finding.accesses else ""]
+    where.append(_cases(group.cases))
+    say("; ".join(part for part in where if part))
+
+
+def _cases(cases: Sequence[str]) -> str:
+    """ "case softmax: 7 x 31 (also in 4 others: ...)"."""
+    if len(cases) < 2:
+        return f"case {cases[0]}" if cases else ""
+    named = "; ".join(cases[1 : MOST_CASES + 1])
+    more = f"; and {len(cases) - MOST_CASES - 1} more" if len(cases) > MOST_CASES + 1 else ""
+    return f"case {cases[0]} (also in: {named}{more})"
+
+
+def _blocks(finding: Finding) -> str:
+    blocks = list(dict.fromkeys(access.block for access in finding.in_order if access.block))
+    return f"block {_coordinates(blocks[0])}" if len(blocks) == 1 else ""
+
+
+def _print_access(console: Console, access: Access, with_block: bool) -> None:
+    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line."""
+    who = f"thread {_coordinates(access.thread)}" if access.thread else "a thread"
+    if with_block and access.block:
+        who = f"block {_coordinates(access.block)} {who}"
+    where = access.place.shown if access.place else "source line unknown"
+    inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
+    console.print(
+        Padding(
+            f"{who} {_VERBS.get(access.action, access.action)}, {escape(where)}{escape(inlined)}",
+            (0, 0, 0, 3),
+            expand=False,
+        ),
+        highlight=False,
+    )
+    if access.place and access.place.text:
+        console.print(Padding(f"[bold]{escape(access.place.text)}[/]", (0, 0, 0, 9), expand=False), highlight=False)
+
+
+def _brief(finding: Finding) -> str:
+    """ "b_tile: writes task2/kernel.cu:158, reads task2/kernel.cu:198", in the order of the lines."""
+    sides = {
+        (access.place.shown if access.place else "source line unknown", _VERBS.get(access.action, access.action))
+        for access in finding.accesses
+    }
+    text = ", ".join(f"{verb} {where}" for where, verb in sorted(sides)) or happened(finding)
+    return f"{finding.variable}: {text}" if is_named(finding) else text
+
+
+def _coordinates(values: tuple[int, int, int]) -> str:
+    return f"({','.join(map(str, values))})"

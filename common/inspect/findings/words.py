@@ -1,0 +1,250 @@
+"""A finding in words: what happened, what it means and how to mend it.
+
+element_of(finding)     "tile[3][17]"
+happened(finding)       "race in softmax_kernel: partial[0] (shared memory)"
+explained(finding)      "Whether the read or the write comes first is chance. Put a __syncthreads() between ..."
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from common.console.paths import shown_path
+from common.console.words import counted
+from common.inspect.findings.model import Access, Finding
+from common.inspect.source_lines import Place
+
+FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
+TITLES = {
+    "race": "race",
+    "async_race": "race with an asynchronous copy",
+    "out_of_bounds": "out of bounds",
+    "misaligned": "misaligned address",
+    "uninitialized": "uninitialised memory",
+    "use_after_free": "use after cudaFree",
+    "double_free": "cudaFree called twice",
+    "leak": "memory leak",
+    "barrier": "barrier not reached by all",
+    "error": "error",
+}
+
+
+# ---- names
+
+
+def plain(text: str) -> str:
+    """The text with its paths shortened."""
+    return re.sub(r"/[^\s:]+(?=:\d)", lambda match: shown_path(Path(match[0])), text)
+
+
+def is_named(finding: Finding) -> bool:
+    """Whether the variable has a name of its own, and not a description such as "the 64 bytes of cudaMalloc at ..."."""
+    return bool(finding.variable) and " " not in finding.variable
+
+
+def index_of(finding: Finding) -> tuple[int, ...]:
+    """The index of the element where the access begins. The first one leaves its range if the access is outside."""
+    rest, index = (finding.byte_offset or 0) // finding.element_bytes, []
+    for size in reversed(finding.shape[1:]):
+        rest, position = divmod(rest, size)
+        index.append(position)
+    return (rest, *reversed(index)) if finding.shape else ()
+
+
+def element_of(finding: Finding) -> str:
+    """ "tile[3][17]" in shared memory, "value[0, 1, 37, 5]" for a tensor, or the best that is known."""
+    if not is_named(finding):
+        where = plain(finding.variable) or f"{finding.space} memory"
+        known = finding.byte_offset is not None and finding.variable
+        return f"byte {finding.byte_offset} of {where}" if known else where
+    index = index_of(finding) if finding.byte_offset is not None else ()
+    if finding.space == "shared":
+        return finding.variable + "".join(f"[{i}]" for i in index)
+    return finding.variable + (f"[{', '.join(map(str, index))}]" if index else "")
+
+
+def _declared(finding: Finding) -> str:
+    """ "tile[32][33]" or "value, shape [2, 3, 40, 16]": the whole variable."""
+    if not finding.shape:
+        return plain(finding.variable)
+    if finding.space == "shared":
+        return finding.variable + "".join(f"[{size}]" for size in finding.shape)
+    return f"{finding.variable}, shape [{', '.join(map(str, finding.shape))}]"
+
+
+# ---- what happened
+
+
+def happened(finding: Finding) -> str:
+    """One line: the kind, the kernel and the memory."""
+    where = f" in {finding.kernel}" if finding.kernel else ""
+    what = f"{TITLES.get(finding.kind, finding.kind)}{where}"
+    if finding.kind in ("leak", "double_free"):
+        return f"{what}: {plain(finding.variable) or finding.detail}"
+    if finding.kind in ("barrier", "error"):
+        return what
+    return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
+
+
+# ---- what it means and how to mend it
+
+
+def explained(finding: Finding) -> str:
+    """One to three sentences for the student."""
+    explain = {
+        "race": _race,
+        "async_race": _async_race,
+        "out_of_bounds": _out_of_bounds,
+        "misaligned": _misaligned,
+        "uninitialized": _uninitialized,
+    }.get(finding.kind)
+    if explain:
+        return explain(finding)
+    detail = plain(finding.detail)
+    return {
+        "use_after_free": f"This memory was given back: {detail}. Free it after the last kernel that uses it.",
+        "double_free": f"The second cudaFree of the same memory: {detail}. Free each allocation once.",
+        "leak": "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
+        "barrier": "Not all threads of the block come to this barrier. Take it out of the condition or loop that only "
+        "some of them run through, and let no thread return before it.",
+    }.get(finding.kind, detail)
+
+
+def _race(finding: Finding) -> str:
+    if len(finding.accesses) < 2:
+        return "Two threads use the same memory, at least one of them writes, and no barrier lies between."
+    first, second = finding.in_order
+    if first.block != second.block:
+        return _race_of_blocks(first, second)
+    actions = {first.action, second.action}
+    if "atomic" in actions:
+        return (
+            "An atomic operation is safe against other atomic operations only. Make both accesses atomic, or separate "
+            f"them: {_where_to_wait(first, second)}"
+        )
+    if actions == {"write"} and first.place == second.place:
+        return (
+            f"Several threads write this element in {first.line}, and which value stays is chance. Check the index, so "
+            "that each thread has elements of its own; or let one thread write; or add with atomicAdd."
+        )
+    if actions == {"write"}:
+        return f"Which of the two values stays is chance. {_where_to_wait(first, second)}"
+    if "async copy" in actions:
+        return (
+            "cp_async_wait<N>() waits only for the copies that the thread started itself; the others' may not have "
+            "arrived. Put a __syncthreads() behind the wait: then all threads have waited."
+        )
+    return f"Whether the read or the write comes first is chance. {_where_to_wait(first, second)}"
+
+
+def _where_to_wait(first: Access, second: Access) -> str:
+    """Where a barrier is missing, in lines of a function that both accesses are made from.
+
+    Which of two lines runs first does not tell: threads are at different places. But where a barrier stands between the
+    two in the text, the one that is missing must be on the way back.
+    """
+    lines = _lines_in_common(first.place, second.place)
+    if lines is None:
+        return "Put a __syncthreads() between the two."
+    (upper, lower), file = sorted(lines), first.place.file
+    if upper == lower:
+        return (
+            f"Both happen in line {upper}: put a __syncthreads() between one turn of the loop and the next. Where a "
+            "single turn reads what another thread writes in that turn: read, __syncthreads(), write."
+        )
+    if any("__sync" in Place(file, line).text.split("//")[0] for line in range(upper + 1, lower)):
+        return (
+            f"There is a barrier between lines {upper} and {lower}, but none on the way back, when the loop comes to "
+            f"line {upper} again: put a __syncthreads() behind line {lower}."
+        )
+    return f"Put a __syncthreads() between line {upper} and line {lower}."
+
+
+def _lines_in_common(first: Place | None, second: Place | None) -> tuple[int, int] | None:
+    """The two lines in the innermost function that both places are in or were inlined into; None if there is none."""
+    if not first or not second or first.file != second.file:
+        return None
+    chains = [[*reversed(place.callers), place] for place in (first, second)]  # from the kernel inwards
+    if chains[0][0].function != chains[1][0].function:
+        return None
+    for one, other in zip(*chains, strict=False):
+        if one.line != other.line:
+            break
+    return one.line, other.line
+
+
+def _race_of_blocks(first: Access, second: Access) -> str:
+    why = "The blocks of a launch run in any order, and __syncthreads() does not reach beyond a block."
+    if first.action == second.action == "write":
+        return (
+            f"{why} Check how blockIdx enters the index: each block should write elements of its own. Or use atomicAdd."
+        )
+    return (
+        f"{why} Put the second step into a kernel of its own: it starts when the first has finished. Or let each block "
+        "read only what it wrote itself."
+    )
+
+
+def _async_race(finding: Finding) -> str:
+    earlier = finding.in_order[0]
+    started = f"The asynchronous copy started in {earlier.line} may still be under way."
+    if finding.accesses[0].action == "read":
+        return (
+            f"{started} Between the copy and this read there must be cp_async_commit(), a cp_async_wait<N>() that "
+            "covers its group, and then a __syncthreads(): each thread waits for its own copies only."
+        )
+    return f"{started} Before this place is written again there must be a cp_async_wait<N>(), then a __syncthreads()."
+
+
+def _out_of_bounds(finding: Finding) -> str:
+    access = finding.accesses[0] if finding.accesses else Access("read", 0, None)
+    size = math.prod(finding.shape) * finding.element_bytes if finding.shape else None
+    offset = finding.byte_offset
+    if size is None or offset is None:
+        known = f" {plain(finding.detail)}." if finding.detail else ""
+        return (
+            f"The address belongs to no array of this kernel.{known} Check the index and the condition that guards it."
+        )
+    elements = size // finding.element_bytes
+    if offset < 0:
+        before = -(offset // finding.element_bytes)
+        where = f"{counted(before, 'element')} before its start"
+        advice = "An index is negative: look at what is subtracted."
+    elif offset < size:
+        where = f"the last {offset + access.bytes - size} of the {access.bytes} bytes lie behind its end"
+        advice = "A vector access needs all its elements inside: take single elements at a ragged end."
+    else:
+        past = (offset - size) // finding.element_bytes + 1
+        where = "the first element behind its end" if past == 1 else f"{past:,} elements behind its end"
+        advice = (
+            "The array is too small, or the index runs too far."
+            if finding.space == "shared"
+            else "The last tile or row sticks out of the tensor: guard the access (row < rows && col < cols)."
+        )
+    if offset < -FAR or offset > size + FAR:
+        advice = "So far outside, the index itself is wrong: not set, or a product that overflowed 32 bits."
+    return f"{_declared(finding)}, has {counted(elements, 'element')}; this is {where}. {advice}"
+
+
+def _misaligned(finding: Finding) -> str:
+    bytes_ = finding.accesses[0].bytes if finding.accesses else finding.element_bytes
+    vector = {8: " (float2)", 16: " (float4)"}.get(bytes_, "")
+    elements = f" ({bytes_ // finding.element_bytes} elements)" if bytes_ > finding.element_bytes > 1 else ""
+    return (
+        f"An access of {bytes_} bytes{vector} needs an address that is a multiple of {bytes_} bytes{elements}. Make "
+        "the row length such a multiple (pad shared arrays), or take single elements where it is not."
+    )
+
+
+def _uninitialized(finding: Finding) -> str:
+    verb = "added to" if finding.accesses and finding.accesses[0].action == "atomic" else "read"
+    if finding.space == "shared":
+        return (
+            f"It is {verb}, but no thread of this block has written it: shared memory holds what an earlier block "
+            "left. Fill the whole array (write 0 where a ragged tile ends), with a __syncthreads() between filling and "
+            "reading."
+        )
+    why = "cudaMalloc does not clear memory" if "cudaMalloc" in finding.variable else "a new tensor is not cleared"
+    return f"It is {verb} before any kernel has written it: {why}. Write the first value with =, not +=, or clear it."

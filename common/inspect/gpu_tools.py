@@ -1,0 +1,103 @@
+"""NVIDIA's tools around `python -m taskN.test`: where they are, the command that runs under them, what it prints.
+
+The tool watches a process of its own, `python -m taskN.test --under-tool --case ...`. That process calls each case
+once, without guards around the inputs and without filling memory (both would hide mistakes from the tool), and says
+before each case which one follows, so that the tool's words can be told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from common.compiling import toolchain
+from common.compiling.toolchain import ToolchainError
+from common.testing import checking
+from common.testing.case import Case
+from common.testing.case_choice import full_name
+
+CASE_MARK = "@case "
+INSTALL = {
+    "compute-sanitizer": "pip install 'cuda-toolkit[sanitizer]' -c constraints.txt",
+    "ncu": "sudo apt-get install nsight-compute (it also comes with the CUDA toolkit)",
+}
+TIMEOUT = 1800  # seconds for one run under a tool
+
+
+def find(tool: str) -> Path:
+    """The tool's executable, from PATH or a CUDA toolkit.
+
+    Raises:
+        ToolchainError: it is not installed; the message says how to get it and what does without.
+    """
+    if on_path := shutil.which(tool):
+        return Path(on_path)
+    for nvcc in toolchain.all_nvccs():
+        for folder in (nvcc.home / "bin", nvcc.home / tool):
+            if (folder / tool).is_file():
+                return folder / tool
+    raise ToolchainError(
+        f"{tool} was found neither on PATH nor in a CUDA toolkit; install it: {INSTALL[tool]}; "
+        "or use --backend simulator, which needs no tool"
+    )
+
+
+def child(task: str, options: argparse.Namespace, cases: Sequence[Case]) -> list[str]:
+    """The command to run under a tool: these cases of the task, with the same sources."""
+    command = [sys.executable, "-m", f"{task}.test", "--under-tool", "--backend", "cuda", "--seed", str(options.seed)]
+    command += ["--solution"] if options.solution else []
+    command += ["--tuned"] if options.tuned else []
+    command += ["--arch", options.arch] if options.arch else []
+    for case in cases:
+        command += ["--case", full_name(case)]
+    return command
+
+
+def run_under_tool(cases: Sequence[Case], ops, seed: int) -> int:
+    """What the child does."""
+    for case in cases:
+        print(f"{CASE_MARK}{full_name(case)}", flush=True)
+        verdict = checking.check(case, ops, seed, bare=True)
+        print(f"{verdict.status} {' '.join(verdict.diagnosis[:1])}", flush=True)
+    return 0
+
+
+def by_case(text: str) -> Iterator[tuple[str, str]]:
+    """(case, what was printed while it ran) for the output of a child under a tool; "" for what came before."""
+    name, lines = "", []
+    for line in text.splitlines():
+        if line.startswith(CASE_MARK):
+            yield name, "\n".join(lines)
+            name, lines = line.removeprefix(CASE_MARK), []
+        else:
+            lines.append(line)
+    yield name, "\n".join(lines)
+
+
+def output_of(command: Sequence[str | Path], **environment: str) -> str:
+    """Everything that the command prints, whatever its exit status.
+
+    Raises:
+        ToolchainError: it could not be started or ran for more than TIMEOUT seconds.
+    """
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **environment},
+            timeout=TIMEOUT,
+        )
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} could not be started: {error}") from None
+    except subprocess.TimeoutExpired:
+        name = Path(command[0]).name
+        raise ToolchainError(f"{name} ran for over {TIMEOUT} seconds; choose fewer cases with --case") from None
+    return done.stdout

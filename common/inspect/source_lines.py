@@ -1,0 +1,178 @@
+"""Addresses in a compiled library -> lines of the student's file.
+
+    places = SourceLines(library).places([0x1234, ...])      addresses as the runtime counts them: return addresses
+    places[0x1234].shown                                     "task2/attention_kernel.cu:71"
+
+Inlined functions are followed outwards: a place knows the function it stands in and, if that was inlined, the places it
+was called from. The names come from `addr2line`, which belongs to the same package as the linker (binutils).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from common.compiling.report import kernel_name
+from common.console.paths import ROOT, shown_path
+
+_LAUNCH = re.compile(r"lambda.*\bauto.*\.\.\.")  # kernel<<<...>>> becomes a call that passes on its arguments
+SIMULATOR = ROOT / "common" / "simulator"
+DEVICE_HEADERS = ROOT / "common" / "cuda"
+INSTALL = "sudo apt-get install binutils"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a source file.
+
+    Attributes:
+        file, line: as the compiler recorded them.
+        function: its name without return type, template arguments and parameters; "" if unknown.
+        callers: where this piece of code was inlined, from the inside out.
+        instance: the outermost of these functions with its template arguments, usually the kernel; equal places may be
+            in different instances.
+    """
+
+    file: str
+    line: int
+    function: str = ""
+    callers: tuple[Place, ...] = ()
+    instance: str = field(default="", compare=False)
+
+    @property
+    def shown(self) -> str:
+        """ "task2/attention_kernel.cu:71", relative to the working directory."""
+        return f"{shown_path(Path(self.file))}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The line's text without indentation; "" if the file cannot be read."""
+        lines = _lines(self.file)
+        return lines[self.line - 1].strip() if 0 < self.line <= len(lines) else ""
+
+    @property
+    def inlined_at(self) -> str:
+        """ "in load_tile, called from line 209"; "" for code that was not inlined."""
+        if not self.callers:
+            return ""
+        calls = ", ".join(str(caller.line) for caller in self.callers)
+        return f"in {self.function}, called from line {calls}" if self.function else f"called from line {calls}"
+
+
+def place_of(text: str) -> Place | None:
+    """ "/path/kernel.cu:71" as a Place; None if it is not of that form."""
+    match = re.fullmatch(r"(.+?):(\d+)", text.strip())
+    return Place(match[1], int(match[2])) if match else None
+
+
+@functools.cache
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def bare_name(function: str) -> str:
+    """ "void block_reduce<Max>(float*, Max)" -> "block_reduce"."""
+    depth, flat = 0, ""
+    for char in function.replace("(anonymous namespace)::", ""):
+        depth -= char in ">)"
+        if depth == 0 and char not in "<>()":
+            flat += char
+        elif depth == 0 and char in "<(":
+            flat += " "  # what follows is arguments
+        depth += char in "<("
+    words = flat.split()
+    names = [word for word in words if word not in ("const", "[clone", ".cold]", ".isra.0]", "constprop.0]")]
+    return names[-1].split("::")[-1] if names else function
+
+
+class SourceLines:
+    """The source lines of one library. Without addr2line every place is None and `problem` says what to install."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = library
+        self._known: dict[int, Place | None] = {}
+        self._tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
+        self.problem = None if self._tool else f"no source lines: addr2line is missing ({INSTALL})"
+
+    def places(self, return_addresses: Iterable[int]) -> dict[int, Place | None]:
+        """The place of each call that returns to such an address (offsets in the library file)."""
+        wanted = set(return_addresses)
+        missing = sorted(wanted - self._known.keys())
+        if missing:
+            self._known |= dict.fromkeys(missing)
+            if self._tool:
+                self._ask(missing)
+        return {address: self._known[address] for address in wanted}
+
+    def _ask(self, addresses: list[int]) -> None:
+        asked = "\n".join(f"{address - 1:#x}" for address in addresses)
+        command = [self._tool, "-e", str(self.library), "-Cfia"]
+        done = subprocess.run(command, input=asked, capture_output=True, text=True)
+        for address, frames in _read_frames(done.stdout).items():
+            self._known[address + 1] = students_place(frames)
+
+
+def _read_frames(text: str) -> dict[int, list[Place]]:
+    """addr2line's output: an address, then two lines per frame, function and file:line, from the inside out.
+
+    The frames' functions are their whole signatures.
+    """
+    result: dict[int, list[Place]] = {}
+    frames: list[Place] = []
+    function = None
+    for line in text.splitlines():
+        if re.fullmatch(r"0x[0-9a-f]+", line):
+            frames = result.setdefault(int(line, 16), [])
+            function = None
+        elif function is None:
+            function = line
+        else:
+            place = place_of(re.sub(r" \(discriminator \d+\)$", "", line))
+            if place:
+                frames.append(replace(place, function=function))
+            function = None
+    return result
+
+
+def students_place(frames: Sequence[Place]) -> Place | None:
+    """The innermost frame that is the student's, with those it was inlined into.
+
+    The simulator's own code is never it, nor what the rewriter makes of a launch; that of common/cuda/ only if nothing
+    else is left.
+
+    Args:
+        frames: from the inside out; their functions are signatures.
+    """
+    outside = [frame for frame in frames if not _lies_in(frame, SIMULATOR) and not _LAUNCH.search(frame.function)]
+    own = [frame for frame in outside if not _lies_in(frame, DEVICE_HEADERS)] or outside
+    if not own:
+        return None
+    instance = kernel_name(own[-1].function)
+    named = [replace(frame, function=bare_name(frame.function)) for frame in own]
+    # addr2line calls an inlined static function by the name of what it is inlined into
+    named = [
+        replace(frame, function="") if frame.function == outer.function else frame for frame, outer in pairwise(named)
+    ] + named[-1:]
+    first = named[0]
+    callers = tuple(caller for caller in named[1:] if caller.file == first.file)
+    return Place(first.file, first.line, first.function, callers, instance)
+
+
+def instance_of(kernel: str, places: Iterable[Place | None]) -> str:
+    """The kernel with its actual template arguments, "flash_kernel<64>" for "flash_kernel<D>", if the places tell."""
+    instances = {place.instance for place in places if place}
+    exact = {name for name in instances if name.split("<")[0] == kernel.split("<")[0]}
+    return exact.pop() if len(exact) == 1 else kernel
+
+
+def _lies_in(place: Place, folder: Path) -> bool:
+    return folder in Path(place.file).resolve().parents

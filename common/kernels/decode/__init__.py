@@ -1,0 +1,1 @@
+"""One new token over a KV cache; see README.md."""

@@ -1,0 +1,198 @@
+"""The KV cache in Python: one layer's preallocated buffers, and attention of new tokens over them. Given.
+
+    KVCache                  the buffers and how much of them is filled; nothing about it is checked on the device
+    update_cache             the operators themselves, for positions and lengths of your own: their values are checked
+    decode_attention
+    check_sizes, check_room, check_sequence     what every cache refuses
+
+`ops` is what `common.compiling.load.load("task6")` returns. Shapes:
+
+    query       [batch, heads, 1, head_dim]                  the newest token of every sequence
+    key, value  [batch, kv_heads, new_tokens, head_dim]      the tokens to remember
+    caches      [batch, kv_heads, max_seq_len, head_dim]     the memory, allocated once
+    lengths     [batch], int32                               how many tokens of each sequence are remembered
+
+Floats are float32 (the tuned operators take float16 and bfloat16 as well), heads is a multiple of kv_heads, head_dim is
+at most 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from common.compiling.operators import Operators
+
+MAX_HEAD_DIM = 128
+
+
+class KVCache:
+    """The keys and values that one attention layer has seen, in buffers of a fixed size.
+
+    Nothing is ever moved or reallocated: a step writes its few new rows and reads the rest. Each sequence's
+    length is kept twice: in `lengths` on the device, because the kernels read it there, and in a list on the
+    host, because the check for a full cache must not wait for the device.
+
+        cache = KVCache(ops, batch=2, kv_heads=4, max_seq_len=1024, head_dim=64)
+        cache.append(key, value)        # the prompt: many tokens at once
+        cache.append(key, value)        # then one token per step ...
+        out = cache.attend(query)       # ... whose query looks at everything cached, itself included
+
+    Attributes:
+        k, v: the full buffers, [batch, kv_heads, max_seq_len, head_dim]. Slots at or past a sequence's length
+            hold whatever was in memory; nothing reads them.
+        lengths: int32 tensor [batch] on the device, updated in place (always the same memory).
+        seq_len: the longest sequence's length, a host int.
+
+    Args:
+        ops: the operators of task 6, the student's, the solution's or the tuned ones.
+        batch, kv_heads, max_seq_len, head_dim: of the buffers.
+        dtype: of the buffers; the taught operators take float32 only.
+
+    Raises:
+        ValueError: a size below 1, or head_dim above 128.
+    """
+
+    def __init__(
+        self,
+        ops: Operators,
+        batch: int,
+        kv_heads: int,
+        max_seq_len: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        check_sizes(batch=batch, kv_heads=kv_heads, max_seq_len=max_seq_len, head_dim=head_dim)
+        shape = (batch, kv_heads, max_seq_len, head_dim)
+        self.ops = ops
+        self.max_seq_len = max_seq_len
+        self.k = torch.empty(shape, dtype=dtype, device=ops.device)
+        self.v = torch.empty(shape, dtype=dtype, device=ops.device)
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=ops.device)
+        self._host_lengths = [0] * batch
+
+    @property
+    def seq_len(self) -> int:
+        """The number of tokens cached for the longest sequence."""
+        return max(self._host_lengths)
+
+    def append(self, key: Tensor, value: Tensor) -> None:
+        """Writes new_tokens rows of every sequence behind the ones it has.
+
+        Raises:
+            ValueError: a sequence has no room for them, or a shape, dtype or layout is wrong; nothing has changed then.
+        """
+        new_tokens = key.shape[2] if key.dim() == 4 else 0  # update_cache itself refuses any other rank
+        check_room(self._host_lengths, new_tokens, self.max_seq_len)
+        self.ops.update_cache(self.k, self.v, key, value, self.lengths)
+        self.lengths += new_tokens
+        self._host_lengths = [length + new_tokens for length in self._host_lengths]
+
+    def attend(self, query: Tensor, scale: float | None = None) -> Tensor:
+        """Attention of each sequence's one query over all its cached keys -> [batch, heads, 1, head_dim].
+
+        Append the query's own key and value first: a token sees itself. An empty sequence gives zeros.
+
+        Raises:
+            ValueError: a shape, dtype or layout that the kernel does not support.
+        """
+        return self.ops.decode_attention(query, self.k, self.v, self.lengths, scale)
+
+    def reset(self, sequence: int | None = None) -> None:
+        """Forgets every sequence, or only the given one, so that its slots can be filled again.
+
+        Raises:
+            ValueError: there is no such sequence.
+        """
+        if sequence is None:
+            self._host_lengths = [0] * len(self._host_lengths)
+            self.lengths.zero_()
+            return
+        check_sequence(sequence, len(self._host_lengths))
+        self._host_lengths[sequence] = 0
+        self.lengths[sequence] = 0
+
+
+def check_sizes(**sizes: int) -> None:
+    """ValueError for a size of a cache below 1, and for a head_dim above MAX_HEAD_DIM."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+    if sizes["head_dim"] > MAX_HEAD_DIM:
+        raise ValueError(f"head_dim is {sizes['head_dim']}; the decode kernel supports at most {MAX_HEAD_DIM}")
+
+
+def check_room(lengths: Sequence[int], new_tokens: int, max_seq_len: int) -> None:
+    """ValueError for the first sequence that new_tokens more would make longer than max_seq_len."""
+    for sequence, length in enumerate(lengths):
+        if length + new_tokens > max_seq_len:
+            raise ValueError(
+                f"the cache is full: sequence {sequence} holds {length} tokens and {new_tokens} more "
+                f"do not fit into max_seq_len = {max_seq_len}"
+            )
+
+
+def check_sequence(sequence: int, batch: int) -> None:
+    """ValueError for the number of a sequence that is not there."""
+    if not 0 <= sequence < batch:
+        raise ValueError(f"sequence is {sequence}; it must be 0 .. batch - 1 = {batch - 1}")
+
+
+def update_cache(
+    ops: Operators, k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor
+) -> None:
+    """Writes the new tokens of sequence b into the slots positions[b], positions[b] + 1, ... of its caches, in place.
+
+    The operator of the same name leaves a sequence alone whose tokens do not fit; this refuses it. For that it reads
+    the positions, which waits for the device. (KVCache knows its lengths on the host and needs no such wait.)
+
+    Args:
+        ops: the operators of task 6.
+        k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim].
+        key, value: [batch, kv_heads, new_tokens, head_dim].
+        positions: int32 [batch], 0 .. max_seq_len - new_tokens.
+
+    Raises:
+        ValueError: a position out of range; a shape, dtype or layout that the kernel does not support. Nothing has
+            been written then.
+    """
+    if k_cache.dim() == 4 and key.dim() == 4 and key.size(2) <= k_cache.size(2):  # the operator refuses all else
+        _check_values("positions", positions, k_cache.size(2) - key.size(2), "max_seq_len - new_tokens")
+    ops.update_cache(k_cache, v_cache, key, value, positions)
+
+
+def decode_attention(
+    ops: Operators, query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale: float | None = None
+) -> Tensor:
+    """softmax(scale * query @ K^T) @ V over the first lengths[b] keys of each sequence's cache.
+
+    The operator of the same name counts a length out of range as the nearer end of it; this refuses it, and waits for
+    the device to do so, see update_cache.
+
+    Args:
+        ops: the operators of task 6.
+        query: [batch, heads, 1, head_dim]. Query head h reads K/V head h // (heads // kv_heads).
+        k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim].
+        lengths: int32 [batch], 0 .. max_seq_len.
+        scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
+
+    Returns:
+        [batch, heads, 1, head_dim]; zeros where the length is 0.
+
+    Raises:
+        ValueError: a length out of range; a shape, dtype or layout that the kernel does not support.
+    """
+    if k_cache.dim() == 4:
+        _check_values("lengths", lengths, k_cache.size(2), "max_seq_len")
+    return ops.decode_attention(query, k_cache, v_cache, lengths, scale)
+
+
+def _check_values(name: str, values: Tensor, largest: int, meaning: str) -> None:
+    """ValueError for the first of these numbers that is outside 0 .. largest."""
+    for sequence, number in enumerate(values.flatten().tolist()):
+        if not 0 <= number <= largest:
+            raise ValueError(f"{name}[{sequence}] is {number}; it must be 0 .. {meaning} = {largest}")

@@ -1,0 +1,24 @@
+// cache_layout.cuh - the row of a slot, in contiguous caches and in pages.
+//
+//   page_number(layout, sequence, slot)                 what the block table says of the slot: reading it takes a while
+//   is_page(layout, number)                             whether there is such a page
+//   row_of(layout, sequence, kv_head, slot, page)       the slot's row of head_dim elements, from the cache's start
+#pragma once
+#include "common/kernels/decode/decode.h"
+
+constexpr int TILE = PAGE_SIZE;  // tokens that are read at once: they lie in one page
+
+// A contiguous cache has no pages: any number will do.
+__device__ __forceinline__ int page_number(const CacheLayout& layout, int64_t sequence, int64_t slot) {
+    return layout.block_table == nullptr ? 0 : layout.block_table[(sequence * layout.capacity + slot) / PAGE_SIZE];
+}
+
+__device__ __forceinline__ bool is_page(const CacheLayout& layout, int page) {
+    return layout.block_table == nullptr || (page >= 0 && page < layout.pages);
+}
+
+__device__ __forceinline__ int64_t row_of(const CacheLayout& layout, int64_t sequence, int64_t kv_head, int64_t slot,
+                                          int page) {
+    if (layout.block_table == nullptr) return (sequence * layout.kv_heads + kv_head) * layout.capacity + slot;
+    return (page * layout.kv_heads + kv_head) * PAGE_SIZE + slot % PAGE_SIZE;
+}

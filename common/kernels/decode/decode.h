@@ -1,0 +1,74 @@
+// decode.h - the launchers of task 6's tuned kernels, which binding.cpp calls.
+//
+//   CacheLayout       where the keys and values of a token lie: contiguous caches or pages
+//   UpdateArguments   new tokens -> their slots                                  cache.cu
+//   DecodeArguments   one query per sequence over its cached tokens              decode_simt.cu, decode_mma.cu
+//
+// What decoding consists of, from the outside inwards: decode_cluster.cuh and decode_list.cuh (the kernels, for short
+// and for long caches), decode_work.cuh (which block does what in the latter), decode_common.cuh (tiles on their way),
+// decode_mma.cuh and decode_simt.cuh (one warp, with and without tensor cores), decode_merge.cuh (partial results and
+// their sums), cache_layout.cuh (where a token lies), cluster.cuh.
+//
+// Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
+// fit a grid is refused with std::invalid_argument, and nothing else is checked here. No value that lies on the device
+// is read on the host, and no launch depends on one: all of it can be captured in a CUDA graph once and replayed with
+// other lengths, positions and block tables. The kernels start while the one before in the stream still ends
+// (common/cuda/dependent_launch.cuh), and let the next one do so.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/cuda/row_strides.h"
+
+constexpr int MAX_HEAD_DIM = 128;
+constexpr int PAGE_SIZE = 16;  // tokens
+
+// Where slot s of a sequence lies, 0 <= s < capacity:
+//
+//   contiguous   cache [batch, kv_heads, capacity, head_dim]       row s of the sequence's own part
+//   paged        cache [pages, kv_heads, 16, head_dim]             row s % 16 of page block_table[sequence, s / 16]
+struct CacheLayout {
+    int64_t kv_heads;
+    int64_t capacity;        // slots of a sequence: max_seq_len, or 16 * max_pages
+    const int* block_table;  // [batch, max_pages]; nullptr: contiguous
+    int64_t pages;           // of the whole cache; a number outside 0 .. pages - 1 is no page
+    int head_dim;            // 1 .. MAX_HEAD_DIM
+};
+
+// Token t of sequence b goes to slot positions[b] + t. A sequence whose new tokens do not all fit, because positions[b]
+// is outside 0 .. capacity - new_tokens, is left as it is; so is a token whose block table entry is no page.
+struct UpdateArguments {
+    CacheLayout layout;
+    void *k_cache, *v_cache;
+    const void *key, *value;  // [batch, kv_heads, new_tokens, head_dim]
+    RowStrides key_strides, value_strides;
+    const int* positions;  // [batch]
+    int64_t batch, new_tokens;
+    int element_bytes;  // 2 or 4
+    cudaStream_t stream;
+};
+
+void update_cache(const UpdateArguments& arguments);
+
+// out = softmax(scale * query @ K^T) @ V over the first lengths[b] slots of sequence b; query head h reads K/V head
+// h / (heads / kv_heads). Lengths are clamped to 0 .. capacity; with a length of 0 the output is 0. A token whose block
+// table entry is no page is left out.
+struct DecodeArguments {
+    CacheLayout layout;
+    const void* query;              // [batch, heads, head_dim]
+    const void *k_cache, *v_cache;  // see CacheLayout
+    const int* lengths;             // [batch]
+    void* out;                      // [batch, heads, head_dim]
+    int64_t batch, heads;           // heads is a multiple of kv_heads
+    float scale;
+    float* workspace;  // decode_workspace() floats, not initialised
+    cudaStream_t stream;
+};
+
+enum class CacheType { FLOAT32, FLOAT16, BFLOAT16 };
+
+// How many floats of workspace decode() needs for these arguments; `out` and `workspace` may still be missing.
+int64_t decode_workspace(const DecodeArguments& arguments, CacheType type);
+void decode(const DecodeArguments& arguments, CacheType type);

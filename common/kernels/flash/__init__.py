@@ -1,0 +1,1 @@
+"""Dense attention, forward and backward; see README.md."""

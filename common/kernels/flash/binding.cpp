@@ -1,0 +1,150 @@
+// binding.cpp - the operators of the tuned kernels.
+//
+//   flash_attention(query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset) -> out
+//   flash_attention_forward(... the same ...) -> (out, lse)
+//   flash_attention_backward(grad_out, query, key, value, out, lse, causal, scale, lower_right, mask, key_step,
+//       key_offset) -> (grad_query, grad_key, grad_value)
+//
+//   query, out, grad_out, grad_query           [batch, heads, S_q, head_dim]
+//   key, value, grad_key, grad_value           [batch, kv_heads, S_k, head_dim]; heads is a multiple of kv_heads
+//   lse                                        [batch, heads, S_q], float32: log(sum over keys of exp(score))
+//   mask                                       bool or float32, broadcasts to [batch, heads, S_q, S_k]
+//
+// The dtype chooses the kernels: float16, bfloat16 (tensor cores), float32 (tensor cores by 3xFP16, or without them if
+// tensor_cores is false). Inputs may have any strides as long as their rows are contiguous; results are contiguous.
+// With causal, query i sees key j when key_offset + j * key_step <= i (+ S_k - S_q with lower_right).
+#include <tuple>
+
+#include "common/cuda/attention_binding.h"
+#include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/flash.h"
+
+namespace {
+
+using torch::headeronly::ScalarType;
+
+// Everything but the outputs. Call it before new_output(), so that nothing is allocated for bad arguments.
+FlashArguments checked_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
+                                 std::optional<double> scale, bool lower_right, const std::optional<Tensor>& mask,
+                                 int64_t key_step, int64_t key_offset) {
+    FlashArguments arguments = tuned_arguments<FlashArguments>(query, key, value, causal, scale, MAX_HEAD_DIM);
+    check(key_step >= 1 && key_step <= MAX_POSITION, "key_step is ", key_step, "; it must be 1 .. ", MAX_POSITION);
+    const int64_t least_offset = query.size(2) - MAX_POSITION;
+    check(key_offset >= least_offset && key_offset <= MAX_POSITION, "key_offset is ", key_offset,
+          "; it must be S_q - ", MAX_POSITION, " = ", least_offset, " .. ", MAX_POSITION);
+    check(!lower_right || (key_step == 1 && key_offset == 0), "lower_right is true, key_step ", key_step,
+          " and key_offset ", key_offset,
+          "; lower_right aligns the last key, key_step and key_offset say where every key stands: give one of both");
+    arguments.diagonal = lower_right ? key.size(2) - query.size(2) : -key_offset;
+    arguments.key_step = causal ? static_cast<int>(key_step) : 1;
+    arguments.mask = attention_mask(mask, query, key);
+    return arguments;
+}
+
+Tensor new_like(const Tensor& x, const char* name) {
+    return new_output(x, name, {x.size(0), x.size(1), x.size(2), x.size(3)});
+}
+
+void launch_forward(const FlashArguments& arguments, ScalarType dtype, bool tensor_cores) {
+    if (dtype == ScalarType::Half) return flash_forward_fp16(arguments);
+    if (dtype == ScalarType::BFloat16) return flash_forward_bf16(arguments);
+    if (tensor_cores) return flash_forward_3xfp16(arguments);
+    flash_forward_fp32(arguments);
+}
+
+Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
+                       std::optional<double> scale, bool lower_right, std::optional<Tensor> mask, bool tensor_cores,
+                       int64_t key_step, int64_t key_offset) {
+    FlashArguments arguments =
+        checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
+    DeviceScope device(query);
+    Tensor out = new_like(query, "out");
+    arguments.out = out.data_ptr();
+    launch_forward(arguments, query.scalar_type(), tensor_cores);
+    return out;
+}
+
+std::tuple<Tensor, Tensor> flash_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                   bool causal, std::optional<double> scale, bool lower_right,
+                                                   std::optional<Tensor> mask, bool tensor_cores, int64_t key_step,
+                                                   int64_t key_offset) {
+    FlashArguments arguments =
+        checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
+    DeviceScope device(query);
+    Tensor out = new_like(query, "out");
+    Tensor lse = new_output(query, "lse", {query.size(0), query.size(1), query.size(2)}, ScalarType::Float);
+    arguments.out = out.data_ptr();
+    arguments.lse = data<float>(lse);
+    launch_forward(arguments, query.scalar_type(), tensor_cores);
+    return {out, lse};
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_out, const Tensor& query,
+                                                            const Tensor& key, const Tensor& value, const Tensor& out,
+                                                            const Tensor& lse, bool causal,
+                                                            std::optional<double> scale, bool lower_right,
+                                                            std::optional<Tensor> mask, int64_t key_step,
+                                                            int64_t key_offset) {
+    FlashGradients gradients = {};
+    gradients.forward = checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
+    const ScalarType dtype = query.scalar_type();
+    check_rows(grad_out, "grad_out", {"batch", "heads", "S_q", "head_dim"}, dtype);
+    check_tensor(out, "out", {"batch", "heads", "S_q", "head_dim"}, dtype);
+    check_tensor(lse, "lse", {"batch", "heads", "S_q"}, ScalarType::Float);
+    check_same_device(query, "query", grad_out, "grad_out");
+    check_same_device(query, "query", out, "out");
+    check_same_device(query, "query", lse, "lse");
+    for (int64_t i = 0; i < 4; ++i) check_same_size(grad_out, "grad_out", i, query, "query", i);
+    for (int64_t i = 0; i < 4; ++i) check_same_size(out, "out", i, query, "query", i);
+    for (int64_t i = 0; i < 3; ++i) check_same_size(lse, "lse", i, query, "query", i);
+
+    DeviceScope device(query);
+    Tensor grad_query = new_like(query, "grad_query");
+    Tensor grad_key = new_like(key, "grad_key");
+    Tensor grad_value = new_like(value, "grad_value");
+    Tensor delta = new_output(query, "delta", {query.size(0), query.size(1), query.size(2)}, ScalarType::Float);
+    std::optional<Tensor> grad_query_sum;
+    if (dtype != ScalarType::Float)
+        grad_query_sum =
+            new_output(query, "grad_query_sum", {query_sum_elements(gradients.forward)}, ScalarType::Float);
+
+    gradients.forward.out = out.data_ptr();
+    gradients.forward.lse = data<float>(lse);
+    gradients.grad_out = grad_out.data_ptr();
+    gradients.grad_out_strides = row_strides(grad_out);
+    gradients.grad_query = grad_query.data_ptr();
+    gradients.grad_key = grad_key.data_ptr();
+    gradients.grad_value = grad_value.data_ptr();
+    gradients.delta = data<float>(delta);
+    gradients.grad_query_sum = grad_query_sum ? data<float>(*grad_query_sum) : nullptr;
+    if (dtype == ScalarType::Half)
+        flash_backward_fp16(gradients);
+    else if (dtype == ScalarType::BFloat16)
+        flash_backward_bf16(gradients);
+    else
+        flash_backward_fp32(gradients);
+    return {grad_query, grad_key, grad_value};
+}
+
+}  // namespace
+
+TASK_OPERATORS(m) {
+    m.def(
+        "flash_attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> "
+        "Tensor");
+    m.def(
+        "flash_attention_forward(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> "
+        "(Tensor, Tensor)");
+    m.def(
+        "flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+        "bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, int key_step=1, "
+        "int key_offset=0) -> (Tensor, Tensor, Tensor)");
+}
+
+TASK_KERNELS(m) {
+    m.impl("flash_attention", TORCH_BOX(&flash_attention));
+    m.impl("flash_attention_forward", TORCH_BOX(&flash_attention_forward));
+    m.impl("flash_attention_backward", TORCH_BOX(&flash_attention_backward));
+}

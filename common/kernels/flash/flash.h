@@ -1,0 +1,64 @@
+// flash.h - the launchers of task 4's tuned kernels, which binding.cpp calls.
+//
+//   FlashArguments    the forward pass: tensors, sizes, what hides which keys
+//   FlashGradients    the backward pass
+//   flash_forward_*   flash_attention_mma.cu (fp16, bf16), flash_attention_fp32.cu, flash_attention_3xfp16.cu (fp32)
+//   flash_backward_*  flash_backward_mma.cu (fp16, bf16), flash_backward_fp32.cu
+//
+// Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
+// fit a grid or an architecture is refused with std::invalid_argument, and nothing else is checked here.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/attention_mask.cuh"
+#include "common/cuda/row_strides.h"
+
+constexpr int MAX_HEAD_DIM = 128;
+constexpr int64_t MAX_POSITION = 0x7fffff00;  // rounded up to a tile still an int
+
+// out = softmax(scale * query @ key^T, hidden keys left out) @ value
+//
+// Query head h uses key head h / (heads / kv_heads): grouped-query attention when kv_heads < heads (a multiple).
+// With `causal`, query i may see key j when j * key_step <= i + diagonal. Diagonal 0 aligns the mask to the top left,
+// S_k - S_q to the bottom right, and -key_offset serves keys that stand at key_offset + j * key_step. A query that may
+// see no key gets zeros and lse -infinity.
+struct FlashArguments {
+    const void* query;  // [batch, heads, S_q, head_dim]
+    const void* key;    // [batch, kv_heads, S_k, head_dim]
+    const void* value;  // [batch, kv_heads, S_k, head_dim]
+    void* out;          // [batch, heads, S_q, head_dim], contiguous
+    float* lse;         // [batch, heads, S_q], contiguous: natural log(sum over keys of exp(score)); or nullptr
+    RowStrides query_strides, key_strides, value_strides;
+    int64_t batch, heads, kv_heads, S_q, S_k;
+    int head_dim;  // 1 .. MAX_HEAD_DIM
+    float scale;
+    bool causal;
+    int64_t diagonal;  // S_q + diagonal <= MAX_POSITION
+    int key_step;      // 1 or more; 1 unless causal
+    AttentionMask mask;  // broadcasts to [batch, heads, S_q, S_k]
+    cudaStream_t stream;
+};
+
+void flash_forward_fp32(const FlashArguments& arguments);
+void flash_forward_3xfp16(const FlashArguments& arguments);  // float32 in and out, on tensor cores
+void flash_forward_fp16(const FlashArguments& arguments);
+void flash_forward_bf16(const FlashArguments& arguments);
+
+// The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
+struct FlashGradients {
+    FlashArguments forward;  // as the forward pass had it; out and lse hold its results
+    const void* grad_out;    // [batch, heads, S_q, head_dim]
+    RowStrides grad_out_strides;
+    void* grad_query;  // [batch, heads, S_q, head_dim], contiguous
+    void* grad_key;    // [batch, kv_heads, S_k, head_dim], contiguous
+    void* grad_value;  // [batch, kv_heads, S_k, head_dim], contiguous
+    // Workspaces, not initialised:
+    float* delta;           // [batch, heads, S_q]: sum over head_dim of grad_out * out
+    float* grad_query_sum;  // [query_sum_elements()] of flash_host.h; nullptr for float32 inputs
+};
+
+void flash_backward_fp32(const FlashGradients& gradients);
+void flash_backward_fp16(const FlashGradients& gradients);
+void flash_backward_bf16(const FlashGradients& gradients);

@@ -1,0 +1,146 @@
+"""FlashAttention as one differentiable PyTorch function.
+
+    ops = load()                                            builds them, tells PyTorch what it must know of them
+    flash_attention(ops, query, key, value, causal=True)    [batch, heads, S_q, head_dim]
+
+What PyTorch must know of an operator beyond its kernels: the shapes of its results without running it (for
+torch.compile), and its gradient. register(ops) tells it, once for every build.
+
+Source: FlashAttention-2 (Dao 2023, arXiv:2307.08691), algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from common.compiling import load as compiled
+from common.compiling.request import BuildRequest
+
+if TYPE_CHECKING:
+    from common.compiling.operators import Operators
+
+_registered: set[str] = set()  # namespaces of torch.ops
+
+
+def load(backend: str = "auto", checked: bool = False) -> Operators:
+    """Builds and loads the kernels of this room, gradients included. Arguments and errors: see BuildRequest and
+    common.compiling.load.build."""
+    ops = compiled.load(BuildRequest("flash", backend=backend, checked=checked))
+    register(ops)
+    return ops
+
+
+def flash_attention(
+    ops: Operators,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    lower_right: bool = False,
+    mask: Tensor | None = None,
+    tensor_cores: bool = True,
+    key_step: int = 1,
+    key_offset: int = 0,
+) -> Tensor:
+    """softmax(scale * query @ key^T, hidden keys left out) @ value, without storing the scores. Differentiable.
+
+    Memory grows with S_q + S_k; scores, softmax and sums are float32. The gradients of query, key and value are those
+    of algorithm 2 of the paper: the scores are computed again from the saved logsumexp. Second derivatives are not
+    available. Nothing is copied, but a 16-bit mask, which is converted to float32. Works under torch.compile without
+    a graph break, in CUDA graphs and on the current stream; under torch.autocast nothing is cast: the kernels compute
+    in the dtype that the inputs have.
+
+    Args:
+        ops: what load() returns.
+        query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16, on ops.device; head_dim is 1 .. 128.
+            Any strides, if those along head_dim are 1: slices of a packed [batch, S, 3, heads, head_dim] will do.
+        key, value: [batch, kv_heads, S_k, head_dim], of query's dtype; heads is a multiple of kv_heads, and query head
+            h uses key head h // (heads // kv_heads).
+        causal: query i sees the keys j <= i, or j <= i + S_k - S_q with lower_right; for other places of the keys
+            see key_step.
+        scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
+        lower_right: aligns the causal mask to the bottom right (FlashAttention; torch's causal_lower_right) instead
+            of the top left (torch's is_causal). Makes a difference where causal is true and S_q != S_k.
+        mask: bool (True: attend) or floating-point (added to the scaled scores), of a shape that broadcasts to
+            [batch, heads, S_q, S_k]. With causal both hold. It gets no gradient.
+        tensor_cores: for float32: on tensor cores by 3xFP16, or by fused multiply-adds. Other dtypes ignore it.
+        key_step, key_offset: with causal, key j stands at the position key_offset + j * key_step, and query i sees it
+            when that is at most i. So strided attention is flash_attention(ops, query, key[:, :, offset::stride],
+            value[:, :, offset::stride], causal, key_step=stride, key_offset=offset). key_step is 1 or more,
+            key_offset of either sign; positions stay below 2^31 - 256. Without causal the two change nothing; with
+            lower_right they must be 1 and 0.
+
+    Returns:
+        [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros for a query that may see no key.
+
+    Raises:
+        ValueError: a shape, dtype, layout or device that the kernels do not take, or a mask that requires a gradient;
+            the message names the argument, its value and what is allowed.
+    """
+    register(ops)
+    for name, x in (("query", query), ("key", key), ("value", value), ("mask", mask)):
+        if x is not None and x.device.type != ops.device.type:
+            raise ValueError(f"{name} is on {x.device.type!r}; it must be on {ops.device.type!r}")
+    if mask is not None and mask.dtype in (torch.float16, torch.bfloat16):
+        mask = mask.float()
+    arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset)
+    operators = getattr(torch.ops, ops.libraries[0].name)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (query, key, value, mask)):
+        return operators.flash_attention_forward(*arguments)[0]
+    return operators.flash_attention(*arguments)
+
+
+def register(ops: Operators) -> None:
+    """Tells PyTorch the shapes and the gradients of these operators; once is enough, more does no harm."""
+    namespace = ops.libraries[0].name
+    if namespace in _registered:
+        return
+    operators = getattr(torch.ops, namespace)
+
+    def remember(ctx, inputs: tuple, output: Tensor | tuple[Tensor, Tensor]) -> None:
+        query, key, value, *ctx.options, mask, ctx.tensor_cores = inputs[:-2]
+        ctx.positions = inputs[-2:]
+        if mask is not None and ctx.needs_input_grad[6]:
+            raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
+        out, lse = output if isinstance(output, tuple) else (None, None)
+        if lse is not None:
+            ctx.mark_non_differentiable(lse)
+        ctx.save_for_backward(query, key, value, mask, out, lse)
+
+    def backward(ctx, grad_out: Tensor, *_) -> tuple:
+        query, key, value, mask, out, lse = ctx.saved_tensors
+        if lse is None:  # flash_attention gave no logsumexp
+            out, lse = operators.flash_attention_forward(
+                query, key, value, *ctx.options, mask, ctx.tensor_cores, *ctx.positions
+            )
+        if grad_out.stride(-1) != 1:  # the gradient of a sum is one number, expanded
+            grad_out = grad_out.contiguous()
+        grads = operators.flash_attention_backward(
+            grad_out, query, key, value, out, lse, *ctx.options, mask, *ctx.positions
+        )
+        return *grads, *[None] * 7
+
+    def no_second_derivative(ctx, *_) -> None:
+        raise NotImplementedError("flash_attention has no second derivative")
+
+    def of_shape(x: Tensor) -> Tensor:
+        return x.new_empty(x.shape)
+
+    def logsumexp_of(query: Tensor) -> Tensor:
+        return query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+    results = {
+        "flash_attention": lambda query, *_: of_shape(query),
+        "flash_attention_forward": lambda query, *_: (of_shape(query), logsumexp_of(query)),
+        "flash_attention_backward": lambda grad_out, *inputs: tuple(of_shape(x) for x in inputs[:3]),
+    }
+    for name, result in results.items():
+        torch.library.register_fake(f"{namespace}::{name}", result)
+    for name in ("flash_attention", "flash_attention_forward"):
+        torch.library.register_autograd(f"{namespace}::{name}", backward, setup_context=remember)
+    torch.library.register_autograd(f"{namespace}::flash_attention_backward", no_second_derivative)
+    _registered.add(namespace)

@@ -1,0 +1,361 @@
+// flash_attention_3xfp16.cu - float32 on tensor cores with the precision of float32, forward.
+//
+//   1. Shapes        SplitShape            sizes that follow from head_dim; where each tile lies in shared memory
+//   2. Multiplying   multiply_qk           S = Q K^T for one tile
+//                    multiply_pv           O += P V
+//   3. Softmax       scale_scores, hide_keys, weigh, scale_weights
+//   4. Kernel        flash_3xfp16_kernel   the loop over the tiles
+//   5. Launcher      flash_forward_3xfp16
+//
+// What is different from the kernel without tensor cores (flash_attention_fp32.cu):
+//
+//   1. Every number is the sum of two halves, and three mma take the place of one product: flash_split.cuh. K and V are
+//      split once per block, when they come into shared memory; Q once at all; P in registers.
+//   2. Rows of Q, K, V and P are scaled to the range of halves by powers of two. A score is divided by the scales of
+//      its query and its key; the scales of V's rows go into P.
+//   3. S and P stay in registers: the accumulators of S are where P V needs them.
+//
+// Printed by `python -m task4.benchmark --dtype fp32` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
+//
+//   TFLOP/s            D = 64                causal                 D = 128               causal
+//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
+//   without           36.9   38.3   38.5     28.6   35.1   37.9     39.0   40.2   40.6     29.2   34.6   37.3
+//   this file         74.1   84.2   87.8     49.5   71.9   84.6     85.7   95.3   99.0     54.7   76.6   89.4
+//   SDPA efficient    34.0   35.2   35.9     28.4   33.3   35.0     43.2   45.5   44.6     34.5   42.5   46.1
+//
+// Over SDPA's memory-efficient backend 2.09 times as fast in the geometric mean over S = 1024 ... 4096. Relative errors
+// against float64: at most 4.9e-07, without tensor cores 2.4e-06, the memory-efficient backend 9.1e-07.
+//
+// Errors are relative to a row of V: a column that is more than 10^5 times smaller than another one begins to lose
+// digits that the kernel without tensor cores keeps.
+//
+// Tried on the H200 and left out, because they were slower: 3xTF32, with all parts split in registers by each warp
+// (twice the work for the tensor cores, thrice the instructions); 4 warps per block and two blocks per multiprocessor,
+// where each block splits K and V for itself; one buffer for K and V, which takes four barriers per tile in place of
+// two.
+//
+// What limits it (ncu, NVIDIA H200): a scheduler has two warps, since their registers are full, and these wait for
+// results of their own instructions about half of the time. mma.sync is issued at less than half the rate that a loop
+// of nothing else reaches.
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/kernels/flash/flash_rows.cuh"
+#include "common/kernels/flash/flash_split.cuh"
+
+// ------------------------------------------------------------------------------------------------- 1. Shapes
+//
+// A warp owns 32 rows of the output, two fragments of 16, from beginning to end: every fragment of K and V that it
+// loads is used twice. Scores, weights and output stay in registers, as D fragments of mma.cuh: of each, a lane holds
+// rows lane / 4 and lane / 4 + 8 (half = 0, 1). COLUMNS: how many columns of 8 the warp works on at the same time.
+
+template <int D_, int B_C_, int WARPS_, int COLUMNS_>
+struct SplitShape {
+    static constexpr int D = D_, B_C = B_C_, WARPS = WARPS_, COLUMNS = COLUMNS_;
+    static constexpr int THREADS = 32 * WARPS, B_R = 32 * WARPS, STRIDE = D + 8;
+    static constexpr int SCORES = B_C / 8, OUTPUTS = D / 8;  // fragments of S and O that a warp has for 16 rows
+    static constexpr int Q_SMALL = B_R * STRIDE, KV_SMALL = B_C * STRIDE;  // from a big part to its small one
+    static_assert(B_C % 32 == 0 && D % 32 == 0);
+
+    // In bytes
+    static constexpr int Q_AT = 0;                             // Q split
+    static constexpr int K_AT = Q_AT + 2 * 2 * Q_SMALL;        // K split
+    static constexpr int V_AT = K_AT + 2 * 2 * KV_SMALL;       // V split
+    static constexpr int NEXT_K_AT = V_AT + 2 * 2 * KV_SMALL;  // the next K [B_C][D] float, as it arrives
+    static constexpr int NEXT_V_AT = NEXT_K_AT + 4 * B_C * D;  // the next V
+    static constexpr int Q_SCALE_AT = NEXT_V_AT + 4 * B_C * D;
+    static constexpr int K_SCALE_AT = Q_SCALE_AT + 4 * B_R;    // one float for each row
+    static constexpr int V_SCALE_AT = K_SCALE_AT + 4 * B_C;
+    static constexpr int BYTES = V_SCALE_AT + 4 * B_C;
+};
+
+// -------------------------------------------------------------------------------------------- 2. Multiplying
+
+// s = Q K^T, but for the scales.
+//
+//   q [32 rows][STRIDE], from this warp's first row on, k [B_C][STRIDE], shared, split
+template <class S>
+__device__ __forceinline__ void multiply_qk(float (&s)[2][S::SCORES][4], const __half* q, const __half* k) {
+    constexpr int N = S::COLUMNS;
+    const int lane = threadIdx.x % 32;
+    q += lane % 16 * S::STRIDE + lane / 16 * 8;  // where this lane's rows for ldmatrix lie
+    k += lane % 8 * S::STRIDE + lane / 8 * 8;
+    UNROLL
+    for (int i = 0; i < 2 * S::SCORES * 4; ++i) s[i / (S::SCORES * 4)][i / 4 % S::SCORES][i % 4] = 0;
+#pragma unroll 1
+    for (int d = 0; d < S::D; d += 32) {
+        SplitA a;
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const __half* from = q + 16 * (i / 2) * S::STRIDE + d + 16 * (i % 2);
+            load(a.big[i / 2][i % 2], from);
+            load(a.small[i / 2][i % 2], from + S::Q_SMALL);
+        }
+        UNROLL
+        for (int first = 0; first < S::SCORES; first += N) {
+            SplitB<N> b;
+            UNROLL
+            for (int n = 0; n < N; ++n) {
+                load(b.big[n], k + 8 * (first + n) * S::STRIDE + d);
+                load(b.small[n], k + 8 * (first + n) * S::STRIDE + d + S::KV_SMALL);
+            }
+            float sum[N][2][4];
+            add_products(sum, a, b);
+            UNROLL
+            for (int i = 0; i < N * 2 * 4; ++i) s[i / 4 % 2][first + i / 8][i % 4] += sum[i / 8][i / 4 % 2][i % 4];
+        }
+    }
+}
+
+// o += scale * P V
+//
+//   v [B_C][STRIDE], shared, split
+template <class S>
+__device__ __forceinline__ void multiply_pv(float (&o)[2][S::OUTPUTS][4], const float (&p)[2][S::SCORES][4],
+                                            const float (&scale)[2][2], const __half* v) {
+    constexpr int N = S::COLUMNS;
+    v += threadIdx.x % 32 * S::STRIDE;
+    UNROLL
+    for (int key = 0; key < S::B_C; key += 32) {
+        SplitA a;
+        UNROLL
+        for (int i = 0; i < 16; ++i) {  // as accumulators_as_a() of mma.cuh
+            const int m = i / 8, k = i / 4 % 2, r = i % 4;
+            const float(&pair)[4] = p[m][key / 8 + 2 * k + r / 2];
+            split(pair[r % 2 * 2], pair[r % 2 * 2 + 1], a.big[m][k][r], a.small[m][k][r]);
+        }
+        UNROLL
+        for (int first = 0; first < S::OUTPUTS; first += N) {
+            SplitB<N> b;
+            UNROLL
+            for (int n = 0; n < N; ++n) {
+                load_trans(b.big[n], v + key * S::STRIDE + 8 * (first + n));
+                load_trans(b.small[n], v + key * S::STRIDE + 8 * (first + n) + S::KV_SMALL);
+            }
+            float sum[N][2][4];
+            add_products(sum, a, b);
+            UNROLL
+            for (int i = 0; i < N * 2 * 4; ++i) {
+                const int n = i / 8, m = i / 4 % 2, e = i % 4;
+                o[m][first + n][e] += sum[n][m][e] * scale[m][e / 2];
+            }
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ 3. Softmax
+//
+// [m][half]: the row 16 m + 8 half + lane / 4 of the warp's. A lane has the keys 8 n + lane % 4 * 2 + 0, 1.
+
+__device__ __forceinline__ int row_of(int m, int half) { return 16 * m + 8 * half + threadIdx.x % 32 / 4; }
+__device__ __forceinline__ int key_of(int n) { return 8 * n + threadIdx.x % 4 * 2; }
+
+// The four lanes of a row.
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+// s[row][key] *= the scale of the key. That of the row is left to weigh(); 2^14 goes from the one to the other, so that
+// neither is very large or small.
+template <class S>
+__device__ __forceinline__ void scale_scores(float (&s)[2][S::SCORES][4], const float* k_scale) {
+    UNROLL
+    for (int n = 0; n < S::SCORES; ++n) {
+        const float2 scale = *reinterpret_cast<const float2*>(k_scale + key_of(n));
+        const float even = scale.x * 0x1p-14f, odd = scale.y * 0x1p-14f;
+        UNROLL
+        for (int i = 0; i < 4; ++i) s[i / 2][n][i % 2 * 2] *= even, s[i / 2][n][i % 2 * 2 + 1] *= odd;
+    }
+}
+
+// -infinity for the keys of the tile at k_start that the rows may not see. With a mask, the scores get the scales of
+// their rows before, and these become 1. first_row: the warp's.
+template <class S, bool GENERAL>
+__device__ __forceinline__ void hide_keys(float (&s)[2][S::SCORES][4], float (&scale)[2][2],
+                                          const FlashBlock<S::B_R, GENERAL>& block, int first_row, int64_t k_start) {
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const int m = i / 2, half = i % 2, row = first_row + row_of(m, half);
+        const int visible = block.visible(row, k_start);
+        UNROLL
+        for (int j = 0; j < 2 * S::SCORES; ++j) {
+            const int key = key_of(j / 2) + j % 2;
+            float& score = s[m][j / 2][2 * half + j % 2];
+            if (key >= visible)
+                score = -INFINITY;
+            else if constexpr (GENERAL)
+                score = block.masked(score * scale[m][half], row, k_start + key);
+        }
+        if constexpr (GENERAL) scale[m][half] = 1;
+    }
+}
+
+// What a lane carries from tile to tile: m is the same in the four lanes of a row, l each lane's own part of the sum.
+template <int OUTPUTS>
+struct SplitRows {
+    float m[2][2], l[2][2], o[2][OUTPUTS][4];
+
+    __device__ __forceinline__ SplitRows() {
+        UNROLL
+        for (int i = 0; i < 4; ++i) m[i / 2][i % 2] = -INFINITY, l[i / 2][i % 2] = 0;
+        UNROLL
+        for (int i = 0; i < 2 * OUTPUTS * 4; ++i) o[i / (OUTPUTS * 4)][i / 4 % OUTPUTS][i % 4] = 0;
+    }
+};
+
+// s -> 2^(scale * s - m); m, l and o as in the taught kernel.
+template <class S>
+__device__ __forceinline__ void weigh(float (&s)[2][S::SCORES][4], const float (&scale)[2][2],
+                                      SplitRows<S::OUTPUTS>& rows) {
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const int m = i / 2, half = i % 2;
+        float largest = -INFINITY;
+        UNROLL
+        for (int n = 0; n < S::SCORES; ++n)
+            largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        const float m_new = fmaxf(rows.m[m][half], quad_max(largest) * scale[m][half]);
+        const float shift = m_new == -INFINITY ? 0.0f : m_new;  // a row that has seen no key yet
+        const float rescale = exp2_approx(rows.m[m][half] - shift);
+        rows.m[m][half] = m_new;
+        float sum = 0;
+        UNROLL
+        for (int j = 0; j < 2 * S::SCORES; ++j) {
+            float& p = s[m][j / 2][2 * half + j % 2];
+            p = exp2_approx(p * scale[m][half] - shift);
+            sum += p;
+        }
+        rows.l[m][half] = rows.l[m][half] * rescale + sum;
+        UNROLL
+        for (int j = 0; j < 2 * S::OUTPUTS; ++j) rows.o[m][j / 2][2 * half + j % 2] *= rescale;
+    }
+}
+
+// p[row][key] *= the scale of V's row `key`, then the rows of p are brought to the same magnitude: row = scale * p.
+template <class S>
+__device__ __forceinline__ void scale_weights(float (&p)[2][S::SCORES][4], float (&scale)[2][2], const float* v_scale) {
+    float largest[2][2] = {};
+    UNROLL
+    for (int n = 0; n < S::SCORES; ++n) {
+        const float2 key = *reinterpret_cast<const float2*>(v_scale + key_of(n));
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            float *pair = &p[i / 2][n][i % 2 * 2], &top = largest[i / 2][i % 2];
+            pair[0] *= key.x, pair[1] *= key.y;
+            top = fmaxf(top, fmaxf(pair[0], pair[1]));
+        }
+    }
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const int m = i / 2, half = i % 2;
+        const PowerOfTwo power(quad_max(largest[m][half]));
+        scale[m][half] = power.inverse;
+        UNROLL
+        for (int j = 0; j < 2 * S::SCORES; ++j) p[m][j / 2][2 * half + j % 2] *= power.factor;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- 4. Kernel
+//
+// grid: see FlashBlock; block (S::THREADS). VECTOR, GENERAL: see for_head_dim.
+
+template <class S, bool VECTOR, bool GENERAL>
+__global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArguments a) {
+    extern __shared__ __align__(16) char shared[];
+    const FlashBlock<S::B_R, GENERAL> block(a);
+    const int warp_row = threadIdx.x / 32 * 32;
+    const auto halves = [&](int at) { return reinterpret_cast<__half*>(shared + at); };
+    const auto floats = [&](int at) { return reinterpret_cast<float*>(shared + at); };
+    const auto load_next = [&](int64_t k_start) {
+        if (k_start >= block.keys_end) return;
+        load_rows<S::B_C, S::D, S::D, S::THREADS, VECTOR>(floats(S::NEXT_K_AT),
+                                                          block.key + k_start * a.key_strides.row, a.key_strides.row,
+                                                          a.S_k - k_start, a.head_dim);
+        load_rows<S::B_C, S::D, S::D, S::THREADS, VECTOR>(floats(S::NEXT_V_AT),
+                                                          block.value + k_start * a.value_strides.row,
+                                                          a.value_strides.row, a.S_k - k_start, a.head_dim);
+        cp_async_commit();
+    };
+    const auto split_next = [&](int from, int to, int scales) {
+        split_rows<S::B_C, S::D, S::STRIDE, S::THREADS>(halves(to), floats(scales), [&](int row, int col) {
+            return *reinterpret_cast<const float4*>(floats(from) + row * S::D + col);
+        });
+    };
+    load_next(0);
+    split_rows<S::B_R, S::D, S::STRIDE, S::THREADS>(halves(S::Q_AT), floats(S::Q_SCALE_AT), [&](int row, int col) {
+        const float factor = a.scale * LOG2_E;
+        const float4 x = read_four<VECTOR>(block.query + row * a.query_strides.row + col,
+                                           row < block.rows_left ? a.head_dim - col : 0);
+        return make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+    });
+
+    SplitRows<S::OUTPUTS> rows;
+#pragma unroll 1
+    for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
+        cp_async_wait_all();
+        __syncthreads();  // the next K and V are here, and nobody reads the last ones any more
+        split_next(S::NEXT_K_AT, S::K_AT, S::K_SCALE_AT);
+        split_next(S::NEXT_V_AT, S::V_AT, S::V_SCALE_AT);
+        __syncthreads();  // all are split
+        load_next(k_start + S::B_C);
+        if (k_start >= block.seen(warp_row + 31)) continue;  // no row of this warp sees a key of the tile
+        float s[2][S::SCORES][4], scale[2][2];
+        multiply_qk<S>(s, halves(S::Q_AT) + warp_row * S::STRIDE, halves(S::K_AT));
+        scale_scores<S>(s, floats(S::K_SCALE_AT));
+        UNROLL
+        for (int i = 0; i < 4; ++i)
+            scale[i / 2][i % 2] = floats(S::Q_SCALE_AT)[warp_row + row_of(i / 2, i % 2)] * 0x1p14f;
+        if (block.hides(warp_row, k_start, S::B_C)) hide_keys<S, GENERAL>(s, scale, block, warp_row, k_start);
+        weigh<S>(s, scale, rows);
+        scale_weights<S>(s, scale, floats(S::V_SCALE_AT));
+        multiply_pv<S>(rows.o, s, scale, halves(S::V_AT));
+    }
+
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const int m = i / 2, half = i % 2, row = warp_row + row_of(m, half);
+        const float l = quad_sum(rows.l[m][half]), inverse = l == 0 ? 0 : 1 / l;
+        if (row >= block.rows_left) continue;
+        float* out = block.out + static_cast<int64_t>(row) * a.head_dim;
+        UNROLL
+        for (int n = 0; n < S::OUTPUTS; ++n)
+            store_two<VECTOR>(out + key_of(n), rows.o[m][n][2 * half] * inverse, rows.o[m][n][2 * half + 1] * inverse,
+                              a.head_dim - key_of(n));
+        if (block.lse && threadIdx.x % 4 == 0) block.lse[row] = (rows.m[m][half] + log2f(l)) * LN_2;
+    }
+}
+
+// ----------------------------------------------------------------------------------------------- 5. Launcher
+
+template <class S, bool VECTOR, bool GENERAL>
+static void launch(const FlashArguments& a) {
+    launch_rows(flash_3xfp16_kernel<S, VECTOR, GENERAL>, S::B_R, S::THREADS, S::BYTES, a);
+}
+
+template <int D>
+using LargeSplitShape = SplitShape<D, D <= 64 ? 64 : 32, 8, D <= 64 ? 2 : 1>;
+template <int D>
+using SmallSplitShape = SplitShape<D, 32, 4, 1>;
+
+// 8 warps take 78 to 203 KB of shared memory. A GPU that has less for a block (A100: 163 KB, other Ampere and Ada: 99
+// KB, Turing: 64 KB) gets 4 warps, in an instance that takes everything; if these do not fit either, the kernel without
+// tensor cores.
+void flash_forward_3xfp16(const FlashArguments& arguments) {
+    const int available = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    for_head_dim(arguments, [&]<int D, bool VECTOR, bool GENERAL>() {
+        if (LargeSplitShape<D>::BYTES <= available) return launch<LargeSplitShape<D>, VECTOR, GENERAL>(arguments);
+        if (SmallSplitShape<D>::BYTES <= available) return launch<SmallSplitShape<D>, false, true>(arguments);
+        flash_forward_fp32(arguments);
+    });
+}

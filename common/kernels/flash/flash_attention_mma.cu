@@ -1,0 +1,148 @@
+// flash_attention_mma.cu - FlashAttention-2, forward, float16 and bfloat16 on tensor cores.
+//
+//   1. Masks        apply_mask              the mask tensor
+//   2. Keys         FirstKeys               which tiles of keys a block goes through, and what is hidden in them
+//   3. Kernel       flash_forward_kernel
+//   4. Launcher     flash_forward_fp16, flash_forward_bf16
+//
+//   flash_forward.cuh    the body of the kernel: fragments, products, the loop over tiles; task 5 has the same
+//   flash_tiles.cuh      tiles in shared memory: cp.async, swizzle, ldmatrix
+//   flash_softmax.cuh    the online softmax on fragments
+//
+// The algorithm is that of the taught kernel (flash_attention.cu), and so are the names. What is different:
+//
+//   1. Tensor cores. A warp owns 32 rows and computes S and O by mma.sync m16n8k16; scores, softmax and sums are float.
+//      P goes from the accumulators of S to the operand of P V without leaving the registers.
+//   2. Tiles are copied by cp.async while others are computed, 16 bytes at a time, and swizzled, so that ldmatrix reads
+//      them without bank conflicts. A tile is waited for a whole tile after it was asked for: one barrier per tile of
+//      D > 64, one per two of D = 64.
+//   3. Q K^T of the next tile stands beside softmax and P V of the present one, with no branch between them. They do
+//      not depend on each other, so the compiler mixes them: the tensor cores work while powers are computed.
+//   4. A power is one instruction (exp2.cuh); scale, log2(e) and maximum are one multiply-add before it.
+//   5. The output is rescaled only when the maximum has grown by much, and until then lanes exchange nothing but a vote
+//      per tile (flash_softmax.cuh).
+//   6. Under a causal mask a warp stops at its own last tile, not at the block's. Only tiles that hold a hidden key, on
+//      the diagonal or at the ragged end, are masked; one comparison per tile decides.
+//
+// Printed by `python -m task4.benchmark --dtype bf16` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
+//
+//   TFLOP/s            D = 64                causal                 D = 128               causal
+//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
+//   this file          291    351    362      198    300    356      328    372    391      227    323    374
+//   SDPA flash         267    300    300      155    265    297      308    339    349      185    282    323
+//   SDPA cuDNN         388    456    478      262    400    472      532    612    650      335    492    637
+//
+// Over SDPA's FlashAttention-2 1.15 times as fast in the geometric mean over S = 512 ... 16384, 1.07 at least.
+//
+// What is in the way of more: the tensor cores are busy somewhat over half of the time. With D = 64
+// there are three other instructions for every mma, and registers allow no more than two warps per scheduler. Hopper's
+// wgmma, which reads shared memory itself and is issued once for a whole tile, is the next step.
+//
+// Tried on the H200 and left out, because they were slower or gained nothing: 16 rows per warp (twice the reads from
+// shared memory), three blocks per multiprocessor or tiles of 64 keys (registers are spilled), 8 warps per block, steps
+// of 16 keys with the weights computed one step ahead, parts of Q in registers for D = 128.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cfloat>
+#include <cstdint>
+
+#include "common/cuda/attention_mask.cuh"
+#include "common/cuda/check.h"
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/flash_forward.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/flash_keys.cuh"
+#include "common/kernels/flash/flash.h"
+
+// -------------------------------------------------------------------------------------------------- 1. Masks
+
+// s -> scale * s with the mask tensor applied, in units of log2(e). Models mask with the smallest float, too; it must
+// stay finite, since a row of nothing else has a mean.
+__device__ __forceinline__ void apply_mask(Scores& s, const FlashArguments& a, const AttentionMask& mask, int first_row,
+                                           int first_key) {
+    const int lane = threadIdx.x % 32;
+    UNROLL
+    for (int i = 0; i < M * B_c / 2; ++i) {
+        const int m = i / (B_c / 2), n = i / 4 % (B_c / 8), e = i % 4;
+        const int row = first_row + 16 * m + mma_d_row(lane, e), key = first_key + 8 * n + mma_d_col(lane, e);
+        float x = s[m][n][e] * a.scale;
+        if (row < a.S_q && key < a.S_k) x = masked_score(x, mask, 0, row, key);
+        const float y = x * LOG2_E;
+        s[m][n][e] = y == -INFINITY && x != -INFINITY ? -FLT_MAX : y;
+    }
+}
+
+// -------------------------------------------------------------------------------------------------- 2. Keys
+//
+// What flash_forward asks: a row sees the first keys of its head, up to the diagonal under a causal mask. So do a warp
+// and the block, and their tiles from first_masked on need a mask.
+//
+// PLAIN: no mask tensor, a positive scale, rows in pieces of 16 bytes (see TileLoader). NEXT: key_step is 1. The
+// instance that is neither takes all.
+
+template <class S, bool PLAIN, bool NEXT>
+struct FirstKeys {
+    static constexpr bool BEGINS_LATE = false, JUMPS = false;
+    static constexpr int first = 0, begin = 0;
+    const FlashArguments& a;
+    const AttentionMask mask;  // of this head
+    const int row_start, keys, tiles, end, first_masked;
+
+    __device__ __forceinline__ FirstKeys(const FlashArguments& arguments, const FlashRows<S, FlashArguments>& block)
+        : a(arguments),
+          mask(mask_from(a.mask, block.batch, block.head)),
+          row_start(block.warp_start),
+          keys(seen(block.start + block.count - 1)),
+          tiles(ceil_div(keys, B_c)),
+          end(block.warp_count > 0 ? ceil_div(seen(row_start + block.warp_count - 1), B_c) : 0),
+          first_masked(PLAIN ? seen(row_start) / B_c : 0) {}
+
+    // How many keys a row of the head may see.
+    __device__ __forceinline__ int seen(int row) const { return keys_seen<NEXT>(a, position_of(a, row)); }
+
+    __device__ __forceinline__ int left(int t) const { return keys - t * B_c; }
+    __device__ __forceinline__ bool masked(int t) const { return t >= first_masked; }
+    __device__ __forceinline__ void hide(Scores& s, int t) const {
+        if constexpr (!PLAIN) apply_mask(s, a, mask, row_start, t * B_c);
+        hide_outside(s, [&](int row) { return KeyRange{0, seen(row_start + row) - t * B_c}; });
+    }
+};
+
+// ------------------------------------------------------------------------------------------------- 3. Kernel
+
+template <class S, bool PLAIN, bool NEXT>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_forward_kernel(const FlashArguments a) {
+    extern __shared__ __align__(128) unsigned char shared_bytes[];
+    const FlashRows<S, FlashArguments> block(a);
+    flash_forward<S, PLAIN>(a, block, FirstKeys<S, PLAIN, NEXT>(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
+                            reinterpret_cast<typename S::T*>(shared_bytes));
+}
+
+// ----------------------------------------------------------------------------------------------- 4. Launcher
+
+template <typename T>
+static void forward(const FlashArguments& a) {
+    check_row_count(a);
+    const bool plain = a.mask.kind == MaskKind::NONE && a.scale > 0 && in_pieces<T>(a);
+    const auto run = [&]<int D>() {
+        using S = FlashShape<T, D, 4>;
+        const auto kernel = !plain              ? flash_forward_kernel<S, false, false>
+                            : a.key_step == 1 ? flash_forward_kernel<S, true, true>
+                                              : flash_forward_kernel<S, true, false>;
+        launch_forward<S>(kernel, a);
+    };
+    a.head_dim <= 64   ? run.template operator()<64>()
+    : a.head_dim <= 96 ? run.template operator()<96>()
+                       : run.template operator()<128>();
+}
+
+void flash_forward_fp16(const FlashArguments& a) { forward<__half>(a); }
+
+void flash_forward_bf16(const FlashArguments& a) {
+    require_bfloat16();
+    forward<__nv_bfloat16>(a);
+}

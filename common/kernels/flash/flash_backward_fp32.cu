@@ -1,0 +1,354 @@
+// flash_backward_fp32.cu - the gradients of attention, float32, without tensor cores.
+//
+//   1. Shapes        Fp32Gradients                 sizes that follow from B_r, B_c and D; shared memory
+//   2. Multiplying   rows_times_rows, turned_times_rows, times_rows       A B^T, A^T B, A B
+//   3. Kernel        flash_backward_fp32_kernel
+//   4. Launcher      flash_backward_fp32           picks the shape that fits
+//
+// The algorithm, and which half of a block does what in which phase, are those of flash_backward_mma.cu; read that
+// first. Here each half is 128 threads, and dQ is split between both: every half has its rows of it.
+//
+// What a product costs is reading its operands from shared memory: of a row of A and a row of B a thread uses every
+// number several times. It owns a piece of the product, X_ROWS x X_COLS and so on below, and the threads of a half form
+// a grid of 8 x 16, in which a warp is 4 x 8. Thread (r, c) owns
+//
+//   S, dP      rows r + 8 i                      columns c + 16 j                      (queries, keys)
+//   dV, dK     rows 4 r + 32 i + 0 ... 3         columns 4 c + 64 j + 0 ... 3          (keys, head_dim)
+//   dQ         rows r + 8 i of its half          columns 4 c + 64 j + 0 ... 3          (queries, head_dim)
+//
+// All reads are of 16 bytes: of 4 columns that are multiplied one after another (A B^T), or of 4 neighbours that the
+// thread owns. What the lanes of a warp read at a time are at most 8 different pieces, in different banks.
+//
+// dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next. (A
+// kernel of its own for dQ would have to compute S and dP again: seven products in place of five.)
+//
+// Printed by `python -m task4.benchmark --dtype fp32` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
+//
+//   TFLOP/s            D = 64                causal                 D = 128               causal
+//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
+//   this file         38.2   39.7   39.8     28.7   36.3   40.2     38.0   39.7   40.4     32.4   37.6   41.2
+//   SDPA efficient    32.3   35.3   33.9     25.2   31.8   33.6     33.6   36.3   37.1     23.8   32.5   37.7
+//
+// Over SDPA's memory-efficient backend 1.14 times as fast in the geometric mean over S = 512 ... 16384.
+//
+// Tried on the H200 and left out, because they were slower: smaller tiles, also with two blocks per multiprocessor.
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/attention_mask.cuh"
+#include "common/cuda/check.h"
+#include "common/cuda/cp_async.cuh"
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/flash_backward.cuh"
+#include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/flash_rows.cuh"
+#include "common/kernels/flash/flash.h"
+
+// ------------------------------------------------------------------------------------------------- 1. Shapes
+
+constexpr int THREAD_ROWS = 8, THREAD_COLS = 16, HALF = THREAD_ROWS * THREAD_COLS, THREADS = 2 * HALF;
+
+template <int D_, int B_r_, int B_c_, int BLOCKS_>
+struct Fp32Gradients {
+    static constexpr int D = D_, B_r = B_r_, B_c = B_c_, BLOCKS = BLOCKS_;           // BLOCKS share a multiprocessor
+    static constexpr int X_ROWS = B_r / THREAD_ROWS, X_COLS = B_c / THREAD_COLS;     // of a thread, of S or dP
+    static constexpr int SUM_ROWS = B_c / THREAD_ROWS, SUM_COLS = D / THREAD_COLS;   // of dV or dK
+    static constexpr int DQ_ROWS = B_r / 2 / THREAD_ROWS, DQ_COLS = D / THREAD_COLS;  // of dQ
+    static_assert(B_r % 16 == 0 && B_r <= THREADS && B_c % 32 == 0 && D % 64 == 0);
+
+    // Shared memory, in floats. Rows of 4 more than D: where 8 rows are read in the same columns, each starts 4 banks
+    // further. Rows of 8 more than B_c: where 4 rows are written in 8 columns, each starts 8 banks further.
+    static constexpr int STRIDE = D + 4, P_STRIDE = B_c + 8;
+    static constexpr int Q_TILE = B_r * STRIDE, K_TILE = B_c * STRIDE, P_TILE = B_r * P_STRIDE;
+    static constexpr int K_AT = 0;                     // K [B_c][STRIDE]
+    static constexpr int V_AT = K_AT + K_TILE;         // V [B_c][STRIDE]
+    static constexpr int Q_AT = V_AT + K_TILE;         // Q [2][B_r][STRIDE]
+    static constexpr int DO_AT = Q_AT + 2 * Q_TILE;    // dO [B_r][STRIDE]
+    static constexpr int P_AT = DO_AT + Q_TILE;        // P [B_r][P_STRIDE]
+    static constexpr int DS_AT = P_AT + P_TILE;        // dS [B_r][P_STRIDE]
+    static constexpr int LSE_AT = DS_AT + P_TILE;      // lse [2][B_r]
+    static constexpr int DELTA_AT = LSE_AT + 2 * B_r;  // delta [B_r]
+    static constexpr int BYTES = (DELTA_AT + B_r) * sizeof(float);
+};
+
+// ------------------------------------------------------------------------------------------- 2. Multiplying
+
+__device__ __forceinline__ float4 four_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
+
+// The pieces of A, B and D that a thread owns begin at a, b and d; how they go on is told above.
+
+template <int ROWS, int COLS>
+__device__ __forceinline__ void clear(float (&d)[ROWS][COLS]) {
+    UNROLL
+    for (int i = 0; i < ROWS * COLS; ++i) d[i / COLS][i % COLS] = 0.0f;
+}
+
+// d = A B^T: S = Q K^T, dP = dO V^T.    A [..][K], B [..][K], rows STRIDE floats apart
+template <int K, int STRIDE, int ROWS, int COLS>
+__device__ __forceinline__ void rows_times_rows(float (&d)[ROWS][COLS], const float* a, const float* b) {
+    clear(d);
+#pragma unroll 2
+    for (int k = 0; k < K; k += 4) {
+        float4 y[COLS];
+        UNROLL
+        for (int j = 0; j < COLS; ++j) y[j] = four_at(b + THREAD_COLS * j * STRIDE + k);
+        UNROLL
+        for (int i = 0; i < ROWS; ++i) {
+            const float4 x = four_at(a + THREAD_ROWS * i * STRIDE + k);
+            UNROLL
+            for (int j = 0; j < COLS; ++j) {
+                d[i][j] += x.x * y[j].x;
+                d[i][j] += x.y * y[j].y;
+                d[i][j] += x.z * y[j].z;
+                d[i][j] += x.w * y[j].w;
+            }
+        }
+    }
+}
+
+// y = what the thread needs of a row of B; d += x * y.
+template <int COLS>
+__device__ __forceinline__ void load_row(float4 (&y)[COLS / 4], const float* b) {
+    UNROLL
+    for (int j = 0; j < COLS / 4; ++j) y[j] = four_at(b + 4 * THREAD_COLS * j);
+}
+template <int COLS>
+__device__ __forceinline__ void add_row(float (&d)[COLS], float x, const float4 (&y)[COLS / 4]) {
+    UNROLL
+    for (int j = 0; j < COLS / 4; ++j) {
+        d[4 * j] += x * y[j].x;
+        d[4 * j + 1] += x * y[j].y;
+        d[4 * j + 2] += x * y[j].z;
+        d[4 * j + 3] += x * y[j].w;
+    }
+}
+
+// d += A^T B: dV += P^T dO, dK += dS^T Q.    A [K][..], B [K][..]
+template <int K, int A_STRIDE, int B_STRIDE, int ROWS, int COLS>
+__device__ __forceinline__ void turned_times_rows(float (&d)[ROWS][COLS], const float* a, const float* b) {
+#pragma unroll 4
+    for (int k = 0; k < K; ++k) {
+        float4 y[COLS / 4];
+        load_row<COLS>(y, b + k * B_STRIDE);
+        UNROLL
+        for (int i = 0; i < ROWS; i += 4) {
+            const float4 x = four_at(a + k * A_STRIDE + THREAD_ROWS * i);
+            add_row(d[i], x.x, y);
+            add_row(d[i + 1], x.y, y);
+            add_row(d[i + 2], x.z, y);
+            add_row(d[i + 3], x.w, y);
+        }
+    }
+}
+
+// d = A B: dQ = dS K.    A [..][K], B [K][..]
+template <int K, int A_STRIDE, int B_STRIDE, int ROWS, int COLS>
+__device__ __forceinline__ void times_rows(float (&d)[ROWS][COLS], const float* a, const float* b) {
+    clear(d);
+#pragma unroll 2
+    for (int k = 0; k < K; k += 4) {
+        float4 x[ROWS], y[COLS / 4];
+        UNROLL
+        for (int i = 0; i < ROWS; ++i) x[i] = four_at(a + THREAD_ROWS * i * A_STRIDE + k);
+        UNROLL
+        for (int n = 0; n < 4; ++n) {
+            load_row<COLS>(y, b + (k + n) * B_STRIDE);
+            UNROLL
+            for (int i = 0; i < ROWS; ++i)
+                add_row(d[i], n == 0 ? x[i].x : n == 1 ? x[i].y : n == 2 ? x[i].z : x[i].w, y);
+        }
+    }
+}
+
+// target[0 .. 4) += x as far as columns are left. PLAIN: 16 bytes at a time, where the GPU has such an addition.
+template <bool PLAIN>
+__device__ __forceinline__ void add_four(float* target, float4 x, int left) {
+#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900
+    if constexpr (PLAIN) {
+        if (left > 0) atomicAdd(reinterpret_cast<float4*>(target), x);
+        return;
+    }
+#endif
+    const float xs[4] = {x.x, x.y, x.z, x.w};
+    UNROLL
+    for (int i = 0; i < 4; ++i)
+        if (i < left) atomicAdd(target + i, xs[i]);
+}
+
+// ------------------------------------------------------------------------------------------------- 3. Kernel
+
+// PLAIN: there is no mask, and all rows are aligned to 16 bytes.
+template <class S, bool PLAIN>
+__global__ void __launch_bounds__(THREADS, S::BLOCKS) flash_backward_fp32_kernel(const FlashGradients gradients) {
+    constexpr int D = S::D, B_r = S::B_r, B_c = S::B_c, STRIDE = S::STRIDE, P_STRIDE = S::P_STRIDE;
+    const FlashArguments& f = gradients.forward;
+    extern __shared__ __align__(16) float shared[];
+    const KeyBlock<B_r, B_c> block(f);
+    using Tile = typename KeyBlock<B_r, B_c>::Tile;
+    const int tiles = block.tiles;
+
+    const int half = threadIdx.x / HALF;  // 0: S, P, dV; 1: dP, dS, dK; both: dQ
+    const int warp = threadIdx.x % HALF / 32, lane = threadIdx.x % 32;
+    // Lanes 0 and 1 stand below one another in the grid, so do 2 and 3: see the kernel of common/kernels/gemm/gemm.cu
+    const int r = warp / 2 * 4 + lane % 2 + lane / 16 * 2, c = warp % 2 * 8 + lane / 2 % 8;
+
+    // A tile of rows, with the number that each row has in [batch, heads, S_q]
+    const auto load = [&](Tile tile, const void* source, const RowStrides& strides, float* to, const float* numbers,
+                          float* numbers_to) {
+        const int rows = block.rows(tile), n = threadIdx.x;
+        load_rows<B_r, D, STRIDE, THREADS, PLAIN>(to, block.template rows_of<float>(source, strides, tile), strides.row,
+                                                  rows, f.head_dim);
+        if (n < B_r)
+            cp_async_zfill<4>(numbers_to + n, numbers + block.row_number(tile) + min(n, rows - 1), n < rows);
+    };
+    const auto load_query = [&](Tile tile, int i) {
+        load(tile, f.query, f.query_strides, shared + S::Q_AT + i % 2 * S::Q_TILE, f.lse,
+             shared + S::LSE_AT + i % 2 * B_r);
+    };
+
+    float sum[S::SUM_ROWS][S::SUM_COLS];  // dV or dK
+    clear(sum);
+    Tile tile = block.first();
+    if (tiles > 0) {
+        load_rows<B_c, D, STRIDE, THREADS, PLAIN>(shared + S::K_AT, block.template keys_of<float>(f.key, f.key_strides),
+                                                  f.key_strides.row, block.keys, f.head_dim);
+        load_rows<B_c, D, STRIDE, THREADS, PLAIN>(shared + S::V_AT,
+                                                  block.template keys_of<float>(f.value, f.value_strides),
+                                                  f.value_strides.row, block.keys, f.head_dim);
+        load_query(tile, 0);
+    }
+    float* p_own = shared + S::P_AT + r * P_STRIDE + c;
+    float* ds_own = shared + S::DS_AT + r * P_STRIDE + c;
+
+#pragma unroll 1
+    for (int i = 0; i <= tiles; ++i, tile = block.after(tile)) {
+        const bool more = i < tiles;
+        const int now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;  // which tile of Q
+        cp_async_wait_all();
+        __syncthreads();  // Q(i) is here, and dS(i-1)
+        if (more)
+            load(tile, gradients.grad_out, gradients.grad_out_strides, shared + S::DO_AT, gradients.delta,
+                 shared + S::DELTA_AT);
+        if (half == 0 && more) {
+            float s[S::X_ROWS][S::X_COLS];
+            rows_times_rows<D, STRIDE>(s, shared + S::Q_AT + now + r * STRIDE, shared + S::K_AT + c * STRIDE);
+            const bool has_mask = !PLAIN && f.mask.kind != MaskKind::NONE;
+            const AttentionMask mask = has_mask ? block.mask(tile, 0, 0) : AttentionMask();
+            const int rows = block.rows(tile), position = block.position(tile);
+            const float* lse = shared + S::LSE_AT + i % 2 * B_r + r;
+            // EDGE: some keys are hidden; NEXT: see keys_seen
+            const auto store_weights = [&]<bool EDGE, bool NEXT>() {
+                UNROLL
+                for (int n = 0; n < S::X_ROWS; ++n) {
+                    const int row = r + 8 * n, seen = EDGE ? block.template seen<NEXT>(position + row) : B_c;
+                    const float shift = lse[8 * n] == -INFINITY ? INFINITY : lse[8 * n];
+                    UNROLL
+                    for (int m = 0; m < S::X_COLS; ++m) {
+                        const int key = c + 16 * m;
+                        float x = s[n][m] * f.scale;
+                        if (has_mask && row < rows && key < block.keys) x = masked_score(x, mask, 0, row, key);
+                        p_own[8 * n * P_STRIDE + 16 * m] = key >= seen ? 0.0f : exp2_approx((x - shift) * LOG2_E);
+                    }
+                }
+            };
+            if (!PLAIN)
+                store_weights.template operator()<true, false>();
+            else if (!block.hides(tile))
+                store_weights.template operator()<false, true>();
+            else if (f.key_step == 1)
+                store_weights.template operator()<true, true>();
+            else
+                store_weights.template operator()<true, false>();
+        }
+        if (half == 1 && i > 0)  // dK
+            turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::DS_AT + 4 * r, shared + S::Q_AT + before + 4 * c);
+        if (i > 0) {
+            float dq[S::DQ_ROWS][S::DQ_COLS];
+            const int first = half * B_r / 2 + r;
+            times_rows<B_c, P_STRIDE, STRIDE>(dq, shared + S::DS_AT + first * P_STRIDE, shared + S::K_AT + 4 * c);
+            const Tile late = block.before(tile);
+            const int rows = block.rows(late);
+            float* target = static_cast<float*>(gradients.grad_query) + block.row_number(late) * f.head_dim;
+            UNROLL
+            for (int n = 0; n < S::DQ_ROWS; ++n) {
+                const int row = first + 8 * n;
+                if (row >= rows) continue;
+                UNROLL
+                for (int m = 0; m < S::DQ_COLS; m += 4)
+                    add_four<PLAIN>(target + row * f.head_dim + 4 * c + 16 * m,
+                                    make_float4(dq[n][m] * f.scale, dq[n][m + 1] * f.scale, dq[n][m + 2] * f.scale,
+                                                dq[n][m + 3] * f.scale),
+                                    f.head_dim - 4 * c - 16 * m);
+            }
+        }
+        cp_async_wait_all();
+        __syncthreads();  // dO(i) is here, and P(i)
+        if (!more) break;
+        if (i + 1 < tiles) load_query(block.after(tile), i + 1);
+        if (half == 0) {  // dV
+            turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::P_AT + 4 * r, shared + S::DO_AT + 4 * c);
+        } else {
+            float dp[S::X_ROWS][S::X_COLS];
+            rows_times_rows<D, STRIDE>(dp, shared + S::DO_AT + r * STRIDE, shared + S::V_AT + c * STRIDE);
+            const float* delta = shared + S::DELTA_AT + r;
+            UNROLL
+            for (int n = 0; n < S::X_ROWS * S::X_COLS; ++n) {
+                const int row = 8 * (n / S::X_COLS), at = row * P_STRIDE + 16 * (n % S::X_COLS);
+                ds_own[at] = p_own[at] * (dp[n / S::X_COLS][n % S::X_COLS] - delta[row]);
+            }
+        }
+    }
+
+    const float factor = half == 0 ? 1.0f : f.scale;
+    float* target = static_cast<float*>(half == 0 ? gradients.grad_value : gradients.grad_key) +
+                    block.key_number() * f.head_dim;
+    UNROLL
+    for (int n = 0; n < S::SUM_ROWS; ++n) {
+        const int row = 4 * r + n / 4 * 32 + n % 4;
+        if (row >= block.keys) continue;
+        UNROLL
+        for (int m = 0; m < S::SUM_COLS; m += 4)
+            store_four<PLAIN>(
+                target + row * f.head_dim + 4 * c + 16 * m,
+                make_float4(sum[n][m] * factor, sum[n][m + 1] * factor, sum[n][m + 2] * factor, sum[n][m + 3] * factor),
+                f.head_dim - 4 * c - 16 * m);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------- 4. Launcher
+
+template <class S, bool PLAIN>
+static void launch(const FlashGradients& g) {
+    const auto kernel = flash_backward_fp32_kernel<S, PLAIN>;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
+    const unsigned blocks = grid_of(g.forward.batch * g.forward.kv_heads * ceil_div(g.forward.S_k, int64_t{S::B_c}));
+    kernel<<<blocks, THREADS, S::BYTES, g.forward.stream>>>(g);
+    CUDA_CHECK_LAUNCH();
+}
+
+// The largest shape that fits; what is not PLAIN does with the middle one. SMALL fits into 64 KB.
+template <class LARGE, class MIDDLE, class SMALL>
+static void launch_largest(const FlashGradients& g, bool plain) {
+    const int limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    static_assert(SMALL::BYTES <= 64 * 1024);
+    if (MIDDLE::BYTES > limit) return launch<SMALL, false>(g);
+    if (!plain) return launch<MIDDLE, false>(g);
+    LARGE::BYTES > limit ? launch<MIDDLE, true>(g) : launch<LARGE, true>(g);
+}
+
+void flash_backward_fp32(const FlashGradients& g) {
+    const FlashArguments& f = g.forward;
+    check_row_count(f);
+    const bool vectors = in_pieces<float>(g), plain = vectors && f.mask.kind == MaskKind::NONE;
+    launch_delta<float>(g, vectors);
+    CUDA_CHECK(cudaMemsetAsync(g.grad_query, 0, f.batch * f.heads * f.S_q * f.head_dim * sizeof(float), f.stream));
+    // 188, 78 and 53 KB of shared memory; 202, 93 and 63 KB
+    const auto run = f.head_dim <= 64 ? launch_largest<Fp32Gradients<64, 64, 128, 1>, Fp32Gradients<64, 32, 64, 2>,
+                                                       Fp32Gradients<64, 32, 32, 2>>
+                                      : launch_largest<Fp32Gradients<128, 64, 64, 1>, Fp32Gradients<128, 32, 32, 2>,
+                                                       Fp32Gradients<128, 16, 32, 2>>;
+    run(g, plain);
+}

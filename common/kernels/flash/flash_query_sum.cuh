@@ -1,0 +1,107 @@
+// flash_query_sum.cuh - dQ is summed up in float32 by many blocks at once, in grad_query_sum.
+//
+//   QuerySum::add          adds a 16 x 8 tile of mma accumulators
+//   launch_convert_sum     grad_query = scale * the sum, in T
+//
+// Every block of keys has a part of every row of dQ, so the parts meet in memory: atomic additions. They are made where
+// the accumulators are, without a way through shared memory, and so the sum lies as the 32 lanes of a warp hold it:
+//
+//   grad_query_sum [batch, heads, ceil(S_q / 16), D / 8] tiles of 16 x 8, 128 floats each; D = head_dim rounded up to
+//   a multiple of 64
+//
+//   sm_90 and higher     lane 0: d[0] d[1] d[2] d[3] | lane 1: d[0] ... | ...      one atomic addition of 16 bytes
+//   others               d[0] of lanes 0 ... 31 | d[1] of lanes 0 ... 31 | ...     four of 4 bytes
+//
+// Either way the lanes of a warp write to whole lines of memory. (Which row and column d[i] of a lane is: mma.cuh.)
+//
+// The order of the additions is not fixed, so dQ may differ from one run to the next: in the last bits of float32,
+// which rounding to T mostly hides.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/check.h"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/flash_backward.cuh"
+#include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/flash.h"
+
+template <int D>
+struct QuerySum {
+#if !defined(CUDA_SIMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    static constexpr bool VECTORS = true;
+#else
+    static constexpr bool VECTORS = false;
+#endif
+    static constexpr int TILE = 16 * 8;
+
+    // Where lane `lane` has its numbers of the tile at row 16 * row_block, column 8 * col_block of head `head`.
+    static __device__ __forceinline__ int64_t at(int64_t head, int row_block, int col_block, int64_t S_q, int lane) {
+        const int64_t tile = (head * ceil_div(S_q, int64_t{16}) + row_block) * (D / 8) + col_block;
+        return tile * TILE + lane * (VECTORS ? 4 : 1);
+    }
+
+    static __device__ __forceinline__ void add(float* target, const float (&d)[4]) {
+#if !defined(CUDA_SIMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        atomicAdd(reinterpret_cast<float4*>(target), make_float4(d[0], d[1], d[2], d[3]));
+#else
+        UNROLL
+        for (int i = 0; i < 4; ++i) atomicAdd(target + 32 * i, d[i]);
+#endif
+    }
+
+    // d[j] = the numbers of lane 4 r + j, j < 4: columns 2 j, 2 j + 1 of rows r and r + 8. The 16 floats lie in groups
+    // of four.   tile: where the tile begins
+    static __device__ __forceinline__ void read(float (&d)[4][4], const float* tile, int r) {
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const float4 x = *reinterpret_cast<const float4*>(tile + (VECTORS ? 16 * r + 4 * i : 32 * i + 4 * r));
+            const float xs[4] = {x.x, x.y, x.z, x.w};
+            UNROLL
+            for (int j = 0; j < 4; ++j) (VECTORS ? d[i][j] : d[j][i]) = xs[j];
+        }
+    }
+};
+
+constexpr int CONVERT_THREADS = 256;
+
+// A thread: rows r and r + 8 of a tile.    grad_query [heads, S_q, head_dim]
+template <typename T, int D>
+__global__ void __launch_bounds__(CONVERT_THREADS)
+    flash_convert_sum_kernel(T* grad_query, const float* sum, int64_t heads, int64_t S_q, int head_dim, float scale,
+                             bool vectors) {
+    const int64_t row_blocks = ceil_div(S_q, int64_t{16});
+    const int64_t index = blockIdx.x * int64_t{CONVERT_THREADS} + threadIdx.x, tile = index / 8;
+    const int r = index % 8, col = tile % (D / 8) * 8;
+    if (tile >= heads * row_blocks * (D / 8) || col >= head_dim) return;
+    const int64_t row_block = tile / (D / 8) % row_blocks, head = tile / (D / 8) / row_blocks;
+    float d[4][4];
+    QuerySum<D>::read(d, sum + tile * QuerySum<D>::TILE, r);
+    UNROLL
+    for (int half = 0; half < 2; ++half) {
+        const int64_t row = row_block * 16 + r + 8 * half;
+        if (row >= S_q) continue;
+        T* to = grad_query + (head * S_q + row) * head_dim + col;
+        unsigned pairs[4];
+        UNROLL
+        for (int j = 0; j < 4; ++j) pairs[j] = pack<T>(d[j][2 * half] * scale, d[j][2 * half + 1] * scale);
+        if (vectors) {
+            *reinterpret_cast<uint4*>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        } else {
+            UNROLL
+            for (int j = 0; j < 8; ++j)
+                if (col + j < head_dim) to[j] = reinterpret_cast<const T*>(pairs)[j];
+        }
+    }
+}
+
+template <typename T, int D>
+void launch_convert_sum(const FlashGradients& g, bool vectors) {
+    const FlashArguments& f = g.forward;
+    const unsigned blocks = grid_of(ceil_div(query_sum_elements(f) / 16, int64_t{CONVERT_THREADS}));
+    flash_convert_sum_kernel<T, D><<<blocks, CONVERT_THREADS, 0, f.stream>>>(
+        static_cast<T*>(g.grad_query), g.grad_query_sum, f.batch * f.heads, f.S_q, f.head_dim, f.scale, vectors);
+    CUDA_CHECK_LAUNCH();
+}

@@ -1,0 +1,172 @@
+// flash_rows.cuh - what the forward kernels for float32 have in common: everything but the arithmetic.
+//
+//   FlashBlock                which rows of which head a block computes, where its tensors lie, which keys its rows see
+//   load_rows                 rows of a matrix in global memory -> tile in shared memory
+//   read_four                 four floats of a row
+//   load_scaled_rows          as load_rows for Q, multiplied by scale * log2(e) on the way
+//   store_four, store_two     floats of a row of the output
+//   for_head_dim              picks the instance of a kernel for head_dim, alignment, mask and key_step
+//   launch_rows               launches a kernel
+//
+// A block computes B_R rows of the output of one head. Scores are in units of log2(e) throughout, so that the
+// exponential is a power of two: the factor goes into Q with the scale, once.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/attention_mask.cuh"
+#include "common/cuda/check.h"
+#include "common/cuda/cp_async.cuh"
+#include "common/cuda/exp2.cuh"
+#include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/flash_keys.cuh"
+#include "common/kernels/flash/flash.h"
+
+// GENERAL: there may be a mask, or a key_step other than 1.
+template <int B_R, bool GENERAL>
+struct FlashBlock {
+    const float* query;  // [rows_left][head_dim], query_strides.row apart
+    const float* key;    // [S_k][head_dim], of the key head that this head uses
+    const float* value;  // [S_k][head_dim]
+    float* out;          // [rows_left][head_dim]
+    float* lse;          // [rows_left] or nullptr
+    const FlashArguments& a;
+    int64_t q_start;     // the first row
+    int64_t position;    // where it stands, as keys count it
+    int rows_left;       // how many of the B_R rows exist
+    int keys_end;        // no row sees a key from here on
+    AttentionMask mask;  // from this head and the first row on
+
+    // Block x of batch * heads * ceil(S_q / B_R). The blocks of a head are neighbours, so that they find its K and V in
+    // the L2 cache; its last rows come first: under a causal mask they have the longest way to go.
+    __device__ __forceinline__ explicit FlashBlock(const FlashArguments& arguments) : a(arguments) {
+        const int64_t q_tiles = ceil_div(a.S_q, int64_t{B_R});
+        const int64_t batch_head = blockIdx.x / q_tiles, batch = batch_head / a.heads, head = batch_head % a.heads;
+        const int64_t kv_head = head / (a.heads / a.kv_heads);
+        q_start = (q_tiles - 1 - blockIdx.x % q_tiles) * B_R;
+        rows_left = static_cast<int>(a.S_q - q_start < B_R ? a.S_q - q_start : B_R);
+        query = static_cast<const float*>(a.query) + batch * a.query_strides.batch + head * a.query_strides.head +
+                q_start * a.query_strides.row;
+        key = static_cast<const float*>(a.key) + batch * a.key_strides.batch + kv_head * a.key_strides.head;
+        value = static_cast<const float*>(a.value) + batch * a.value_strides.batch + kv_head * a.value_strides.head;
+        out = static_cast<float*>(a.out) + (batch_head * a.S_q + q_start) * a.head_dim;
+        lse = a.lse ? a.lse + batch_head * a.S_q + q_start : nullptr;
+        position = position_of(a, q_start);
+        keys_end = seen(rows_left - 1);
+        mask = mask_from(a.mask, batch, head, q_start);
+    }
+
+    // How many keys row `row` of the block may see, the mask tensor aside: the first ones.
+    __device__ __forceinline__ int seen(int row) const { return keys_seen<!GENERAL>(a, position + row); }
+
+    // Whether some row from `row` on may not see some key of [k_start, k_start + keys), or these do not all exist.
+    __device__ __forceinline__ bool hides(int row, int64_t k_start, int keys) const {
+        return mask.kind != MaskKind::NONE || k_start + keys > seen(row);
+    }
+
+    // The keys from k_start on that row `row` may see, the mask tensor aside, end here, counted from k_start; for a row
+    // that does not exist none is seen.
+    __device__ __forceinline__ int visible(int row, int64_t k_start) const {
+        return row < rows_left ? static_cast<int>(seen(row) - k_start) : 0;
+    }
+
+    // Score of a visible pair -> with the mask applied. `row` as seen from the block's first.
+    __device__ __forceinline__ float masked(float score, int row, int64_t k) const {
+        const float bias = masked_score(0.0f, mask, 0, row, k);
+        return bias == -INFINITY ? bias : score + bias * LOG2_E;
+    }
+};
+
+// tile[r][d] = source[r][d] where r < rows and d < head_dim, 0 elsewhere, so that nothing below has to know that a tile
+// is short or head_dim smaller than D. All THREADS threads call; the copies belong to the group that the caller
+// commits. VECTOR: source and row_stride are multiples of 16 bytes, head_dim of 4 floats.
+//
+//   tile [ROWS][STRIDE], shared      source [rows][head_dim], rows row_stride apart, global
+template <int ROWS, int D, int STRIDE, int THREADS, bool VECTOR>
+__device__ __forceinline__ void load_rows(float* tile, const float* source, int64_t row_stride, int64_t rows,
+                                          int head_dim) {
+    constexpr int WIDTH = VECTOR ? 4 : 1, PER_ROW = D / WIDTH, LANES = PER_ROW < 32 ? PER_ROW : 32;  // that share a row
+    constexpr int AT_ONCE = THREADS / LANES;
+    const int first = threadIdx.x / LANES, col = threadIdx.x % LANES * WIDTH;
+    const int rows_left = rows < ROWS ? static_cast<int>(rows) : ROWS;
+    if (THREADS % LANES != 0 && first >= AT_ONCE) return;
+    const float* from = source + first * row_stride + col;
+#pragma unroll
+    for (int i = 0; i < ceil_div(ROWS, AT_ONCE); ++i) {
+        const int row = first + i * AT_ONCE;
+        if (ROWS % AT_ONCE != 0 && row >= ROWS) return;
+        for (int j = 0; j < D; j += LANES * WIDTH)
+            cp_async_zfill<4 * WIDTH>(tile + row * STRIDE + col + j, from + j, row < rows_left && col + j < head_dim);
+        from += AT_ONCE * row_stride;
+    }
+}
+
+// source[0 .. 4), with zeros from source[left] on. VECTOR: one access of 16 bytes; left is a multiple of 4.
+template <bool VECTOR>
+__device__ __forceinline__ float4 read_four(const float* source, int left) {
+    if constexpr (VECTOR) return left > 0 ? *reinterpret_cast<const float4*>(source) : make_float4(0, 0, 0, 0);
+    return make_float4(left > 0 ? source[0] : 0, left > 1 ? source[1] : 0, left > 2 ? source[2] : 0,
+                       left > 3 ? source[3] : 0);
+}
+
+// As load_rows for Q, multiplied by `factor`; by ordinary loads.
+template <int ROWS, int D, int STRIDE, int THREADS, bool VECTOR>
+__device__ __forceinline__ void load_scaled_rows(float* tile, const float* source, int64_t row_stride, int rows,
+                                                 int head_dim, float factor) {
+    for (int i = threadIdx.x; i < ROWS * D / 4; i += THREADS) {
+        const int row = i / (D / 4), col = i % (D / 4) * 4;
+        const float4 x = read_four<VECTOR>(source + row * row_stride + col, row < rows ? head_dim - col : 0);
+        *reinterpret_cast<float4*>(tile + row * STRIDE + col) =
+            make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+    }
+}
+
+// target[0 .. 4) = x as far as columns are left.
+template <bool VECTOR>
+__device__ __forceinline__ void store_four(float* target, float4 x, int left) {
+    if constexpr (VECTOR) {
+        if (left > 0) *reinterpret_cast<float4*>(target) = x;
+    } else {
+        if (left > 0) target[0] = x.x;
+        if (left > 1) target[1] = x.y;
+        if (left > 2) target[2] = x.z;
+        if (left > 3) target[3] = x.w;
+    }
+}
+
+// The same for two. VECTOR: one access of 8 bytes; left is even.
+template <bool VECTOR>
+__device__ __forceinline__ void store_two(float* target, float x, float y, int left) {
+    if constexpr (VECTOR) {
+        if (left > 0) *reinterpret_cast<float2*>(target) = make_float2(x, y);
+    } else {
+        if (left > 0) target[0] = x;
+        if (left > 1) target[1] = y;
+    }
+}
+
+// Calls f<D, VECTOR, GENERAL>() with D = head_dim rounded up to 32, 64, 96 or 128 and GENERAL as in FlashBlock. What
+// takes no vectors is GENERAL too, needed or not: one instance less.
+template <typename F>
+void for_head_dim(const FlashArguments& a, F f) {
+    const auto call = [&]<int D>() {
+        if (!in_pieces<float>(a)) return f.template operator()<D, false, true>();
+        if (a.mask.kind != MaskKind::NONE || a.key_step != 1) return f.template operator()<D, true, true>();
+        f.template operator()<D, true, false>();
+    };
+    a.head_dim <= 32   ? call.template operator()<32>()
+    : a.head_dim <= 64 ? call.template operator()<64>()
+    : a.head_dim <= 96 ? call.template operator()<96>()
+                       : call.template operator()<128>();
+}
+
+// One block of `threads` for every B_R rows of every head.
+inline void launch_rows(void (*kernel)(FlashArguments), int B_R, int threads, int shared_bytes,
+                        const FlashArguments& a) {
+    check_row_count(a);
+    const unsigned blocks = grid_of(a.batch * a.heads * ceil_div(a.S_q, int64_t{B_R}));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+    kernel<<<blocks, threads, shared_bytes, a.stream>>>(a);
+    CUDA_CHECK_LAUNCH();
+}

@@ -1,0 +1,1 @@
+"""Matrix products in float32; see README.md."""

@@ -1,0 +1,333 @@
+// binding.cpp - the operators of the tuned kernels: those of task7/given/binding.cpp for more dtypes, and those of a decode
+// step, which write into the caller's buffers.
+//
+//   layernorm(x, residual, weight, bias, eps) -> (out, sum)      x, residual, out, sum [rows, width]; residual may be
+//                                                                None; weight, bias [width]
+//   bias_gelu(x, bias) -> out                                    x, out [rows, width], bias [width]
+//
+//   step_qkv(residual, norm_weight, weight_sum, eps, weight, bias, positions, query!, k_cache!, v_cache!, early)
+//   step_residual(x, weight, bias, residual!, early)             residual += x @ weight^T + bias
+//   step_gelu(residual, norm_weight, weight_sum, eps, weight, bias, out!, early)
+//   step_logits(residual, norm_weight, weight_sum, eps, weight, bias, logits!, best!, early)
+//   step_blocks(weight, rows) -> int                             how many entries `best` has for each sequence
+//   step_fits(weight, rows, norm) -> bool                        whether the step kernels take such a product
+//   next_token(best or None, tokens or None, stop, finished!, steps!, positions!, lengths!, history!, wte, wpe,
+//              residual!, early)
+//
+//       rows                 sequences, 1 .. 4
+//       weight [N, K], norm_weight [K], x [rows, K], out [rows, N]
+//       weight_sum, bias     float32 [N]; those behind a layernorm see gpt2.h
+//       residual             float32 [rows, K]; of step_residual [rows, N]
+//       query                [rows, heads, 1, head_dim], N is 3 heads head_dim
+//       k_cache, v_cache     [rows, heads, max_seq_len, head_dim]; the new row goes to slot positions[sequence]
+//       logits               float32 [rows, N]
+//       best                 int64 [rows, step_blocks()]: the largest logit of each block as (float, int)
+//       stop                 int32 [1], -1: none; finished, steps, positions, lengths: int32 [rows]
+//       history              int32 [steps, rows]; tokens int64 [rows]; wte [vocab, width], wpe [context, width]
+//       early                the kernel may start before its predecessor has ended; that must be a kernel then
+//
+// Floats are float32, float16 or bfloat16, all of the same type where nothing else stands. The step's products need
+// rows of whole 16 bytes. What lies on the device is not looked at by the host: a position outside the cache makes
+// nothing be written there.
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include "common/cuda/binding.h"
+#include "common/kernels/gpt2/gpt2.h"
+
+namespace {
+
+using torch::headeronly::ScalarType;
+
+FloatType type_of(const Tensor& x, const char* name) {
+    check_float_type(x, name);
+    const ScalarType dtype = x.scalar_type();
+    return dtype == ScalarType::Float  ? FloatType::FLOAT32
+           : dtype == ScalarType::Half ? FloatType::FLOAT16
+                                       : FloatType::BFLOAT16;
+}
+
+void check_vector(const Tensor& vector, const char* name, const Tensor& matrix, const char* matrix_name, int64_t dim) {
+    check_tensor(vector, name, {dim == 0 ? "N" : "width"}, matrix.scalar_type());
+    check_same_size(vector, name, 0, matrix, matrix_name, dim);
+    check_same_device(vector, name, matrix, matrix_name);
+}
+
+// ---------------------------------------------------------------------------------------------- layernorm, gelu
+
+constexpr const char* COLUMN_NUMBERS = "columns are counted by 32-bit integers";
+
+std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::optional<Tensor>& residual,
+                                              const Tensor& weight, const Tensor& bias, double eps) {
+    const FloatType type = type_of(x, "x");
+    check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
+    check_at_most(x.size(0), MAX_TUNED_ROWS, "rows", x, "x", "a grid has no more blocks");
+    check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
+    if (residual) {
+        check_tensor(*residual, "residual", {"rows", "width"}, x.scalar_type());
+        for (int64_t i : {0, 1}) check_same_size(*residual, "residual", i, x, "x", i);
+        check_same_device(*residual, "residual", x, "x");
+    }
+    check_vector(weight, "weight", x, "x", 1);
+    check_vector(bias, "bias", x, "x", 1);
+    check(std::isfinite(eps) && eps >= 0, "eps is ", eps, "; it must be 0 or more");
+    DeviceScope device(x);
+    Tensor out = new_output(x, "out", {x.size(0), x.size(1)});
+    Tensor sum = new_output(x, "sum", {x.size(0), x.size(1)});
+    layernorm(type, x.data_ptr(), residual ? residual->data_ptr() : nullptr, weight.data_ptr(),
+                    bias.data_ptr(), out.data_ptr(), sum.data_ptr(), x.size(0), static_cast<int>(x.size(1)),
+                    static_cast<float>(eps), current_stream(x));
+    return {out, sum};
+}
+
+Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
+    const FloatType type = type_of(x, "x");
+    check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
+    check(x.size(0) <= MAX_ELEMENTS / x.size(1), "x has shape ", shape_of(x), "; at most ", MAX_ELEMENTS,
+          " elements are supported");
+    check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
+    check_vector(bias, "bias", x, "x", 1);
+    DeviceScope device(x);
+    Tensor out = new_output(x, "out", {x.size(0), x.size(1)});
+    bias_gelu(type, x.data_ptr(), bias.data_ptr(), out.data_ptr(), x.size(0), static_cast<int>(x.size(1)),
+                    current_stream(x));
+    return out;
+}
+
+// ------------------------------------------------------------------------------------------------ decode step
+
+// Sizes and weights of a product; its input and output are still missing.
+StepProduct product_of(const Tensor& weight, int64_t rows, StepProduct::Output output) {
+    StepProduct p = {};
+    p.type = type_of(weight, "weight");
+    check_tensor(weight, "weight", {"N", "K"}, weight.scalar_type());
+    check(rows >= 1 && rows <= MAX_STEP_ROWS, "rows is ", rows, "; a step takes 1 .. ", MAX_STEP_ROWS, " sequences");
+    const int64_t unit = 16 / static_cast<int64_t>(weight.element_size());
+    check(weight.size(1) % unit == 0, "weight has shape ", shape_of(weight), "; K must be a multiple of ", unit);
+    p.output = output;
+    p.rows = static_cast<int>(rows);
+    p.n = static_cast<int>(weight.size(0));
+    p.k = static_cast<int>(weight.size(1));
+    p.weight = weight.data_ptr();
+    return p;
+}
+
+void check_aligned(const Tensor& x, const char* name) {
+    check(reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0, name, " begins at an address that is no multiple of 16");
+}
+
+const float* per_output(const Tensor& vector, const char* name, const Tensor& weight) {
+    check_tensor(vector, name, {"N"});
+    check_same_size(vector, name, 0, weight, "weight", 0);
+    check_same_device(vector, name, weight, "weight");
+    return data<float>(vector);
+}
+
+void set_normalized_input(StepProduct& p, const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum,
+                          double eps, const Tensor& weight) {
+    check_tensor(residual, "residual", {"rows", "K"});
+    check_same_size(residual, "residual", 1, weight, "weight", 1);
+    check_same_device(residual, "residual", weight, "weight");
+    check_aligned(residual, "residual");
+    check_vector(norm_weight, "norm_weight", weight, "weight", 1);
+    p.weight_sum = per_output(weight_sum, "weight_sum", weight);
+    check(std::isfinite(eps) && eps >= 0, "eps is ", eps, "; it must be 0 or more");
+    p.residual = data<float>(residual);
+    p.norm_weight = norm_weight.data_ptr();
+    p.eps = static_cast<float>(eps);
+}
+
+void check_output(const Tensor& out, const char* name, const StepProduct& p, const Tensor& weight, ScalarType dtype) {
+    check_tensor(out, name, {"rows", "N"}, dtype);
+    check(out.size(0) == p.rows, name, " has shape ", shape_of(out), "; rows must be ", p.rows);
+    check_same_size(out, name, 1, weight, "weight", 0);
+    check_same_device(out, name, weight, "weight");
+}
+
+void run(StepProduct& p, const Tensor& weight, bool early) {
+    check_aligned(weight, "weight");
+    check(step_shared_bytes(p) <= MAX_STEP_SHARED, "weight has shape ", shape_of(weight), " and there are ", p.rows,
+          " rows; so much input does not fit into ", static_cast<int64_t>(MAX_STEP_SHARED),
+          " bytes of shared memory: use fewer rows");
+    p.early = early;
+    DeviceScope device(weight);
+    p.stream = current_stream(weight);
+    step_product(p);
+}
+
+void check_state(const Tensor& x, const char* name, int64_t rows, const Tensor& weight, const char* weight_name) {
+    check_tensor(x, name, {"rows"}, ScalarType::Int);
+    check(x.size(0) == rows, name, " has shape ", shape_of(x), "; rows must be ", rows);
+    check_same_device(x, name, weight, weight_name);
+}
+
+void step_qkv(const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum, double eps,
+              const Tensor& weight, const Tensor& bias, const Tensor& positions, Tensor query, Tensor k_cache,
+              Tensor v_cache, bool early) {
+    StepProduct p = product_of(weight, residual.dim() ? residual.size(0) : 0, StepProduct::Output::QKV);
+    set_normalized_input(p, residual, norm_weight, weight_sum, eps, weight);
+    p.bias = per_output(bias, "bias", weight);
+    check_state(positions, "positions", p.rows, weight, "weight");
+    check_tensor(query, "query", {"rows", "heads", "1", "head_dim"}, weight.scalar_type());
+    check_same_device(query, "query", weight, "weight");
+    check(query.size(0) == p.rows && query.size(2) == 1 && 3 * query.size(1) * query.size(3) == weight.size(0),
+          "query has shape ", shape_of(query), ", weight ", shape_of(weight), ", and there are ", p.rows,
+          " rows; it must be [rows, heads, 1, head_dim] with 3 heads head_dim = N");
+    for (const auto& [cache, name] : {std::pair<const Tensor&, const char*>{k_cache, "k_cache"},
+                                      std::pair<const Tensor&, const char*>{v_cache, "v_cache"}}) {
+        check_tensor(cache, name, {"rows", "heads", "max_seq_len", "head_dim"}, weight.scalar_type());
+        for (int64_t i : {0, 1, 3}) check_same_size(cache, name, i, query, "query", i);
+        check_same_size(cache, name, 2, k_cache, "k_cache", 2);
+        check_same_device(cache, name, weight, "weight");
+    }
+    p.positions = data<int32_t>(positions);
+    p.out = query.data_ptr();
+    p.k_cache = k_cache.data_ptr();
+    p.v_cache = v_cache.data_ptr();
+    p.head_dim = static_cast<int>(query.size(3));
+    p.max_seq_len = static_cast<int>(k_cache.size(2));
+    run(p, weight, early);
+}
+
+void step_residual(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor residual, bool early) {
+    StepProduct p = product_of(weight, x.dim() ? x.size(0) : 0, StepProduct::Output::RESIDUAL);
+    check_tensor(x, "x", {"rows", "K"}, weight.scalar_type());
+    check_same_size(x, "x", 1, weight, "weight", 1);
+    check_same_device(x, "x", weight, "weight");
+    check_aligned(x, "x");
+    p.bias = per_output(bias, "bias", weight);
+    check_output(residual, "residual", p, weight, ScalarType::Float);
+    p.x = x.data_ptr();
+    p.residual = data<float>(residual);
+    run(p, weight, early);
+}
+
+void step_gelu(const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum, double eps,
+               const Tensor& weight, const Tensor& bias, Tensor out, bool early) {
+    StepProduct p = product_of(weight, residual.dim() ? residual.size(0) : 0, StepProduct::Output::GELU);
+    set_normalized_input(p, residual, norm_weight, weight_sum, eps, weight);
+    p.bias = per_output(bias, "bias", weight);
+    check_output(out, "out", p, weight, weight.scalar_type());
+    p.out = out.data_ptr();
+    run(p, weight, early);
+}
+
+void step_logits(const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum, double eps,
+                 const Tensor& weight, const Tensor& bias, Tensor logits, Tensor best, bool early) {
+    StepProduct p = product_of(weight, residual.dim() ? residual.size(0) : 0, StepProduct::Output::LOGITS);
+    set_normalized_input(p, residual, norm_weight, weight_sum, eps, weight);
+    p.bias = per_output(bias, "bias", weight);
+    check_output(logits, "logits", p, weight, ScalarType::Float);
+    check_tensor(best, "best", {"rows", "blocks"}, ScalarType::Long);
+    check(best.size(0) == p.rows && best.size(1) == step_blocks(p), "best has shape ", shape_of(best),
+          "; it must be [", p.rows, ", ", step_blocks(p), "]");
+    check_same_device(best, "best", weight, "weight");
+    p.out = logits.data_ptr();
+    p.best = static_cast<Best*>(best.data_ptr());
+    run(p, weight, early);
+}
+
+int64_t step_blocks_operator(const Tensor& weight, int64_t rows) {
+    const StepProduct p = product_of(weight, rows, StepProduct::Output::LOGITS);
+    DeviceScope device(weight);
+    return step_blocks(p);
+}
+
+bool step_fits(const Tensor& weight, int64_t rows, bool norm) {
+    const int64_t unit = 16 / static_cast<int64_t>(weight.element_size());
+    if (rows > MAX_STEP_ROWS || weight.size(1) % unit != 0) return false;
+    StepProduct p = product_of(weight, rows, StepProduct::Output::LOGITS);
+    if (norm) p.norm_weight = p.weight;
+    DeviceScope device(weight);
+    return step_shared_bytes(p) <= MAX_STEP_SHARED;
+}
+
+void next_token_operator(const std::optional<Tensor>& best, const std::optional<Tensor>& tokens, const Tensor& stop,
+                         Tensor finished, Tensor steps, Tensor positions, Tensor lengths, Tensor history,
+                         const Tensor& wte, const Tensor& wpe, Tensor residual, bool early) {
+    NextToken a = {};
+    a.type = type_of(wte, "wte");
+    check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
+    check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
+    check_same_size(wpe, "wpe", 1, wte, "wte", 1);
+    check_same_device(wpe, "wpe", wte, "wte");
+    check_tensor(residual, "residual", {"rows", "width"});
+    check_same_size(residual, "residual", 1, wte, "wte", 1);
+    check_same_device(residual, "residual", wte, "wte");
+    const int64_t rows = residual.size(0);
+    check(best.has_value() != tokens.has_value(), "one of best and tokens must be given, and not both");
+    if (best) {
+        check_tensor(*best, "best", {"rows", "blocks"}, ScalarType::Long);
+        check_same_size(*best, "best", 0, residual, "residual", 0);
+        check_same_device(*best, "best", wte, "wte");
+        a.best = static_cast<const Best*>(best->data_ptr());
+        a.blocks = static_cast<int>(best->size(1));
+    } else {
+        check_tensor(*tokens, "tokens", {"rows"}, ScalarType::Long);
+        check_same_size(*tokens, "tokens", 0, residual, "residual", 0);
+        check_same_device(*tokens, "tokens", wte, "wte");
+        a.tokens = data<int64_t>(*tokens);
+    }
+    check_state(stop, "stop", 1, wte, "wte");
+    check_state(finished, "finished", rows, wte, "wte");
+    check_state(steps, "steps", rows, wte, "wte");
+    check_state(positions, "positions", rows, wte, "wte");
+    check_state(lengths, "lengths", rows, wte, "wte");
+    check_tensor(history, "history", {"steps", "rows"}, ScalarType::Int);
+    check_same_size(history, "history", 1, residual, "residual", 0);
+    check_same_device(history, "history", wte, "wte");
+    a.rows = static_cast<int>(rows);
+    a.width = static_cast<int>(wte.size(1));
+    a.vocab = static_cast<int>(wte.size(0));
+    a.context = static_cast<int>(wpe.size(0));
+    a.stop = data<int32_t>(stop);
+    a.finished = data<int32_t>(finished);
+    a.steps = data<int32_t>(steps);
+    a.positions = data<int32_t>(positions);
+    a.lengths = data<int32_t>(lengths);
+    a.history = data<int32_t>(history);
+    a.history_steps = static_cast<int>(history.size(0));
+    a.wte = wte.data_ptr();
+    a.wpe = wpe.data_ptr();
+    a.residual = data<float>(residual);
+    a.early = early;
+    DeviceScope device(wte);
+    a.stream = current_stream(wte);
+    next_token(a);
+}
+
+}  // namespace
+
+TASK_OPERATORS(m) {
+    m.def("layernorm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)");
+    m.def("bias_gelu(Tensor x, Tensor bias) -> Tensor");
+    m.def(
+        "step_qkv(Tensor residual, Tensor norm_weight, Tensor weight_sum, float eps, Tensor weight, Tensor bias, "
+        "Tensor positions, Tensor(a!) query, Tensor(b!) k_cache, Tensor(c!) v_cache, bool early=False) -> ()");
+    m.def("step_residual(Tensor x, Tensor weight, Tensor bias, Tensor(a!) residual, bool early=False) -> ()");
+    m.def(
+        "step_gelu(Tensor residual, Tensor norm_weight, Tensor weight_sum, float eps, Tensor weight, Tensor bias, "
+        "Tensor(a!) out, bool early=False) -> ()");
+    m.def(
+        "step_logits(Tensor residual, Tensor norm_weight, Tensor weight_sum, float eps, Tensor weight, "
+        "Tensor bias, Tensor(a!) logits, Tensor(b!) best, bool early=False) -> ()");
+    m.def("step_blocks(Tensor weight, int rows) -> int");
+    m.def("step_fits(Tensor weight, int rows, bool norm) -> bool");
+    m.def(
+        "next_token(Tensor? best, Tensor? tokens, Tensor stop, Tensor(a!) finished, Tensor(b!) steps, "
+        "Tensor(c!) positions, Tensor(d!) lengths, Tensor(e!) history, Tensor wte, Tensor wpe, Tensor(f!) residual, "
+        "bool early=False) -> ()");
+}
+
+TASK_KERNELS(m) {
+    m.impl("layernorm", TORCH_BOX(&layernorm_operator));
+    m.impl("bias_gelu", TORCH_BOX(&bias_gelu_operator));
+    m.impl("step_qkv", TORCH_BOX(&step_qkv));
+    m.impl("step_residual", TORCH_BOX(&step_residual));
+    m.impl("step_gelu", TORCH_BOX(&step_gelu));
+    m.impl("step_logits", TORCH_BOX(&step_logits));
+    m.impl("step_blocks", TORCH_BOX(&step_blocks_operator));
+    m.impl("step_fits", TORCH_BOX(&step_fits));
+    m.impl("next_token", TORCH_BOX(&next_token_operator));
+}

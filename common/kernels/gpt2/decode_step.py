@@ -1,0 +1,248 @@
+"""One step of decoding for a batch: the newest tokens go in, the next ones come out. All of it on the device.
+
+    DecodeState         what a batch knows between two steps
+    TorchStep           the step of any kernels and any batch: torch's matrix products
+    FusedStep           the step of the tuned kernels for up to 4 sequences: four kernels and the attention per layer
+    captured(step)      the same as a CUDA graph
+
+A step reads and writes nothing but tensors that stay where they are. So it can be captured once and replayed: every
+replay finds the new position where the last one left it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from common.kernels.gpt2.engine_kernels import EngineKernels
+from common.kernels.gpt2.forward import DecodeAttention, blocks, embed
+from common.kernels.gpt2.sampling import draw
+from common.kernels.gpt2.weights import Affine, Weights
+
+
+@dataclass(frozen=True)
+class DecodeState:
+    """What a batch knows between two steps, on the kernels' device. Sequences have positions of their own.
+
+    positions: int32 [batch], the slot of the newest token, whose key and value the next step writes.
+    lengths: int32 [batch], positions + 1: the tokens that the next step attends to.
+    steps: int32 [batch], tokens made so far. finished: int32 [batch], 1: stays at its position.
+    stop: int32 [1], the token that finishes a sequence; -1: none.
+    history: int32 [max_seq_len, batch], the tokens made, by step.
+    uniforms: float64 [max_seq_len, batch]; temperature, top_p: float64 [1]; top_k: int64 [1]: see sampling.draw.
+    """
+
+    positions: Tensor
+    lengths: Tensor
+    steps: Tensor
+    finished: Tensor
+    stop: Tensor
+    history: Tensor
+    uniforms: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+
+    @classmethod
+    def empty(cls, batch: int, max_seq_len: int, device: torch.device) -> DecodeState:
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        def doubles(*shape: int) -> Tensor:
+            return torch.ones(shape, dtype=torch.float64, device=device)
+
+        return cls(
+            positions=ints(batch),
+            lengths=ints(batch),
+            steps=ints(batch),
+            finished=ints(batch),
+            stop=ints(1),
+            history=ints(max_seq_len, batch),
+            uniforms=doubles(max_seq_len, batch),
+            temperature=doubles(1),
+            top_k=torch.ones(1, dtype=torch.int64, device=device),
+            top_p=doubles(1),
+        )
+
+    def begin(self, last_slots: Tensor, stop_token: int | None) -> None:
+        """A new text: the prompts' last tokens lie at last_slots, int32 [batch], and no token is made yet."""
+        self.positions.copy_(last_slots)
+        self.lengths.copy_(self.positions + 1)
+        self.steps.zero_()
+        self.finished.zero_()
+        self.stop.fill_(-1 if stop_token is None else stop_token)
+
+    def choose(self, logits: Tensor, sampled: bool) -> Tensor:
+        """The next tokens, int64 [batch], from logits float32 [batch, vocab]; the largest unless `sampled`."""
+        if not sampled:
+            return logits.argmax(-1)
+        uniform = self.uniforms.gather(0, self.steps.long()[None])[0]
+        return draw(logits, uniform, self.temperature, self.top_k, self.top_p)
+
+
+class TorchStep:
+    """A step for any batch, on the taught kernels or the tuned ones. Task 7's kernels stand between torch's products.
+
+    caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim].
+    """
+
+    def __init__(self, weights: Weights, kernels: EngineKernels, caches, state: DecodeState) -> None:
+        self.weights, self.kernels, self.state = weights, kernels, state
+        self.attend = DecodeAttention(weights, kernels, caches, state.positions, state.lengths)
+        self.tokens = torch.zeros(len(state.positions), dtype=torch.int64, device=kernels.device)
+        self.columns = torch.arange(len(state.positions), device=kernels.device)
+
+    def advance(self, tokens: Tensor) -> None:
+        """Writes the tokens int64 [batch] down and moves on to them."""
+        state = self.state
+        self.tokens.copy_(tokens)
+        state.history.index_put_((state.steps.long(), self.columns), tokens.int())
+        state.steps.add_(1)
+        state.finished.logical_or_(tokens == state.stop)
+        state.positions.add_(1 - state.finished)
+        torch.add(state.positions, 1, out=state.lengths)
+
+    def run(self, sampled: bool) -> None:
+        """The newest tokens through the model, the next ones chosen and written down."""
+        x = embed(self.weights, self.tokens, self.state.positions)
+        normed = blocks(self.weights, self.kernels.gpt2, x, self.attend)
+        logits = F.linear(normed, self.weights.head).float()
+        self.advance(self.state.choose(logits, sampled))
+
+
+@dataclass(frozen=True)
+class NormedProduct:
+    """A linear layer behind a layernorm as the step's kernels take it (gpt2.h).
+
+    norm_weight: [K]. weight: [N, K]. weight_sum: float32 [N], what the mean is multiplied by.
+    bias: float32 [N], what is left when the input is the mean throughout.
+    """
+
+    norm_weight: Tensor
+    weight: Tensor
+    weight_sum: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, norm: Affine, weight: Tensor, bias: Tensor | None = None) -> NormedProduct:
+        wide = weight.double()
+        total = wide @ norm.bias.double() + (0.0 if bias is None else bias.double())
+        return cls(norm.weight, weight, (wide @ norm.weight.double()).float(), total.float())
+
+
+class FusedStep:
+    """A step of the tuned kernels: every product takes in what stands before and behind it (gpt2.h).
+
+    The residual stream is float32. Arguments as of TorchStep.
+    """
+
+    def __init__(self, weights: Weights, kernels: EngineKernels, caches, state: DecodeState) -> None:
+        self.weights, self.kernels, self.caches, self.state = weights, kernels, caches, state
+        batch, ops = len(state.positions), kernels.gpt2
+
+        def buffer(*shape: int, dtype: torch.dtype = weights.wte.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=kernels.device)
+
+        self.residual = buffer(batch, weights.width, dtype=torch.float32)
+        self.query = buffer(batch, weights.heads, 1, weights.head_dim)
+        self.hidden = buffer(batch, weights.layers[0].expand.weight.size(0))
+        self.logits = buffer(batch, weights.vocab, dtype=torch.float32)
+        self.best = buffer(batch, ops.step_blocks(weights.head, batch), dtype=torch.int64)
+        self.products = [
+            (
+                NormedProduct.of(layer.norm_1, layer.qkv.weight, layer.qkv.bias),
+                Affine(layer.projection.weight, layer.projection.bias.float()),
+                NormedProduct.of(layer.norm_2, layer.expand.weight, layer.expand.bias),
+                Affine(layer.contract.weight, layer.contract.bias.float()),
+            )
+            for layer in weights.layers
+        ]
+        self.head = NormedProduct.of(weights.norm, weights.head)
+
+    @staticmethod
+    def fits(weights: Weights, kernels: EngineKernels, batch: int) -> bool:
+        """Whether there are such kernels for these weights and this many sequences."""
+        if kernels.variant != "tuned":
+            return False
+        layer = weights.layers[0]
+        with_norm = (layer.qkv.weight, layer.expand.weight, weights.head)
+        return all(kernels.gpt2.step_fits(matrix, batch, True) for matrix in with_norm) and all(
+            kernels.gpt2.step_fits(affine.weight, batch, False) for affine in (layer.projection, layer.contract)
+        )
+
+    def advance(self, tokens: Tensor) -> None:
+        """Writes the tokens int64 [batch] down, moves on to them and looks their embeddings up."""
+        self._next_token(None, tokens, False)
+
+    def _next_token(self, best: Tensor | None, tokens: Tensor | None, early: bool) -> None:
+        state, weights = self.state, self.weights
+        self.kernels.gpt2.next_token(
+            best,
+            tokens,
+            state.stop,
+            state.finished,
+            state.steps,
+            state.positions,
+            state.lengths,
+            state.history,
+            weights.wte,
+            weights.wpe,
+            self.residual,
+            early,
+        )
+
+    def run(self, sampled: bool) -> None:
+        """The newest tokens through the model, the next ones chosen and written down."""
+        ops, state, residual = self.kernels.gpt2, self.state, self.residual
+        attend = self.kernels.decode.decode_attention
+
+        def normed(product: NormedProduct) -> tuple:
+            return (
+                residual,
+                product.norm_weight,
+                product.weight_sum,
+                self.weights.eps,
+                product.weight,
+                product.bias,
+            )
+
+        for number, (qkv, projection, expand, contract) in enumerate(self.products):
+            k_cache, v_cache = self.caches[number]
+            # No kernel stands before the first one in a graph, so there is none that it could overlap
+            ops.step_qkv(*normed(qkv), state.positions, self.query, k_cache, v_cache, early=number > 0)
+            heads = attend(self.query, k_cache, v_cache, state.lengths, self.weights.layers[number].scale)
+            ops.step_residual(heads.view(len(residual), -1), projection.weight, projection.bias, residual, early=True)
+            ops.step_gelu(*normed(expand), self.hidden, early=True)
+            ops.step_residual(self.hidden, contract.weight, contract.bias, residual, early=True)
+        ops.step_logits(*normed(self.head), self.logits, self.best, early=True)
+        if sampled:
+            self._next_token(None, state.choose(self.logits, True), False)
+        else:
+            self._next_token(self.best, None, True)
+
+
+def captured(call: Callable[[], None]) -> Callable[[], None]:
+    """The call as a CUDA graph: what is returned replays it, in microseconds and without Python.
+
+    The call runs once beforehand, since what libraries set up at their first call must not be captured.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    # The graph knows only where its tensors lie, so the call, which holds them, has to live as long
+    return functools.partial(_replay, graph, call)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, _holds_tensors: Callable[[], None]) -> None:
+    graph.replay()

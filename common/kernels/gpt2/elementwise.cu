@@ -1,0 +1,139 @@
+// elementwise.cu - gpt2_kernels.cu's layernorm and bias + gelu for every dtype, 16 bytes at once.
+//
+//   layernorm_kernel    one warp per row
+//   bias_gelu_kernel    one thread per 16 bytes
+//
+// The prefill runs them. Sums are float32; the residual stream is rounded to T when it is written, and what is
+// normalised is the rounded sum, as in transformers. UNIT: elements that a thread takes at once, or 1 for widths and
+// pointers that are no multiple of 16 bytes.
+#include "common/cuda/check.h"
+#include "common/cuda/warp.cuh"
+#include "common/kernels/gpt2/gelu.cuh"
+#include "common/kernels/gpt2/gpt2.h"
+#include "common/kernels/gpt2/vectors.cuh"
+
+constexpr int WARPS = 4;
+constexpr int THREADS = 32 * WARPS;
+
+// Elements col ... col + UNIT - 1 of a row.
+template <typename T, int UNIT>
+__device__ __forceinline__ void load(float (&values)[UNIT], const T* from) {
+    if constexpr (UNIT == 1)
+        values[0] = to_float(*from);
+    else
+        Vector<T>::unpack(values, *reinterpret_cast<const uint4*>(from));
+}
+template <typename T, int UNIT>
+__device__ __forceinline__ void store(T* to, const float (&values)[UNIT]) {
+    if constexpr (UNIT == 1)
+        *to = from_float<T>(values[0]);
+    else
+        *reinterpret_cast<uint4*>(to) = Vector<T>::pack(values);
+}
+
+template <typename T, int UNIT>
+__global__ void __launch_bounds__(THREADS)
+    layernorm_kernel(const T* x, const T* residual, const T* weight, const T* bias, T* out, T* sum, int64_t rows,
+                     int width, float eps) {
+    const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
+    if (row >= rows) return;
+    const int first = static_cast<int>(threadIdx.x) % 32 * UNIT;
+    float a[UNIT], b[UNIT], c[UNIT], total = 0.0f, squares = 0.0f;
+    T* const stream = sum + row * width;
+    for (int col = first; col < width; col += 32 * UNIT) {
+        load<T>(a, x + row * width + col);
+        if (residual) {
+            load<T>(b, residual + row * width + col);
+#pragma unroll
+            for (int i = 0; i < UNIT; ++i) a[i] = to_float(from_float<T>(a[i] + b[i]));
+        }
+        store(stream + col, a);
+#pragma unroll
+        for (int i = 0; i < UNIT; ++i) total += a[i];
+    }
+    const float mean = warp_sum(total) / width;
+    for (int col = first; col < width; col += 32 * UNIT) {
+        load<T>(a, stream + col);
+#pragma unroll
+        for (int i = 0; i < UNIT; ++i) squares += (a[i] - mean) * (a[i] - mean);
+    }
+    const float inverse_std = rsqrtf(warp_sum(squares) / width + eps);
+    for (int col = first; col < width; col += 32 * UNIT) {
+        load<T>(a, stream + col);
+        load<T>(b, weight + col);
+        load<T>(c, bias + col);
+#pragma unroll
+        for (int i = 0; i < UNIT; ++i) a[i] = (a[i] - mean) * inverse_std * b[i] + c[i];
+        store(out + row * width + col, a);
+    }
+}
+
+template <typename T, int UNIT>
+__global__ void __launch_bounds__(THREADS)
+    bias_gelu_kernel(const T* x, const T* bias, T* out, int64_t units, int row_units) {
+    const int64_t unit = int64_t{blockIdx.x} * THREADS + threadIdx.x;
+    if (unit >= units) return;
+    float a[UNIT], b[UNIT];
+    load<T>(a, x + unit * UNIT);
+    load<T>(b, bias + unit % row_units * UNIT);
+#pragma unroll
+    for (int i = 0; i < UNIT; ++i) a[i] = gelu(a[i] + b[i]);
+    store(out + unit * UNIT, a);
+}
+
+// Whether every row of every tensor begins at a multiple of 16 bytes.
+template <typename T>
+static bool vectors_fit(int width, std::initializer_list<const void*> pointers) {
+    bool fit = width % Vector<T>::SIZE == 0;
+    for (const void* pointer : pointers) fit = fit && reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+    return fit;
+}
+
+template <typename T>
+static void launch_layernorm(const void* x, const void* residual, const void* weight, const void* bias, void* out,
+                             void* sum, int64_t rows, int width, float eps, cudaStream_t stream) {
+    const unsigned blocks = static_cast<unsigned>(ceil_div(rows, int64_t{WARPS}));
+    const auto launch = [&](auto kernel) {
+        kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const T*>(x), static_cast<const T*>(residual),
+                                               static_cast<const T*>(weight), static_cast<const T*>(bias),
+                                               static_cast<T*>(out), static_cast<T*>(sum), rows, width, eps);
+        CUDA_CHECK_LAUNCH();
+    };
+    if (vectors_fit<T>(width, {x, residual, weight, bias, out, sum}))
+        launch(layernorm_kernel<T, Vector<T>::SIZE>);
+    else
+        launch(layernorm_kernel<T, 1>);
+}
+
+template <typename T>
+static void launch_bias_gelu(const void* x, const void* bias, void* out, int64_t rows, int width,
+                             cudaStream_t stream) {
+    const int unit = vectors_fit<T>(width, {x, bias, out}) ? Vector<T>::SIZE : 1;
+    const int64_t units = rows * width / unit;
+    const unsigned blocks = static_cast<unsigned>(ceil_div(units, int64_t{THREADS}));
+    const auto launch = [&](auto kernel) {
+        kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const T*>(x), static_cast<const T*>(bias),
+                                               static_cast<T*>(out), units, width / unit);
+        CUDA_CHECK_LAUNCH();
+    };
+    if (unit > 1)
+        launch(bias_gelu_kernel<T, Vector<T>::SIZE>);
+    else
+        launch(bias_gelu_kernel<T, 1>);
+}
+
+void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias,
+                     void* out, void* sum, int64_t rows, int width, float eps, cudaStream_t stream) {
+    const auto launch = type == FloatType::FLOAT32   ? launch_layernorm<float>
+                        : type == FloatType::FLOAT16 ? launch_layernorm<__half>
+                                                     : launch_layernorm<__nv_bfloat16>;
+    launch(x, residual, weight, bias, out, sum, rows, width, eps, stream);
+}
+
+void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
+                     cudaStream_t stream) {
+    const auto launch = type == FloatType::FLOAT32   ? launch_bias_gelu<float>
+                        : type == FloatType::FLOAT16 ? launch_bias_gelu<__half>
+                                                     : launch_bias_gelu<__nv_bfloat16>;
+    launch(x, bias, out, rows, width, stream);
+}

@@ -1,0 +1,270 @@
+"""The engine: GPT-2 with nothing between its kernels. One CUDA graph per token, sampling on the GPU, batches.
+
+    kernels = load_engine_kernels("tuned")                        # or "solution", "student": the taught kernels
+    engine = Engine(model, kernels, dtype="float16", max_batch=4)
+    result = engine.generate([prompt, other_prompt], max_new_tokens=100, on_token=lambda sequence, token: ...)
+
+transformers' module says what is computed and gives the weights; its code does not run. What it takes to be fast:
+
+    prefill   all prompts at once, padded on the right: under a causal mask no token sees the padding behind it
+    graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
+              Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
+              moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens.
+    sampling  is the step's last part: the token goes from there straight into the next step
+    the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
+
+In the simulator the same loop runs step by step, without a graph, and its matrix products are torch's on the CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+from common.kernels.gpt2.decode_step import DecodeState, FusedStep, TorchStep, captured
+from common.kernels.gpt2.engine_kernels import EngineKernels
+from common.kernels.gpt2.forward import PrefillAttention, blocks, embed
+from common.kernels.gpt2.request import check_request
+from common.kernels.gpt2.sampling import uniform_numbers
+from common.kernels.gpt2.token_reader import TokenReader
+from common.kernels.gpt2.weights import weights_of
+
+STEPS_AHEAD = 2  # that are launched before the tokens of a step are waited for
+PREFILL_UNIT = 64  # tokens: a captured prefill has a multiple of these, or max_seq_len
+
+
+@dataclass
+class Generations:
+    """What `Engine.generate` returns.
+
+    tokens: for each prompt its new token ids, without end-of-text.
+    stopped_by: for each prompt "max_new_tokens" or "end of text".
+    ttft_ms: time to first token, from the call to the first tokens (of all prompts) on the host.
+    tbt_ms: times between tokens: between the arrivals of a step's tokens on the host, one for each step after the
+        first, up to the last that any sequence needed.
+    """
+
+    tokens: list = field(default_factory=list)
+    stopped_by: list = field(default_factory=list)
+    ttft_ms: float = float("nan")
+    tbt_ms: list = field(default_factory=list)
+
+    @property
+    def tokens_per_s(self):
+        """Tokens produced, end-of-text included, over the time from the call to the last of them."""
+        produced = sum(len(one) + (why == "end of text") for one, why in zip(self.tokens, self.stopped_by, strict=True))
+        return produced / (self.ttft_ms + sum(self.tbt_ms)) * 1e3
+
+
+class Engine:
+    """GPT-2 on one set of kernels, with its weights, its KV cache and its buffers.
+
+    model: a GPT2LMHeadModel of transformers, on any device and in any dtype; it is read once and not changed.
+    kernels: see load_engine_kernels. dtype: of weights, activations and KV cache: "float32", "float16", "bfloat16"
+        (the taught kernels: "float32" only).
+    max_batch: sequences at once. max_seq_len: tokens of a sequence, prompt and new ones (None: the model's context).
+    graphs: whether steps are captured as CUDA graphs (None: on a GPU). fused: whether steps run in the tuned step
+        kernels where they fit (None: on a GPU); else task 7's other kernels stand between torch's matrix products.
+
+    Raises ValueError for a model, dtype or size that is not supported.
+    """
+
+    def __init__(
+        self,
+        model,
+        kernels: EngineKernels,
+        dtype: str = "float32",
+        max_batch: int = 1,
+        max_seq_len: int | None = None,
+        graphs: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        if dtype not in kernels.dtypes:
+            allowed = ", ".join(map(repr, kernels.dtypes))
+            raise ValueError(f"dtype is {dtype!r}; the {kernels.variant} kernels take {allowed}")
+        if max_batch < 1:
+            raise ValueError(f"max_batch is {max_batch}; allowed: 1 or more")
+        context = model.config.n_positions
+        if max_seq_len is not None and not 2 <= max_seq_len <= context:
+            raise ValueError(f"max_seq_len is {max_seq_len}; allowed: 2 to {context}, the model's context")
+        on_gpu = kernels.device.type == "cuda"
+        if graphs and not on_gpu:
+            raise ValueError("graphs is True, but the simulator has no CUDA graphs; allowed: None or False")
+        self.kernels = kernels
+        self.device = kernels.device
+        self.weights = weights_of(model, getattr(torch, dtype), self.device)
+        self.max_batch = max_batch
+        self.max_seq_len = max_seq_len or context
+        self.graphs = on_gpu if graphs is None else graphs
+        self.fused = on_gpu if fused is None else fused
+        shape = (max_batch, self.weights.heads, self.max_seq_len, self.weights.head_dim)
+        cache = [torch.zeros(2, *shape, dtype=self.weights.wte.dtype, device=self.device) for _ in self.weights.layers]
+        self.caches = [(both[0], both[1]) for both in cache]
+        self._steps = {}  # batch -> TorchStep or FusedStep
+        self._readers = {}  # batch -> TokenReader
+        self._runs = {}  # (batch, sampled) -> what runs a step; (batch, sampled, seq_len) -> (prefill, its input)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts,
+        *,
+        max_new_tokens,
+        temperature=0.0,
+        top_k=None,
+        top_p=None,
+        seed=0,
+        stop_token=None,
+        on_token=None,
+    ):
+        """Continues every prompt by up to max_new_tokens tokens. Returns Generations.
+
+        prompts: list of lists of token ids; they may differ in length.
+        temperature: 0 takes the likeliest token; else tokens are drawn from softmax(logits / temperature), of which
+            top_k keeps the k largest and top_p then the largest that together reach top_p (None: all).
+        seed: of the draws; sequence i of a batch draws the same numbers in every call with this seed.
+        stop_token: a sequence ends where it produces this token (None: never).
+        on_token: called as on_token(sequence, token) with every new token but stop_token, in order, a few steps after
+            the GPU made it.
+
+        What is captured at the first call for a number of prompts and for a length is captured before the clock
+        starts.
+        Raises ValueError, before anything runs, for an argument that cannot be: see check_request.
+        """
+        self._check(prompts, max_new_tokens, temperature, top_k, top_p)
+        batch, sampled = len(prompts), temperature > 0
+        step, run, reader = self._prepared_step(batch, sampled)
+        prefill, tokens = self._prepared_prefill(step, sampled, max(map(len, prompts)))
+        state = step.state
+        start = time.perf_counter()
+
+        padded = torch.zeros(tokens.shape, dtype=torch.int64)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[: len(prompt)] = torch.tensor(prompt)
+        self._upload(tokens, padded)
+        ends = torch.tensor([len(prompt) - 1 for prompt in prompts], dtype=torch.int32)
+        state.begin(self._upload(state.positions, ends), stop_token)
+        if sampled:
+            self._upload(state.uniforms[:max_new_tokens], uniform_numbers(seed, batch, max_new_tokens))
+            state.temperature.fill_(temperature)
+            state.top_k.fill_(min(top_k or self.weights.vocab, self.weights.vocab))
+            state.top_p.fill_(1.0 if top_p is None else top_p)
+        prefill()
+        reader.follow(0)
+
+        result = Generations([[] for _ in prompts], ["max_new_tokens"] * batch)
+        open_sequences = set(range(batch))
+        launched, before = 1, start
+        for number in range(max_new_tokens):
+            while launched < min(max_new_tokens, number + 1 + STEPS_AHEAD * self.graphs):
+                run()
+                reader.follow(launched)
+                launched += 1
+            new = reader.tokens(number)
+            now = time.perf_counter()
+            if number == 0:
+                result.ttft_ms = (now - before) * 1e3
+            else:
+                result.tbt_ms.append((now - before) * 1e3)
+            before = now
+            for sequence in sorted(open_sequences):
+                token = new[sequence]
+                if token == stop_token:
+                    result.stopped_by[sequence] = "end of text"
+                    open_sequences.remove(sequence)
+                    continue
+                result.tokens[sequence].append(token)
+                if on_token is not None:
+                    on_token(sequence, token)
+            if not open_sequences:
+                break
+        return result
+
+    @torch.no_grad()
+    def logits(self, tokens):
+        """Logits of every next token, float32 [batch, seq_len, vocab], by prefill alone; the cache is not touched.
+
+        tokens: int64 [batch, seq_len], on any device. Any batch; seq_len at most the model's context. Raises ValueError
+        for another shape.
+        """
+        if tokens.dim() != 2 or not tokens.numel():
+            raise ValueError(f"tokens has shape {list(tokens.shape)}; it must be [batch, seq_len], neither of them 0")
+        if tokens.size(1) > self.weights.context:
+            raise ValueError(
+                f"tokens has shape {list(tokens.shape)}; the model's context is {self.weights.context} tokens"
+            )
+        normed = self._hidden(tokens.to(self.device), None)
+        return F.linear(normed, self.weights.head).float().view(*tokens.shape, -1)
+
+    def _check(self, prompts, max_new_tokens, temperature, top_k, top_p):
+        if not 1 <= len(prompts) <= self.max_batch:
+            raise ValueError(f"there are {len(prompts)} prompts; allowed: 1 to max_batch, which is {self.max_batch}")
+        for number, prompt in enumerate(prompts):
+            check_request(len(prompt), max_new_tokens, temperature, top_k, self.weights.context, top_p)
+            if len(prompt) + max_new_tokens > self.max_seq_len:
+                raise ValueError(
+                    f"prompt {number} has {len(prompt)} tokens and max_new_tokens is {max_new_tokens}; together at "
+                    f"most {self.max_seq_len} are allowed, this engine's max_seq_len"
+                )
+            wrong = [token for token in prompt if not 0 <= token < self.weights.vocab]
+            if wrong:
+                raise ValueError(f"prompt {number} holds the token {wrong[0]}; allowed: 0 to {self.weights.vocab - 1}")
+
+    def _upload(self, to, x):
+        """Copies a tensor of the host to one of the device, without waiting for it. Returns that one."""
+        return to.copy_(x.pin_memory() if self.device.type == "cuda" else x, non_blocking=True)
+
+    def _prepared_step(self, batch, sampled):
+        """(the step for this many sequences, a function that runs it, the reader of its tokens)."""
+        if batch not in self._steps:
+            caches = [(k[:batch], v[:batch]) for k, v in self.caches]
+            state = DecodeState.empty(batch, self.max_seq_len, self.device)
+            fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
+            self._steps[batch] = (FusedStep if fused else TorchStep)(self.weights, self.kernels, caches, state)
+            self._readers[batch] = TokenReader(state.history)
+        step = self._steps[batch]
+        if (batch, sampled) not in self._runs:
+            self._runs[batch, sampled] = self._captured(step, lambda: step.run(sampled))
+        return step, self._runs[batch, sampled], self._readers[batch]
+
+    def _prepared_prefill(self, step, sampled, longest):
+        """(a function that runs the prefill, its input int64 [batch, seq_len]) for prompts of up to `longest` tokens.
+
+        The prefill fills the caches with all prompts, padded on the right, and chooses the first new tokens. It takes
+        from step.state where the prompts end.
+        """
+        batch = len(step.state.positions)
+        unit = PREFILL_UNIT if self.graphs else 1
+        seq_len = min(-(-longest // unit) * unit, self.max_seq_len)
+        if (batch, sampled, seq_len) not in self._runs:
+            tokens = torch.zeros(batch, seq_len, dtype=torch.int64, device=self.device)
+            caches = [(k[:batch], v[:batch]) for k, v in self.caches]
+
+            def prefill():
+                rows = torch.arange(batch, device=self.device)
+                hidden = self._hidden(tokens, caches).view(batch, seq_len, -1)
+                logits = F.linear(hidden[rows, step.state.positions.long()], self.weights.head).float()
+                step.advance(step.state.choose(logits, sampled))
+
+            if not self.graphs:
+                return prefill, tokens
+            self._runs[batch, sampled, seq_len] = self._captured(step, prefill), tokens
+        return self._runs[batch, sampled, seq_len]
+
+    def _captured(self, step, call):
+        """What runs `call`, which works with this step's state: itself, or a graph of it."""
+        if not self.graphs:
+            return call
+        # Capturing runs it once, from the beginning of a sequence; what it writes there the next prefill writes again
+        step.state.begin(torch.zeros_like(step.state.positions), None)
+        return captured(call)
+
+    def _hidden(self, tokens, caches):
+        """What stands before the head, [batch * seq_len, width]."""
+        batch, seq_len = tokens.shape
+        positions = torch.arange(seq_len, device=self.device).repeat(batch)
+        attend = PrefillAttention(self.weights, self.kernels, batch, caches)
+        return blocks(self.weights, self.kernels.gpt2, embed(self.weights, tokens.view(-1), positions), attend)

@@ -1,0 +1,93 @@
+"""GPT-2's forward pass on any number of rows: torch's matrix products, and task 7's kernels between them.
+
+`attend` is what differs between prefill and decode:
+
+    prefill   every token attends to those before it in its own sequence   -> task 4's flash_attention
+    decode    one token per sequence attends to the KV cache               -> task 6's decode_attention
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from common.kernels.gpt2.engine_kernels import EngineKernels
+from common.kernels.gpt2.weights import Weights
+
+# attend(layer, qkv): qkv [rows, 3 * width] -> the heads' outputs [rows, width]
+Attend = Callable[[int, Tensor], Tensor]
+
+
+def embed(weights: Weights, tokens: Tensor, positions: Tensor) -> Tensor:
+    """[rows, width]: what the first block gets. tokens: int64 [rows]; positions: integers [rows]."""
+    return F.embedding(tokens, weights.wte) + F.embedding(positions, weights.wpe)
+
+
+def blocks(weights: Weights, gpt2, x: Tensor, attend: Attend) -> Tensor:
+    """All blocks and the last layernorm: embeddings [rows, width] -> [rows, width].
+
+    gpt2: task 7's operators. Every `x +` of the model is done by the layernorm that follows it.
+    """
+    addend = None  # what the residual stream x still lacks
+    for number, layer in enumerate(weights.layers):
+        normed, x = gpt2.layernorm(x, addend, layer.norm_1.weight, layer.norm_1.bias, weights.eps)
+        heads = attend(number, F.linear(normed, layer.qkv.weight, layer.qkv.bias))
+        addend = F.linear(heads, layer.projection.weight, layer.projection.bias)
+        normed, x = gpt2.layernorm(x, addend, layer.norm_2.weight, layer.norm_2.bias, weights.eps)
+        hidden = gpt2.bias_gelu(F.linear(normed, layer.expand.weight), layer.expand.bias)
+        addend = F.linear(hidden, layer.contract.weight, layer.contract.bias)
+    return gpt2.layernorm(x, addend, weights.norm.weight, weights.norm.bias, weights.eps)[0]
+
+
+def split_heads(weights: Weights, qkv: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv [batch * seq_len, 3 * width] -> query, key, value [batch, heads, seq_len, head_dim], views of it."""
+    return qkv.view(batch, -1, 3, weights.heads, weights.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+class PrefillAttention:
+    """`attend` of whole sequences from their first token on.
+
+    batch: sequences, all of the same length, padding on the right included: under the causal mask only later tokens,
+    which are padding themselves, would see it.
+    caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim], filled from slot 0 on; None: not kept.
+    """
+
+    def __init__(self, weights: Weights, kernels: EngineKernels, batch: int, caches=None) -> None:
+        self.weights, self.kernels, self.batch, self.caches = weights, kernels, batch, caches
+        self.positions = torch.zeros(batch, dtype=torch.int32, device=kernels.device)
+
+    def __call__(self, number: int, qkv: Tensor) -> Tensor:
+        query, key, value = split_heads(self.weights, qkv, self.batch)
+        if self.kernels.variant != "tuned":  # the taught kernels want them contiguous
+            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        if self.caches is not None:
+            self.kernels.decode.update_cache(*self.caches[number], key, value, self.positions)
+        out = self.kernels.flash.flash_attention(query, key, value, True, self.weights.layers[number].scale)
+        return out.transpose(1, 2).reshape(len(qkv), -1)
+
+
+class DecodeAttention:
+    """`attend` of one new token per sequence.
+
+    caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim].
+    positions: int32 [batch], the slots of the new tokens. lengths: int32 [batch], positions + 1. Both stay on the
+    device, and what they hold when the kernels run counts.
+    """
+
+    def __init__(self, weights: Weights, kernels: EngineKernels, caches, positions: Tensor, lengths: Tensor) -> None:
+        self.weights, self.kernels, self.caches = weights, kernels, caches
+        self.positions, self.lengths = positions, lengths
+
+    def __call__(self, number: int, qkv: Tensor) -> Tensor:
+        batch = len(qkv)
+        query, key, value = split_heads(self.weights, qkv, batch)
+        if self.kernels.variant != "tuned":
+            key, value = key.contiguous(), value.contiguous()
+        decode = self.kernels.decode
+        decode.update_cache(*self.caches[number], key, value, self.positions)
+        scale = self.weights.layers[number].scale
+        out = decode.decode_attention(query.contiguous(), *self.caches[number], self.lengths, scale)
+        return out.view(batch, -1)

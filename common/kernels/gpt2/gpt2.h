@@ -1,0 +1,112 @@
+// gpt2.h - the launchers of task 7's tuned kernels, which binding.cpp calls.
+//
+//   layernorm, bias_gelu   those of gpt2_kernels.h for every dtype            elementwise.cu
+//   StepProduct, step_product          a matrix product of a decode step, with all that stands around it
+//                                                                                         step_product.cuh
+//   NextToken, next_token              what follows the last product of a step            next_token.cu
+//
+// A decode step is four products per layer, at most four rows high, so all that counts is to read the weights at full
+// speed. The products take in what stands before and behind them, so that nothing else has to run:
+//
+//   layernorm, q k v, bias        q -> buffer, k and v -> their slots in the KV cache
+//   (task 6's decode_attention)
+//   projection, bias              += residual stream
+//   layernorm, expand, bias, gelu -> buffer
+//   project back, bias            += residual stream
+//   ...
+//   layernorm, logits             -> logits, and the largest of each block
+//   next_token                    the token, its embedding -> residual stream; positions and lengths move on
+//
+// "T" is the dtype of weights, buffers and cache: float32, float16 or bfloat16. The residual stream is float32 always.
+// Pointers are to the memory of the device. Every function puts its kernel on `stream` and returns; nothing is checked
+// here. No value that lies on the device is read on the host: all of it can be captured in a CUDA graph.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+enum class FloatType { FLOAT32, FLOAT16, BFLOAT16 };
+
+// sum = x + residual (nullptr: x), out = layernorm of each row of sum.    all T; see gpt2_kernels.h
+void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias,
+                     void* out, void* sum, int64_t rows, int width, float eps, cudaStream_t stream);
+
+// out[r, c] = gelu(x[r, c] + bias[c])                                     all T
+void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
+                     cudaStream_t stream);
+
+constexpr int64_t MAX_TUNED_ROWS = int64_t{1} << 32;      // of layernorm: 4 to a block, at most 2^31 - 1 blocks
+constexpr int64_t MAX_TUNED_ELEMENTS = int64_t{1} << 37;  // of bias_gelu
+constexpr int MAX_STEP_ROWS = 4;                          // sequences of a batch; more take TorchStep (decode_step.py)
+constexpr size_t MAX_STEP_SHARED = 49152;                 // bytes of shared memory, what every GPU grants without asking
+
+// One number of the vocabulary: a block's largest logit of a sequence and where it stands.
+struct Best {
+    float value;
+    int token;
+};
+
+// y[r, n] = sum over k of input[r, k] * weight[n, k], + bias[n].     weight T [N, K], bias float [N]
+//
+// The input is x, T [rows, K]; or, if there is a norm_weight, a layernorm of `residual`, float [rows, K]. Then nothing
+// waits for mean and standard deviation, since they can be applied to the sums afterwards:
+//
+//     sum over k of ((r_k - mean) / std * norm_weight_k + norm_bias_k) * weight_nk
+//         = (sum over k of r_k * norm_weight_k * weight_nk  -  mean * weight_sum_n) / std  +  a constant
+//
+//     weight_sum[n] = sum over k of norm_weight_k * weight_nk        float [N], computed once, in float64
+//     the constant, sum over k of norm_bias_k * weight_nk, is part of `bias` then
+struct StepProduct {
+    enum class Output { QKV, RESIDUAL, GELU, LOGITS };
+    FloatType type;
+    Output output;
+    int rows, n, k;
+    const void* weight;
+    const float* bias;
+    const void* x;
+    const void* norm_weight;  // T [K]; nullptr: the input is x
+    const float* weight_sum;
+    float eps;
+    float* residual;  // RESIDUAL: [rows, N], y is added to it
+
+    void* out;                // QKV: the queries T [rows, N / 3]; GELU: T [rows, N]; LOGITS: float [rows, N]
+    void *k_cache, *v_cache;  // QKV: T [rows, heads, max_seq_len, head_dim]
+    const int* positions;     // QKV: [rows], the slot; one that does not exist is not written to
+    int head_dim, max_seq_len;
+    Best* best;  // LOGITS: [rows, step_blocks()]
+
+    bool early;  // may be started before its predecessor in the stream has ended; that one must be a kernel
+    cudaStream_t stream;
+};
+
+void step_product(const StepProduct& product);
+// Blocks of a product with the output LOGITS.
+int step_blocks(const StepProduct& product);
+// Bytes of shared memory.
+size_t step_shared_bytes(const StepProduct& product);
+
+// For each sequence: takes the token, from `best` (the largest of all) or from `tokens`, writes it down, moves on, and
+// looks up what the next step begins with.
+//
+//   token                       history[steps, sequence] = token
+//   finished |= token == stop   a finished sequence stays where it is
+//   steps, positions, lengths   += 1
+//   residual                    = wte[token] + wpe[position]
+struct NextToken {
+    FloatType type;
+    int rows, width, vocab;
+    const Best* best;      // [rows, blocks]; or nullptr
+    int blocks;
+    const int64_t* tokens;  // [rows]; read if best is nullptr
+    const int* stop;        // [1], a token; -1: none
+    int *finished, *steps, *positions, *lengths;  // [rows]
+    int* history;           // [history_steps, rows]; a step beyond is not written down
+    int history_steps, context;
+    const void *wte, *wpe;  // T [vocab, width], [context, width]
+    float* residual;        // [rows, width]
+    bool early;
+    cudaStream_t stream;
+};
+
+void next_token(const NextToken& arguments);

@@ -1,0 +1,95 @@
+// next_token.cu - what stands between two decode steps: the token of the last one, the embedding of the next.
+#include "common/cuda/check.h"
+#include "common/cuda/dependent_launch.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/kernels/gpt2/gpt2.h"
+#include "common/kernels/gpt2/vectors.cuh"
+
+constexpr int WARPS = 8;
+constexpr int THREADS = 32 * WARPS;
+constexpr int COLUMNS = 4;  // of an embedding that a thread reads at once
+
+// Elements first, first + THREADS, ... of a row.
+template <typename T>
+__device__ __forceinline__ void load(float (&values)[COLUMNS], const T* row, int first, int width) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i) {
+        const int col = first + i * THREADS;
+        values[i] = col < width ? to_float(row[col]) : 0.0f;
+    }
+}
+
+// The largest of best [count], to all threads of the block.
+__device__ __forceinline__ int token_of(const Best* best, int count) {
+    __shared__ Best of_warp[WARPS];
+    Best mine = {-INFINITY, 0};
+    const auto add = [&](float value, int token) {
+        if (value > mine.value || (value == mine.value && token < mine.token)) mine = {value, token};
+    };
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        const float2 one = __ldcg(reinterpret_cast<const float2*>(best + i));
+        add(one.x, __float_as_int(one.y));
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        add(__shfl_xor_sync(FULL_WARP, mine.value, distance), __shfl_xor_sync(FULL_WARP, mine.token, distance));
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) add(of_warp[w].value, of_warp[w].token);
+    return mine.token;
+}
+
+// One block per sequence. The predecessor makes `best` or `tokens`; what the state was, and the embedding of the next
+// position, is read before it has ended.
+template <typename T>
+__global__ void __launch_bounds__(THREADS) next_token_kernel(const NextToken a) {
+    const int sequence = blockIdx.x;
+    launch_dependents();
+    const int stop = *a.stop, step = a.steps[sequence], before = a.positions[sequence];
+    const bool was_finished = a.finished[sequence] != 0;
+    const auto place_of = [&](int position) {
+        const bool inside = position >= 0 && position < a.context;
+        return static_cast<const T*>(a.wpe) + int64_t{inside ? position : 0} * a.width;
+    };
+    float places[COLUMNS];  // columns threadIdx.x, threadIdx.x + THREADS, ...
+    load<T>(places, place_of(before + 1), threadIdx.x, a.width);
+    wait_for_predecessor();
+    const int token = a.best ? token_of(a.best + sequence * a.blocks, a.blocks)
+                             : static_cast<int>(a.tokens[sequence]);
+    const bool finished = was_finished || token == stop;
+    const int position = before + !finished;
+    const T* const word = static_cast<const T*>(a.wte) + int64_t{token >= 0 && token < a.vocab ? token : 0} * a.width;
+    for (int first = threadIdx.x; first < a.width; first += COLUMNS * THREADS) {
+        float words[COLUMNS];
+        load<T>(words, word, first, a.width);
+        if (finished || first >= THREADS) load<T>(places, place_of(position), first, a.width);
+#pragma unroll
+        for (int i = 0; i < COLUMNS; ++i)
+            if (first + i * THREADS < a.width)
+                a.residual[sequence * a.width + first + i * THREADS] = words[i] + places[i];
+    }
+    __syncthreads();  // all have read what is now overwritten
+    if (threadIdx.x > 0) return;
+    if (step >= 0 && step < a.history_steps) a.history[step * a.rows + sequence] = token;
+    a.finished[sequence] = finished;
+    a.steps[sequence] = step + 1;
+    a.positions[sequence] = position;
+    a.lengths[sequence] = position + 1;
+}
+
+template <typename T>
+static void launch(const NextToken& a) {
+    if (a.early) return launch_after(next_token_kernel<T>, a.rows, THREADS, 0, a.stream, a);
+    next_token_kernel<T><<<a.rows, THREADS, 0, a.stream>>>(a);
+    CUDA_CHECK_LAUNCH();
+}
+
+void next_token(const NextToken& a) {
+    if (a.type == FloatType::FLOAT32)
+        launch<float>(a);
+    else if (a.type == FloatType::FLOAT16)
+        launch<__half>(a);
+    else
+        launch<__nv_bfloat16>(a);
+}

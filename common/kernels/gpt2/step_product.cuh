@@ -1,0 +1,353 @@
+// step_product.cuh - a matrix product of a decode step: up to 4 rows times a weight matrix that is read once.
+//
+//   1. Sizes       StepPlan, plan_step, Shared       how the matrix is divided among warps
+//   2. Input       copy_rows, scale_rows             -> shared memory
+//   3. Output      Destination                       where a number goes, and what is done with it
+//   4. Kernel      load_weights, step_kernel
+//   5. Launcher    launch_step
+//
+// Who does what. A warp takes ROWS rows of the weight matrix, of which it reads CHUNKS pieces of 512 neighbouring bytes
+// each (16 per lane) before it needs the first one: ROWS * CHUNKS requests of 16 bytes per lane are on their way at
+// once. Rows that are longer than that are divided among 2, 4 or 8 warps of the block (`slices`):
+//
+//     row n        | chunk 0 | chunk 1 | chunk 2 | chunk 3 | chunk 4 | ...
+//     slice           0         1         0         1         0              of 2
+//
+// All blocks of a product (but the vocabulary's) are on the GPU at once, so the whole matrix is on its way at once. And
+// not only since the kernel began: weights depend on nothing, so a block asks for them and then waits for its
+// predecessor (common/cuda/dependent_launch.cuh). While one kernel computes, the weights of the next are coming.
+//
+// What is left is latency: from the predecessor's last store to this kernel's last store. So that is kept short. All
+// that does not depend on the predecessor is read before; a layernorm costs no round of its own (gpt2.h); and the
+// block meets twice, when the input lies in shared memory and when the warps' sums do. Sums are float32.
+#pragma once
+#include <algorithm>
+
+#include "common/cuda/check.h"
+#include "common/cuda/dependent_launch.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/kernels/gpt2/gelu.cuh"
+#include "common/kernels/gpt2/gpt2.h"
+#include "common/kernels/gpt2/vectors.cuh"
+
+constexpr int STEP_WARPS = 8;
+constexpr int STEP_THREADS = 32 * STEP_WARPS;
+constexpr int CHUNKS = 3;         // of a row that a warp reads at once: 768 elements of 16 bits
+constexpr int BLOCKS_PER_SM = 2;  // what registers must suffice for
+
+// --------------------------------------------------------------------------------------------------- 1. Sizes
+
+struct StepPlan {
+    int vectors;    // of 16 bytes in a row of the weights
+    int slices;     // warps that share a row: 1, 2, 4 or 8
+    int rounds;     // how often a warp reads CHUNKS chunks of a row
+    int tile_rows;  // rows of the weights that a block takes at once
+    int tiles;
+    int blocks;
+};
+
+inline StepPlan plan_step(const StepProduct& p, int rows_per_warp) {
+    StepPlan plan = {};
+    plan.vectors = p.k * (p.type == FloatType::FLOAT32 ? 4 : 2) / 16;
+    const int chunks = ceil_div(plan.vectors, 32);
+    plan.slices = 1;
+    while (plan.slices < STEP_WARPS && plan.slices * CHUNKS < chunks) plan.slices *= 2;
+    plan.rounds = ceil_div(chunks, plan.slices * CHUNKS);
+    plan.tile_rows = STEP_WARPS / plan.slices * rows_per_warp;
+    plan.tiles = ceil_div(p.n, plan.tile_rows);
+    plan.blocks = std::min(plan.tiles, BLOCKS_PER_SM * device_attribute(cudaDevAttrMultiProcessorCount));
+    return plan;
+}
+
+// What a thread needs of the row's sums: those of one warp's columns. float64, so that no difference of large numbers
+// has to be exact in float32.
+struct Moments {
+    double sum, squares;
+};
+
+// The block's shared memory:
+//
+//   input     [rows][K]                          T; if there is a layernorm, float: times norm_weight
+//   scale     float [K]                          \ if there is a layernorm: norm_weight, and
+//   moments   [rows][STEP_WARPS]                 / the warps' parts of a row's sums
+//   partial   float [slices][rows][tile_rows]    sums of a tile
+struct Shared {
+    void* input;
+    Moments* moments;
+    float *scale, *partial;
+    size_t bytes;
+};
+
+__host__ __device__ inline Shared shared_of(unsigned char* memory, const StepProduct& p, const StepPlan& plan) {
+    Shared shared = {};
+    const bool norm = p.norm_weight != nullptr;
+    const auto take = [&](size_t bytes) {
+        unsigned char* const begin = memory + shared.bytes;
+        shared.bytes += (bytes + 15) / 16 * 16;
+        return begin;
+    };
+    shared.input = take(norm ? sizeof(float) * p.rows * p.k : size_t{16} * plan.vectors * p.rows);
+    shared.moments = reinterpret_cast<Moments*>(take(norm ? sizeof(Moments) * p.rows * STEP_WARPS : 0));
+    shared.scale = reinterpret_cast<float*>(take(norm ? sizeof(float) * p.k : 0));
+    shared.partial = reinterpret_cast<float*>(take(sizeof(float) * plan.slices * p.rows * plan.tile_rows));
+    return shared;
+}
+
+// --------------------------------------------------------------------------------------------------- 2. Input
+
+__device__ __forceinline__ void copy_rows(void* input, const StepProduct& p, int vectors) {
+    constexpr int BATCH = 4;  // reads of a thread on their way
+    const uint4* from = static_cast<const uint4*>(p.x);
+    uint4* to = static_cast<uint4*>(input);
+    const int count = p.rows * vectors;
+    for (int first = threadIdx.x; first < count; first += BATCH * STEP_THREADS) {
+        uint4 x[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i)
+            if (first + i * STEP_THREADS < count) x[i] = __ldcg(from + first + i * STEP_THREADS);
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i)
+            if (first + i * STEP_THREADS < count) to[first + i * STEP_THREADS] = x[i];
+    }
+}
+
+// residual * scale -> input [rows, K], and the moments of residual's rows. A thread takes the columns 4 i ... 4 i + 3
+// of all rows, i = its number, its number + STEP_THREADS, ...; it has written their `scale` itself.
+template <int MAX_ROWS>
+__device__ __forceinline__ void scale_rows(const Shared& shared, const StepProduct& p) {
+    const int vectors = p.k / 4, warp = static_cast<int>(threadIdx.x) / 32;
+    const float4* from = reinterpret_cast<const float4*>(p.residual);
+    float4* to = static_cast<float4*>(shared.input);
+    double sum[MAX_ROWS] = {}, squares[MAX_ROWS] = {};
+#pragma unroll 1
+    for (int i = threadIdx.x; i < vectors; i += STEP_THREADS) {
+        float4 x[MAX_ROWS];
+#pragma unroll
+        for (int r = 0; r < MAX_ROWS; ++r)
+            if (r < p.rows) x[r] = __ldcg(from + r * vectors + i);
+        const float4 s = reinterpret_cast<const float4*>(shared.scale)[i];
+#pragma unroll
+        for (int r = 0; r < MAX_ROWS; ++r) {
+            if (r >= p.rows) break;
+            to[r * vectors + i] = make_float4(x[r].x * s.x, x[r].y * s.y, x[r].z * s.z, x[r].w * s.w);
+            const double a = x[r].x, b = x[r].y, c = x[r].z, d = x[r].w;
+            sum[r] += a + b + (c + d);
+            squares[r] += a * a + b * b + (c * c + d * d);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < MAX_ROWS; ++r) {
+        if (r >= p.rows) break;
+#pragma unroll
+        for (int distance = 16; distance > 0; distance /= 2) {
+            sum[r] += __shfl_xor_sync(FULL_WARP, sum[r], distance);
+            squares[r] += __shfl_xor_sync(FULL_WARP, squares[r], distance);
+        }
+        if (threadIdx.x % 32 == 0) shared.moments[r * STEP_WARPS + warp] = {sum[r], squares[r]};
+    }
+}
+
+// Mean and 1 / standard deviation of row r.
+__device__ __forceinline__ float2 mean_and_scale(const Shared& shared, const StepProduct& p, int r) {
+    double sum = 0.0, squares = 0.0;
+#pragma unroll
+    for (int w = 0; w < STEP_WARPS; ++w) {
+        sum += shared.moments[r * STEP_WARPS + w].sum;
+        squares += shared.moments[r * STEP_WARPS + w].squares;
+    }
+    const double share = 1.0 / p.k, mean = sum * share;
+    const float variance = static_cast<float>(squares * share - mean * mean);
+    return make_float2(static_cast<float>(mean), rsqrtf(fmaxf(variance, 0.0f) + p.eps));
+}
+
+// -------------------------------------------------------------------------------------------------- 3. Output
+
+// Where number n of sequence r goes, if there is such a number; what lies there already, if y is added to it.
+template <typename T>
+struct Destination {
+    void* to;  // nullptr: nowhere
+    float old;
+
+    __device__ __forceinline__ Destination(const StepProduct& p, int r, int n, bool exists)
+        : to(nullptr), old(0.0f) {
+        using Output = StepProduct::Output;
+        if (!exists) return;
+        if (p.output == Output::RESIDUAL) {
+            to = p.residual + r * p.n + n;
+            old = __ldcg(p.residual + r * p.n + n);
+        } else if (p.output == Output::GELU) {
+            to = static_cast<T*>(p.out) + r * p.n + n;
+        } else if (p.output == Output::LOGITS) {
+            to = static_cast<float*>(p.out) + int64_t{r} * p.n + n;
+        } else {  // QKV: the queries of all heads, the keys, the values
+            const int width = p.n / 3, part = n / width, col = n % width;
+            const int position = __ldcg(p.positions + r);
+            const int64_t slot = (int64_t{r} * (width / p.head_dim) + col / p.head_dim) * p.max_seq_len + position;
+            if (part == 0)
+                to = static_cast<T*>(p.out) + r * width + col;
+            else if (position >= 0 && position < p.max_seq_len)
+                to = static_cast<T*>(part == 1 ? p.k_cache : p.v_cache) + slot * p.head_dim + col % p.head_dim;
+        }
+    }
+
+    __device__ __forceinline__ void store(const StepProduct& p, float value) const {
+        if (to == nullptr) return;
+        if (p.output == StepProduct::Output::RESIDUAL || p.output == StepProduct::Output::LOGITS)
+            *static_cast<float*>(to) = old + value;
+        else
+            *static_cast<T*>(to) = from_float<T>(p.output == StepProduct::Output::GELU ? gelu(value) : value);
+    }
+};
+
+__device__ __forceinline__ bool is_better(const Best& a, const Best& b) {
+    return a.value > b.value || (a.value == b.value && a.token < b.token);
+}
+
+// -------------------------------------------------------------------------------------------------- 4. Kernel
+
+template <int ROWS>
+__device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const StepProduct& p, const StepPlan& plan,
+                                             int tile, int round) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int slice = warp % plan.slices, first = tile * plan.tile_rows + warp / plan.slices * ROWS;
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        const uint4* row = static_cast<const uint4*>(p.weight) + int64_t{first + i} * plan.vectors;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const int vector = ((round * CHUNKS + c) * plan.slices + slice) * 32 + lane;
+            const bool inside = first + i < p.n && vector < plan.vectors;
+            w[i][c] = inside ? __ldcs(row + vector) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+// SIZE elements of a row of the input, of which this is number `vector`.
+template <typename T, bool NORM>
+__device__ __forceinline__ void load_input(float (&x)[Vector<T>::SIZE], const void* row, int vector) {
+    if constexpr (NORM && sizeof(T) == 2) {
+        const float4* from = static_cast<const float4*>(row) + 2 * vector;
+        const float4 a = from[0], b = from[1];
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+        x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+    } else {
+        Vector<T>::unpack(x, static_cast<const uint4*>(row)[vector]);
+    }
+}
+
+// NORM: there is a norm_weight. MAX_ROWS: sequences, p.rows of which there are.
+template <typename T, bool NORM, int MAX_ROWS, int ROWS>
+__global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepProduct p, const StepPlan plan) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    extern __shared__ __align__(16) unsigned char memory[];
+    const Shared shared = shared_of(memory, p, plan);
+    const size_t input_row = NORM ? sizeof(float) * p.k : size_t{16} * plan.vectors;  // bytes
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int slice = warp % plan.slices;
+    // The thread's number of every tile: of sequence out_row, row out_col of the weights
+    const int out_row = static_cast<int>(threadIdx.x) / plan.tile_rows;
+    const int out_col = static_cast<int>(threadIdx.x) % plan.tile_rows;
+    float bias = 0.0f, weight_sum = 0.0f;
+    const auto load_constants = [&](int tile) {
+        const int n = tile * plan.tile_rows + out_col;
+        if (out_row >= p.rows || n >= p.n) return;
+        if (p.bias) bias = p.bias[n];
+        if (NORM) weight_sum = p.weight_sum[n];
+    };
+
+    launch_dependents();
+    uint4 w[ROWS][CHUNKS];
+    load_weights<ROWS>(w, p, plan, blockIdx.x, 0);
+    load_constants(blockIdx.x);
+    if (NORM) {
+        for (int i = threadIdx.x; i < p.k / 4; i += STEP_THREADS)
+            for (int j = 4 * i; j < 4 * i + 4; ++j)
+                shared.scale[j] = to_float(static_cast<const T*>(p.norm_weight)[j]);
+    }
+    wait_for_predecessor();
+    if (NORM)
+        scale_rows<MAX_ROWS>(shared, p);
+    else
+        copy_rows(shared.input, p, plan.vectors);
+    __syncthreads();
+    const float2 norm = NORM && out_row < p.rows ? mean_and_scale(shared, p, out_row) : make_float2(0.0f, 1.0f);
+
+    Best best = {-INFINITY, 0};
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
+        const int n = tile * plan.tile_rows + out_col;
+        const bool mine = out_row < p.rows && n < p.n;
+        const Destination<T> destination(p, out_row, n, mine);
+        float sums[ROWS][MAX_ROWS] = {};
+#pragma unroll 1
+        for (int round = 0; round < plan.rounds; ++round) {
+            UNROLL
+            for (int c = 0; c < CHUNKS; ++c) {
+                const int vector = ((round * CHUNKS + c) * plan.slices + slice) * 32 + lane;
+                if (vector >= plan.vectors) break;
+                float weights[ROWS][SIZE];
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i) Vector<T>::unpack(weights[i], w[i][c]);
+#pragma unroll
+                for (int r = 0; r < MAX_ROWS; ++r) {
+                    if (r >= p.rows) break;
+                    float x[SIZE];
+                    load_input<T, NORM>(x, static_cast<const unsigned char*>(shared.input) + r * input_row, vector);
+#pragma unroll
+                    for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+                        for (int j = 0; j < SIZE; ++j) sums[i][r] += weights[i][j] * x[j];
+                }
+            }
+            const bool last = round + 1 == plan.rounds;
+            const int next_tile = last ? tile + static_cast<int>(gridDim.x) : tile;
+            if (next_tile < plan.tiles) load_weights<ROWS>(w, p, plan, next_tile, last ? 0 : round + 1);
+        }
+
+#pragma unroll
+        for (int r = 0; r < MAX_ROWS; ++r) {
+            if (r >= p.rows) break;
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+                const float sum = warp_sum(sums[i][r]);
+                const int col = warp / plan.slices * ROWS + i;
+                if (lane == 0) shared.partial[(slice * p.rows + r) * plan.tile_rows + col] = sum;
+            }
+        }
+        __syncthreads();
+        if (mine) {
+            float sum = 0.0f;
+            for (int s = 0; s < plan.slices; ++s)
+                sum += shared.partial[(s * p.rows + out_row) * plan.tile_rows + out_col];
+            const float value = (sum - norm.x * weight_sum) * norm.y + bias;
+            destination.store(p, value);
+            if (is_better({value, n}, best)) best = {value, n};
+        }
+        const int next_tile = tile + static_cast<int>(gridDim.x);
+        if (next_tile >= plan.tiles) break;
+        load_constants(next_tile);
+        __syncthreads();
+    }
+
+    if (p.best) {  // tile_rows is a power of two of at most 32: the numbers of a sequence lie in one warp
+        for (int distance = plan.tile_rows / 2; distance > 0; distance /= 2) {
+            const Best other = {__shfl_xor_sync(FULL_WARP, best.value, distance),
+                                __shfl_xor_sync(FULL_WARP, best.token, distance)};
+            if (is_better(other, best)) best = other;
+        }
+        if (out_col == 0 && out_row < p.rows) p.best[out_row * static_cast<int>(gridDim.x) + blockIdx.x] = best;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ 5. Launcher
+
+template <typename T, bool NORM, int MAX_ROWS, int ROWS>
+void launch_step(const StepProduct& p) {
+    const StepPlan plan = plan_step(p, ROWS);
+    const size_t bytes = shared_of(nullptr, p, plan).bytes;
+    const auto kernel = step_kernel<T, NORM, MAX_ROWS, ROWS>;
+    if (p.early) return launch_after(kernel, plan.blocks, STEP_THREADS, bytes, p.stream, p, plan);
+    kernel<<<plan.blocks, STEP_THREADS, bytes, p.stream>>>(p, plan);
+    CUDA_CHECK_LAUNCH();
+}

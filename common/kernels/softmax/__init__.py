@@ -1,0 +1,1 @@
+"""Softmax over rows in float32; see README.md."""

@@ -1,0 +1,1 @@
+"""Strided, windowed and block-sparse attention; see README.md."""

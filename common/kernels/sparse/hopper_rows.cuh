@@ -1,0 +1,92 @@
+// hopper_rows.cuh - the rows of a warp between the products: scores, weights and output in the registers of wgmma.
+//
+//   hide            scores of keys that a row does not see = -infinity
+//   powers          scores -> weights, where they are
+//   round_weights   weights -> the A operand of P V
+//   transpose_quad  the words of four lanes change places, for write_rows
+//   write_rows      the output and lse -> global memory
+//
+// The online softmax itself is that of common/cuda/flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16
+// rows and the fragments of mma.sync. Only weigh() is in two pieces here: the registers of the old weights are read by
+// P V while the new powers are computed, so these stay where the scores were, and are rounded afterwards.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/kernels/sparse/hopper_work.cuh"
+
+// first_row: of the warp.   position: of the tile's first key
+template <int N8>
+__device__ __forceinline__ void hide(float (&s)[1][N8][4], const Problem& a, int first_row, int position) {
+    const int lane = threadIdx.x % 32;
+    const Span seen[2] = {span_of(a, first_row + mma_d_row(lane, 0)), span_of(a, first_row + mma_d_row(lane, 2))};
+    position += mma_d_col(lane, 0) * a.key_step;
+#pragma unroll
+    for (int i = 0; i < 4 * N8; ++i) {
+        const int key = position + (i / 4 * 8 + i % 2) * a.key_step, half = i % 4 / 2;
+        if (key < seen[half].first || key >= seen[half].end) s[0][i / 4][i % 4] = -INFINITY;
+    }
+}
+
+template <int N8>
+__device__ __forceinline__ void powers(float (&s)[1][N8][4], RowState<1>& rows, float factor) {
+#pragma unroll
+    for (int i = 0; i < 4 * N8; ++i) {
+        float& x = s[0][i / 4][i % 4];
+        x = exp2_approx(x * factor - rows.shift[0][i % 4 / 2]);
+        rows.sum[0][i % 4 / 2] += x;
+    }
+}
+
+// p[k] = weights for the keys 16 k ... 16 k + 15 of the tile
+template <typename T, int N8>
+__device__ __forceinline__ void round_weights(unsigned (&p)[N8 / 2][4], const float (&s)[1][N8][4]) {
+#pragma unroll
+    for (int k = 0; k < N8 / 2; ++k) accumulators_as_a<T>(p[k], s[0][2 * k], s[0][2 * k + 1]);
+}
+
+// The lanes of a quad hold the columns of a 4 x 4 matrix of words; afterwards lane i holds row i.
+__device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
+#pragma unroll
+    for (int distance = 1; distance <= 2; distance *= 2) {
+        const bool upper = threadIdx.x & distance;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int low = distance == 1 ? 2 * i : i, high = low + distance;
+            const unsigned got = __shfl_xor_sync(FULL_WARP, upper ? w[low] : w[high], distance);
+            (upper ? w[low] : w[high]) = got;
+        }
+    }
+}
+
+// o / sum. A lane has two columns of 8 neighbouring ones; after an exchange within the quad it has all 8 of another
+// group, so that it writes 16 bytes at a time and the quad 64 neighbouring ones. first_row: of the warp.
+template <typename T, int D, int B_r, int B_c>
+__device__ __forceinline__ void write_rows(const Problem& a, const float (&o)[1][D / 8][4], const RowState<1>& rows,
+                                           const Item<B_r, B_c>& item, int first_row) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = first_row + mma_d_row(lane, 2 * half);
+        const int64_t at = int64_t{item.batch_head} * a.S_q + row;
+        const float sum = add_lanes(rows.sum[0][half]), inverse = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
+        if (a.lse != nullptr && lane % 4 == 0 && row < a.S_q)
+            a.lse[at] = sum == 0 ? -INFINITY : (rows.shift[0][half] + __log2f(sum)) * LN_2;
+        T* out = static_cast<T*>(a.out) + at * D;
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 4) {
+            unsigned w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                w[i] = pack<T>(o[0][n + i][2 * half] * inverse, o[0][n + i][2 * half + 1] * inverse);
+            transpose_quad(w);
+            if (row < a.S_q) *reinterpret_cast<uint4*>(out + 8 * (n + lane % 4)) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+}

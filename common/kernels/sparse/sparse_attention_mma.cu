@@ -1,0 +1,208 @@
+// sparse_attention_mma.cu - attention to some of the keys, forward, float16 and bfloat16 on tensor cores.
+//
+//   1. Bands        Band                        strided keys, causal mask, sliding window
+//   2. Blocks       Blocks                      block-sparse
+//   3. Kernel       sparse_forward_kernel
+//   4. Launcher     sparse_forward_fp16, sparse_forward_bf16
+//
+//   flash_forward.cuh    the body of the kernel, that of task 4: fragments, products, the loop over tiles
+//
+// What is not attended to is not computed: the loop of FlashAttention-2 goes through other tiles. A pattern says which,
+// and which of them hold a hidden key; only those are masked, and the loop between is that of dense attention.
+//
+//   strided   The strided keys are a shorter sequence, whose rows lie `stride` rows apart: a tile is copied from there
+//             to shared memory, where it lies as any other. Nothing is gathered in global memory.
+//   window    A row sees a band of keys. A block of rows goes from the first key of its first row to the last of its
+//             last row, a warp only through those of these tiles that its own 32 rows see; masks stand at both ends.
+//   blocks    The tiles of a block of keys, then those of the next in the list. A list is as good as a mask without
+//             gaps, so there is none, but for causal tiles on the diagonal.
+//
+// Tried on the H200 and left out, because they were slower: blocks of four warps for narrow windows, of two for strided
+// keys and wide windows; warps without rows for blocks of 32 and 64.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/check.h"
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/flash_forward.cuh"
+#include "common/cuda/flash_launch.h"
+#include "common/cuda/key_positions.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/sparse/sparse.h"
+
+// A pattern is the Keys of flash_forward.cuh. PLAIN: a positive scale, rows in pieces of 16 bytes (see TileLoader). The
+// other instance takes all, and scales the scores as it masks them, in every tile.
+
+__device__ __forceinline__ void scale_scores(Scores& s, float factor) {
+    UNROLL
+    for (int i = 0; i < M * B_c / 2; ++i) s[i / (B_c / 2)][i / 4 % (B_c / 8)][i % 4] *= factor;
+}
+
+// -------------------------------------------------------------------------------------------------- 1. Bands
+//
+// A row sees neighbouring keys, begin_of(row) ... end_of(row) - 1, and both grow with the row. A block of 128 rows
+// under a causal window of 100 keys; x: tile without a hidden key, m: masked:
+//
+//     tile      0   1   2   3   4   5   6   7       tile 0 begins with the first key of row 0
+//     warp 0    m   x   x   m   m
+//     warp 1        m   x   x   m   m
+//     warp 2            m   x   x   m   m
+//     warp 3                m   x   x   m   m
+//
+// A warp does nothing while the block goes through tiles of others. In a narrow band that is much of the time: there
+// blocks of two warps, four of them on a multiprocessor, waste less. In a wide one blocks of four warps copy half as
+// often, and a warp computes the few tiles before its own, too, hidden as they are: one branch less in the loop.
+
+template <class S, bool PLAIN>
+struct Band {
+    static constexpr bool BEGINS_LATE = S::WARPS == 2, JUMPS = false;
+    const SparseArguments& a;
+    int warp_start;
+    int first, keys, tiles;         // of the block
+    int begin, end;                 // tiles of this warp
+    int masked_until, masked_from;  // of these, all but the ones between
+
+    static __host__ __device__ int rows(const SparseArguments&) { return S::B_r; }
+
+    __device__ __forceinline__ Band(const SparseArguments& arguments, const FlashRows<S, SparseArguments>& block)
+        : a(arguments), warp_start(block.warp_start) {
+        first = begin_of(block.start);
+        keys = max(end_of(block.start + block.count - 1) - first, 0);
+        tiles = ceil_div(keys, B_c);
+        const int last_row = warp_start + block.warp_count - 1;
+        begin = end = 0;
+        if (block.warp_count > 0) {
+            begin = BEGINS_LATE ? (begin_of(warp_start) - first) / B_c : 0;
+            end = ceil_div(end_of(last_row) - first, B_c);
+        }
+        masked_until = PLAIN ? ceil_div(begin_of(last_row) - first, B_c) : tiles;
+        masked_from = (end_of(warp_start) - first) / B_c;
+    }
+
+    // The first key that the row sees, and the one behind its last. Positions of keys fit 32 bits.
+    __device__ __forceinline__ int begin_of(int row) const {
+        return a.window > 0 ? limited(keys_up_to(row - a.window - a.key_offset, static_cast<int>(a.key_step))) : 0;
+    }
+    __device__ __forceinline__ int end_of(int row) const {
+        if (!a.causal && a.window == 0) return static_cast<int>(a.S_k);
+        const int64_t last = (a.causal ? row : row + a.window - 1) - a.key_offset;
+        return limited(keys_up_to(last, static_cast<int>(a.key_step)));
+    }
+    __device__ __forceinline__ int limited(int64_t keys) const { return static_cast<int>(keys < a.S_k ? keys : a.S_k); }
+
+    __device__ __forceinline__ int left(int t) const { return keys - t * B_c; }
+    __device__ __forceinline__ bool masked(int t) const { return t < masked_until || t >= masked_from; }
+    __device__ __forceinline__ void hide(Scores& s, int t) const {
+        if constexpr (!PLAIN) scale_scores(s, a.scale * LOG2_E);
+        const int from = first + t * B_c;
+        hide_outside(s, [&](int i) {
+            const int row = warp_start + i;
+            return KeyRange{begin_of(row) - from, end_of(row) - from};
+        });
+    }
+};
+
+// ------------------------------------------------------------------------------------------------- 2. Blocks
+//
+// A block of threads computes one block of rows, of which each warp has 32, and goes through `parts` tiles for every
+// block of keys in the row's list. What a caller may have got wrong in counts and columns is brought into range here,
+// so that no key is read where there is none.
+
+template <class S, bool PLAIN>
+struct Blocks {
+    static constexpr bool BEGINS_LATE = false, JUMPS = true;
+    static constexpr int first = 0, begin = 0;
+    const SparseArguments& a;
+    const int* columns;  // of this row of blocks
+    int parts, tiles, end, first_masked;
+    bool diagonal;  // the last tile of this warp is on the diagonal, where row r sees the keys up to r
+
+    static __host__ __device__ int rows(const SparseArguments& a) { return a.block; }
+
+    __device__ __forceinline__ Blocks(const SparseArguments& arguments, const FlashRows<S, SparseArguments>& block)
+        : a(arguments), parts(a.block / B_c) {
+        const int q_block = block.start / a.block;
+        const int64_t row = block.head * (a.S_q / a.block) + q_block;
+        columns = a.columns + row * (a.S_k / a.block);
+        int count = min(max(a.counts[row], 0), static_cast<int>(a.S_k) / a.block);
+        if (a.causal) count = visible(count, q_block);
+        diagonal = a.causal && count > 0 && column(count - 1) == q_block;
+        tiles = count * parts;
+        const int warp = threadIdx.x / 32;
+        end = block.warp_count > 0 ? tiles - (diagonal ? parts - 1 - warp : 0) : 0;
+        first_masked = !PLAIN ? 0 : diagonal ? end - 1 : tiles;
+    }
+
+    // How many of the row's blocks, in ascending order, do not lie behind the diagonal. All threads of the block call.
+    __device__ __forceinline__ int visible(int count, int q_block) const {
+        int sum = 0;
+        for (int i = 0; i < count; i += S::THREADS) {
+            const int n = i + static_cast<int>(threadIdx.x);
+            sum += __syncthreads_count(n < count && column(n) <= q_block);
+        }
+        return sum;
+    }
+
+    __device__ __forceinline__ int column(int n) const {
+        return static_cast<int>(min(static_cast<unsigned>(columns[n]), static_cast<unsigned>(a.S_k) / a.block - 1));
+    }
+    __device__ __forceinline__ int left(int t) const { return (tiles - t) * B_c; }
+    __device__ __forceinline__ int skip(int t) const {
+        const int n = parts == 3 ? t / 3 : t >> parts / 2;  // which of the row's blocks: t / parts
+        if (t >= tiles || n * parts != t) return 0;
+        return (column(n) - (n > 0 ? column(n - 1) + 1 : 0)) * a.block;
+    }
+    __device__ __forceinline__ bool masked(int t) const { return t >= first_masked; }
+    __device__ __forceinline__ void hide(Scores& s, int t) const {
+        if constexpr (!PLAIN) scale_scores(s, a.scale * LOG2_E);
+        if (diagonal && t == end - 1) hide_outside(s, [&](int row) { return KeyRange{0, row + 1}; });
+    }
+};
+
+// ------------------------------------------------------------------------------------------------- 3. Kernel
+
+template <class S, bool PLAIN, template <class, bool> class Pattern>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) sparse_forward_kernel(const SparseArguments a) {
+    extern __shared__ __align__(128) unsigned char shared_bytes[];
+    using Keys = Pattern<S, PLAIN>;
+    const FlashRows<S, SparseArguments> block(a, Keys::rows(a));
+    flash_forward<S, PLAIN>(a, block, Keys(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
+                            reinterpret_cast<typename S::T*>(shared_bytes));
+}
+
+// ----------------------------------------------------------------------------------------------- 4. Launcher
+
+template <class S, bool PLAIN, template <class, bool> class Pattern>
+static void launch(const SparseArguments& a) {
+    launch_forward<S>(sparse_forward_kernel<S, PLAIN, Pattern>, a, Pattern<S, PLAIN>::rows(a));
+}
+
+// Whether a row sees too few keys for blocks of 128 rows, see Band.
+static bool is_short(const SparseArguments& a) { return a.window > 0 && (a.causal ? 1 : 2) * a.window <= 1024; }
+
+// Blocks of 96 rows leave one of four warps without rows: it copies.
+template <typename T>
+static void forward(const SparseArguments& a) {
+    check_row_count(a);
+    const bool plain = a.scale > 0 && in_pieces<T>(a);
+    const auto run = [&]<int D>() {
+        using One = FlashShape<T, D, 1>;
+        using Two = FlashShape<T, D, 2>;
+        using Four = FlashShape<T, D, 4>;
+        if (!plain) return a.block > 0 ? launch<Four, false, Blocks>(a) : launch<Four, false, Band>(a);
+        if (a.block == 0) return is_short(a) ? launch<Two, true, Band>(a) : launch<Four, true, Band>(a);
+        if (a.block == 32) return launch<One, true, Blocks>(a);
+        a.block == 64 ? launch<Two, true, Blocks>(a) : launch<Four, true, Blocks>(a);
+    };
+    a.head_dim <= 64 ? run.template operator()<64>() : run.template operator()<128>();
+}
+
+void sparse_forward_fp16(const SparseArguments& a) { forward<__half>(a); }
+
+void sparse_forward_bf16(const SparseArguments& a) {
+    require_bfloat16();
+    forward<__nv_bfloat16>(a);
+}

@@ -1,0 +1,9 @@
+"""How fast? Times, limits, tables.
+
+timing        several peers in turn, by CUDA events
+limits        what the GPU at hand can do at best
+gpus          data sheets of named GPUs; how many blocks fit on a multiprocessor
+allocations   every tensor that a piece of PyTorch makes
+report        tables and JSON of benchmarks
+build_times   how long a build takes
+"""

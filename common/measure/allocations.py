@@ -1,0 +1,118 @@
+"""How much memory a piece of PyTorch takes beside its inputs, and which line takes it.
+
+with AllocationRecorder() as made:
+    out = flash_attention(query, key, value)
+made.peak_bytes, made.largest                   bytes alive at once; the largest tensor, with its line
+
+python -m task3.memory [--solution]             flash_attention beside attention that stores S, for growing S
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from common.console.paths import shown_path
+
+
+@dataclass(frozen=True)
+class MadeTensor:
+    """A tensor with memory of its own: its shape, the bytes of that memory, who made it and in which line."""
+
+    shape: tuple[int, ...]
+    bytes: int
+    operator: str
+    file_line: str
+
+
+class AllocationRecorder(TorchDispatchMode):
+    """Inside, every tensor is recorded that PyTorch's operators make; views of others and results in place are not.
+
+    The operators' inner workspaces do not count on the CPU. On a GPU `peak_bytes` is PyTorch's own
+    torch.cuda.max_memory_allocated, which counts them.
+
+    Attributes:
+        largest: the largest tensor made; None if there was none.
+        peak_bytes: the most bytes that were alive at once, of all that was made since entering.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        self.largest: MadeTensor | None = None
+        self.peak_bytes = 0
+        self._operators: set = set()
+        self._alive_bytes = 0
+        self._on_gpu = torch.device(device).type == "cuda"
+        self._before = 0
+
+    @property
+    def operators(self) -> set[str]:
+        """The names of all operators that ran, such as "aten.bmm.default"."""
+        return set(map(str, self._operators))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the import of torch._dynamo takes seconds
+
+    def __enter__(self) -> AllocationRecorder:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            self._before = torch.cuda.memory_allocated()
+        return super().__enter__()
+
+    def __exit__(self, *exception) -> None:
+        super().__exit__(*exception)
+        if self._on_gpu:
+            self.peak_bytes = torch.cuda.max_memory_allocated() - self._before
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        self._operators.add(operator)
+        given = {_memory_of(x) for x in _tensors(args)}
+        for x in _tensors((result,)):
+            if _memory_of(x) not in given:
+                self._record(x, str(operator))
+        return result
+
+    def _record(self, x: Tensor, operator: str) -> None:
+        memory = x.untyped_storage()
+        size = memory.nbytes()
+        self._alive_bytes += size
+        if not self._on_gpu:
+            self.peak_bytes = max(self.peak_bytes, self._alive_bytes)
+        weakref.finalize(memory, self._freed, size).atexit = False
+        if self.largest is None or size > self.largest.bytes:
+            self.largest = MadeTensor(tuple(x.shape), size, operator, _calling_line())
+
+    def _freed(self, size: int) -> None:
+        self._alive_bytes -= size
+
+
+def _tensors(values: Iterable) -> Iterator[Tensor]:
+    """The tensors among an operator's arguments or results, those in lists included."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (x for x in value if isinstance(x, Tensor))
+
+
+def _memory_of(x: Tensor) -> int:
+    return x.untyped_storage()._cdata
+
+
+def _calling_line() -> str:
+    """ "file.py:57": the innermost line on the stack that is neither PyTorch's nor this file's."""
+    torch_folder = str(Path(torch.__file__).parent)
+    frame = sys._getframe(1)
+    while frame.f_back and (frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith(torch_folder)):
+        frame = frame.f_back
+    return f"{shown_path(Path(frame.f_code.co_filename))}:{frame.f_lineno}"

@@ -1,0 +1,32 @@
+"""How far from float64 an output may be.
+
+running_sum_floor(terms, size)     the floor of a bound for an output that is a long float32 sum
+max_error_of(out, ref)             max|out - ref|
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def running_sum_floor(terms: int, size: float) -> float:
+    """A floor for an output that is a float32 sum of `terms` numbers, added one after another.
+
+    Every addition rounds by up to 2^-24 of the sum so far, so the result is off by about 2^-24 sqrt(terms) size
+    (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 4), and by a few times that
+    where small terms meet a large sum. Libraries that add in pieces do better; a kernel need not.
+
+    Args:
+        terms: how many numbers are added.
+        size: how large the sum becomes.
+    """
+    return 4 * 2.0**-24 * math.sqrt(terms) * size
+
+
+def max_error_of(out: Tensor, ref: Tensor) -> float:
+    """max|out - ref|; NaN if out is not finite where ref is, or differs from ref where ref is infinite."""
+    out, finite = out.to(ref.dtype), torch.isfinite(ref)
+    if not bool(torch.isfinite(out[finite]).all()) or not bool((out[~finite] == ref[~finite]).all()):
+        return math.nan
+    return float((out - ref)[finite].abs().max()) if bool(finite.any()) else 0.0

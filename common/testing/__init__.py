@@ -1,0 +1,13 @@
+"""Is it right? Cases, verdicts, points.
+
+case            Case, Verdict
+checking        check(case, ops): one case against float64, in poisoned and guarded memory
+run             run_cases, run: many of them
+points, report  what a run earns, and how it is printed
+measurement     parts of a test that are not made of cases: times, texts of a model
+cases/          cases for any attention, softmax or layer
+case_choice     --case and --list
+first_operator  which operator a case calls
+python_side     the Python file that belongs to a task's operators
+results         Results.md
+"""

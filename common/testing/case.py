@@ -1,0 +1,90 @@
+"""Case, what a test tries, and Verdict, what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Mistake
+
+PASS, FAIL, NOT_IMPLEMENTED = "pass", "FAIL", "not implemented"
+ERROR, NOT_RUN, SKIPPED = "error", "not run", "skipped"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case. The functions take the inputs by name, as `inputs` made them.
+
+    Attributes:
+        name: unique within the task; it also seeds the inputs.
+        part: "softmax", "gemm", ...: what the command line chooses by.
+        inputs: makes {"x": tensor, ...} on the CPU, float32 or integers, from a generator.
+        call: call(ops, **inputs) -> the output; the inputs are on ops.device.
+        reference: the same mathematics in plain PyTorch, in the precision of its inputs.
+        floor: the stated floor of the bound.
+        axes: the names of the output's axes, such as ("batch", "row", "col").
+        points: what passing earns.
+        required: the part earns no points unless this case passes.
+        mistakes: mistakes(**inputs) -> known wrong answers; see common.diagnosis.mistakes.known.
+        stages: stages(**inputs) -> the right S, P, O, to show beside a wrong output.
+        is_softmax: the output's rows are a softmax; wrong denominators are looked for.
+        hint: what to look at when the output is wrong and no known mistake explains it.
+        in_place: names of inputs that the operator writes to.
+        draws: how many different inputs it runs with.
+        gpu_only: too large for the simulator; skipped there, so it cannot carry points.
+    """
+
+    name: str
+    part: str
+    inputs: Callable[[torch.Generator], dict[str, Tensor]]
+    call: Callable[..., Tensor]
+    reference: Callable[..., Tensor]
+    floor: float
+    axes: tuple[str, ...]
+    points: float = 0.0
+    required: bool = False
+    mistakes: Callable[..., list[Mistake]] | None = None
+    stages: Callable[..., dict[str, Tensor]] | None = None
+    is_softmax: bool = False
+    hint: str = ""
+    in_place: tuple[str, ...] = ()
+    draws: int = 2
+    gpu_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gpu_only and self.points:
+            raise ValueError(
+                f"case {self.name!r} runs on a GPU only and carries {self.points} points; it must carry none"
+            )
+
+
+@dataclass
+class Verdict:
+    """What became of one case.
+
+    Attributes:
+        status: PASS, FAIL, NOT_IMPLEMENTED, ERROR (it raised), NOT_RUN (the GPU is lost) or SKIPPED (needs a GPU).
+        max_error, bound: of the worst draw; max_error is NaN if the output holds NaN or Inf that it should not.
+        shapes: of the inputs, "2x3x40x16, 2x3x47x16"; shapes that are equal stand once.
+        mistakes: names of the known mistakes that the output equals.
+        diagnosis: what to tell the student, a sentence or a line of a small table each.
+        file_line: "file.cu:57" where the message names one.
+        findings: what --check found in this case: races, bad accesses, ...
+    """
+
+    case: Case
+    status: str
+    shapes: str = ""
+    max_error: float | None = None
+    bound: float | None = None
+    mistakes: list[str] = field(default_factory=list)
+    diagnosis: list[str] = field(default_factory=list)
+    file_line: str | None = None
+    findings: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.status == PASS

@@ -1,0 +1,1 @@
+"""Cases for any operator of a kind: attention, softmax, a layer in Python."""

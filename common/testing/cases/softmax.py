@@ -1,0 +1,60 @@
+"""Test cases for an operator that gives the softmax of every row: softmax_case(operator, part, name, rows, cols).
+
+with_offsets, with_masks       rows that are awkward, for its argument `change`
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import softmax_mistakes
+from common.reference import attention as reference
+from common.testing.case import Case
+
+
+def softmax_case(
+    operator: str,
+    part: str,
+    name: str,
+    rows: int,
+    cols: int,
+    change: Callable[[Tensor], Tensor] = lambda x: x,
+    **options,
+) -> Case:
+    """A case for operator(x) -> y, x and y [rows, cols].
+
+    Args:
+        operator: its name among the task's operators.
+        part, name: see common.testing.case.Case, which also takes `options`.
+        change: what else to do to x.
+    """
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        return {"x": change(4 * torch.randn(rows, cols, generator=generator))}  # peaked: a few entries get it all
+
+    return Case(
+        name,
+        part,
+        inputs,
+        lambda ops, x: getattr(ops, operator)(x),
+        reference.softmax,
+        floor=1e-6,
+        axes=("row", "col"),
+        mistakes=softmax_mistakes,
+        is_softmax=True,
+        **options,
+    )
+
+
+def with_offsets(x: Tensor) -> Tensor:
+    """Rows around 0, 1000 and -1000, where exp() of the entries themselves gives inf and 0; rows a multiple of 3."""
+    return x + torch.tensor([0.0, 1000.0, -1000.0]).repeat(x.size(0) // 3)[:, None]
+
+
+def with_masks(x: Tensor) -> Tensor:
+    """-inf in scattered places, in the first 100 columns of row 1, in the last 100 of row 2, and all over row 4."""
+    x = x.masked_fill(torch.arange(x.numel()).view(x.shape) % 7 == 3, -math.inf)
+    x[1, :100], x[2, -100:], x[4] = -math.inf, -math.inf, -math.inf
+    return x

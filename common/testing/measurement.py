@@ -1,0 +1,117 @@
+"""Parts of a test that are not made of cases: a kernel's speed, a model's texts.
+
+Measurement({"speed": "measure the speed only (on a GPU)"}, run, points={"speed": 2}, needs_gpu=True)
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from common.testing.points import PartPoints
+
+if TYPE_CHECKING:
+    from common.compiling.operators import Operators
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """What a measurement is given.
+
+    Attributes:
+        console: where to print.
+        ops: the task's operators, of the variant and backend that were asked for.
+        options: the whole command line.
+        parts: which of the measurement's parts shall run, in their order.
+        program, arguments: what was typed: "task4.test", ("--speed", "--report").
+    """
+
+    __test__ = False  # for pytest, which takes it for a test
+
+    console: Console
+    ops: Operators
+    options: argparse.Namespace
+    parts: Sequence[str]
+    program: str = "task.test"
+    arguments: Sequence[str] = ()
+
+    @property
+    def command(self) -> str:
+        """What was typed, as Results.md names it: "python -m task4.test --speed --report"."""
+        return shlex.join(["python", "-m", self.program, *self.arguments])
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What one part gave.
+
+    Attributes:
+        part: its name.
+        points: earned.
+        problems: why something could not be measured, or is wrong; a sentence each.
+        why: a few words about them, beside the points.
+    """
+
+    part: str
+    points: float = 0.0
+    problems: list[str] = field(default_factory=list)
+    why: str = "see above"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Parts of a test that one function measures.
+
+    Attributes:
+        parts: name -> help of its flag; the flag chooses the part.
+        run: run(test_run) prints what it measured and returns what each of test_run.parts earned.
+        points: part -> what it can earn; without points a part has no line among them.
+        needs_gpu: not run in the simulator.
+        without_gpu: what to say there.
+        by_default: runs when no part is named. One that does not is run only where its flag is given.
+        reports: --report writes what it measured into Results.md.
+        arguments: options of its own, name -> arguments of argparse's add_argument; each has the default None.
+    """
+
+    parts: Mapping[str, str]
+    run: Callable[[TestRun], list[Earned]]
+    points: Mapping[str, float] = field(default_factory=dict)
+    needs_gpu: bool = False
+    without_gpu: str = ""
+    by_default: bool = True
+    reports: bool = False
+    arguments: Mapping[str, dict] = field(default_factory=dict)
+
+    def outcome(self, test_run: TestRun) -> tuple[list[PartPoints], bool]:
+        """Runs it where it can run: (its lines among the points, whether all went well and no points were lost)."""
+        if self.needs_gpu and test_run.ops.backend != "cuda":
+            if self.without_gpu:
+                test_run.console.print(self.without_gpu, markup=False, highlight=False, soft_wrap=True)
+            why = "not run in the simulator: these are given on a GPU"
+            return [PartPoints(name, 0.0, most, why) for name, most in self._possible(test_run)], True
+        earned: dict[str, Earned] = {}
+        try:
+            earned = {one.part: one for one in self.run(test_run)}
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            self._say(test_run, f"{', '.join(test_run.parts)}: not measured: {error}")
+        for one in earned.values():
+            for problem in one.problems:
+                self._say(test_run, problem)
+        lines = []
+        for name, most in self._possible(test_run):
+            one = earned.get(name, Earned(name, problems=["not measured"]))
+            lines.append(PartPoints(name, one.points, most, one.why if one.problems else ""))
+        fine = all(name in earned and not earned[name].problems for name in test_run.parts)
+        return lines, fine and all(line.earned >= line.possible for line in lines)
+
+    @staticmethod
+    def _say(test_run: TestRun, problem: str) -> None:
+        test_run.console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+
+    def _possible(self, test_run: TestRun) -> list[tuple[str, float]]:
+        return [(name, self.points[name]) for name in test_run.parts if name in self.points]

@@ -1,0 +1,54 @@
+"""What a run of a test earns: the points of each part, and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+
+from common.console.terminal import wide
+from common.testing.case import Verdict
+
+
+def points_of(verdicts: Sequence[Verdict]) -> tuple[float, float]:
+    """(earned, possible) for the verdicts of one part: nothing is earned until every required case passes."""
+    possible = sum(one.case.points for one in verdicts)
+    if not all(one.ok for one in verdicts if one.case.required):
+        return 0.0, possible
+    return sum(one.case.points for one in verdicts if one.ok), possible
+
+
+@dataclass(frozen=True)
+class PartPoints:
+    """What one part earned, and why not more."""
+
+    part: str
+    earned: float
+    possible: float
+    why: str = ""
+
+
+def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence[PartPoints] = ()) -> None:
+    """The points of each part and their sum: those of the verdicts, then the others'."""
+    lines = []
+    for part in dict.fromkeys(one.case.part for one in verdicts):
+        of_part = [one for one in verdicts if one.case.part == part]
+        missing = [one.case.name for one in of_part if one.case.required and not one.ok]
+        why = f"none before the case marked * passes: {'; '.join(missing)}" if missing else ""
+        lines.append(PartPoints(part, *points_of(of_part), why))
+    lines += others
+    console = wide(console)
+    console.print()
+    for one in lines:
+        why = f"   {one.why}" if one.why else ""
+        console.print(
+            f"  {one.part:<12} {_points(one.earned)} of {_points(one.possible)}{escape(why)}", highlight=False
+        )
+    earned, possible = sum(one.earned for one in lines), sum(one.possible for one in lines)
+    console.print(f"Points: {_points(earned)} of {_points(possible)}", highlight=False)
+
+
+def _points(value: float) -> str:
+    return f"{round(value, 2):g}"

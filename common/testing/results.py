@@ -1,0 +1,180 @@
+"""Writes what a command measured into Results.md, between two markers. The rest of the file stays as it is.
+
+    <!-- BEGIN task4 speedups -->            report(console, "task4 speedups", Block(...))
+    ... what an earlier run wrote ...
+    <!-- END task4 speedups -->
+
+A block says which command measured, when, on what; then comes its table.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.console.paths import ROOT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RESULTS = ROOT / "Results.md"
+
+
+class ResultsError(ValueError):
+    """Results.md is not as it must be; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one run measured.
+
+    Attributes:
+        command: as it was typed, "python -m task4.test --report".
+        machine: {"gpu": "NVIDIA H200", "torch": "2.11.0", ...}, see common.measure.report.machine.
+        columns: of the table.
+        rows: a cell for each column.
+        notes: sentences below the table.
+        date: of the run; today unless given.
+    """
+
+    command: str
+    machine: Mapping[str, str]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    date: datetime.date | None = None
+
+    def __post_init__(self) -> None:
+        if uneven := [list(row) for row in self.rows if len(row) != len(self.columns)]:
+            raise ValueError(f"rows holds {uneven[0]}; each row must have {len(self.columns)} cells")
+
+    def lines(self) -> list[str]:
+        """The block in Markdown."""
+        on = ", ".join(f"{name} {value}" for name, value in self.machine.items())
+        return [
+            f"Measured by `{self.command}` on {self.date or datetime.date.today()}; {on}.",
+            "",
+            _row(self.columns),
+            _row(["---"] * len(self.columns)),
+            *(_row(row) for row in self.rows),
+            *([""] if self.notes else []),
+            *self.notes,
+        ]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def markers(name: str) -> tuple[str, str]:
+    """The lines that a block stands between."""
+    return f"<!-- BEGIN {name} -->", f"<!-- END {name} -->"
+
+
+def replaced(text: str, name: str, lines: Sequence[str]) -> str:
+    """The text with these lines between the markers of `name`, and with the line ends that it has.
+
+    Raises:
+        ResultsError: a marker is missing or there twice, they are in the wrong order, or another block begins or ends
+            between them.
+    """
+    found = text.splitlines(keepends=True)
+    at = []
+    for marker in markers(name):
+        places = [number for number, line in enumerate(found) if line.strip() == marker]
+        if not places:
+            begin, end = markers(name)
+            raise ResultsError(
+                f"it has no line {marker}; put these two lines where the table shall be:\n{begin}\n{end}"
+            )
+        if len(places) > 1:
+            numbers = ", ".join(str(number + 1) for number in places)
+            raise ResultsError(
+                f"it has the line {marker} {len(places)} times, in lines {numbers}; it must be there once"
+            )
+        at += places
+    begin, end = at
+    if end < begin:
+        raise ResultsError(f"{markers(name)[1]} in line {end + 1} comes before its BEGIN in line {begin + 1}")
+    for number in range(begin + 1, end):
+        if found[number].strip().startswith(("<!-- BEGIN ", "<!-- END ")):
+            raise ResultsError(
+                f"line {number + 1}, {found[number].strip()}, lies between the markers of {name!r}, in lines "
+                f"{begin + 1} and {end + 1}: another block would be lost"
+            )
+    newline = "\r\n" if found[begin].endswith("\r\n") else "\n"
+    return "".join([*found[: begin + 1], *(line + newline for line in lines), *found[end:]])
+
+
+def write_block(path: Path, name: str, block: Block) -> Path | None:
+    """Replaces what stands between the markers of `name`.
+
+    The new file takes the old one's place in one step, so that nobody ever sees half of it. If the block was not
+    empty, the old file is kept beside it.
+
+    Args:
+        path: of Results.md.
+        name: of the block, "task4 speedups".
+        block: what to write.
+
+    Returns:
+        Where the old file was kept, Results.md.bak; None if there was nothing to lose.
+
+    Raises:
+        ResultsError: the file is missing, is not UTF-8, or its markers are not right; see `replaced`.
+        OSError: it cannot be written.
+    """
+    path = path.resolve()  # a link stays a link
+    try:
+        text = path.read_bytes().decode()
+    except FileNotFoundError:
+        raise ResultsError(f"{path} is missing; nothing was written") from None
+    except UnicodeDecodeError:
+        raise ResultsError(f"{path} is not UTF-8; nothing was written") from None
+    try:
+        new = replaced(text, name, block.lines())
+        was_empty = replaced(text, name, []) == text
+    except ResultsError as error:
+        raise ResultsError(f"{path}: nothing was written: {error}") from None
+    kept = None
+    if not was_empty and new != text:
+        kept = path.with_name(path.name + ".bak")
+        shutil.copy2(path, kept)
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as unfinished:
+        try:
+            unfinished.write(new.encode())
+            unfinished.flush()
+            os.fsync(unfinished.fileno())
+            shutil.copymode(path, unfinished.name)
+            os.replace(unfinished.name, path)
+        except BaseException:
+            os.unlink(unfinished.name)
+            raise
+    return kept
+
+
+def report(console: Console, name: str, block: Block) -> None:
+    """Writes a block into the project's Results.md and says so.
+
+    Args:
+        console: where to say it.
+        name, block: see write_block, whose errors this raises.
+    """
+    kept = write_block(RESULTS, name, block)
+    beside = f"; what it said before is in {kept.name}" if kept else ""
+    console.print(f"written into {RESULTS.name}{beside}", highlight=False)
+
+
+def try_report(console: Console, name: str, block: Block) -> list[str]:
+    """The same, but what went wrong is returned, in sentences; none if nothing did."""
+    try:
+        report(console, name, block)
+    except (ResultsError, OSError) as error:
+        return [str(error)]
+    return []

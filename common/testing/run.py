@@ -1,0 +1,95 @@
+"""Runs many cases: run(title, cases, ops) prints the verdicts, run_cases(...) returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from common.testing import report
+from common.testing.case import ERROR, NOT_RUN, PASS, SKIPPED, Case, Verdict
+from common.testing.checking import check
+
+ENDLESS = "endless loop"  # in the simulator's message on a kernel that makes no progress
+
+
+def gpu_is_lost() -> bool:
+    """Whether an earlier CUDA error sticks to this process: after an illegal access every later call fails as well."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _stopped_by(verdict: Verdict, ops, parts: Sequence[str]) -> dict[str, str]:
+    """The parts that cannot go on after this verdict, each with the reason."""
+    if verdict.status != ERROR:
+        return {}
+    if ops.device.type == "cuda" and gpu_is_lost():
+        why = "The GPU refuses all work after the error above: correct that one, then run again."
+        return dict.fromkeys(parts, why)
+    if any(ENDLESS in line for line in verdict.diagnosis):
+        return {
+            verdict.case.part: "A kernel of this part did not end, see above; every further case would take as long."
+        }
+    return {}
+
+
+def chosen_parts(cases: Sequence[Case], parts: Sequence[str] | None) -> list[Case]:
+    """The cases of these parts, all if none is named. ValueError if there are none."""
+    chosen = [case for case in cases if not parts or case.part in parts]
+    if not chosen:
+        raise ValueError(
+            f"no test case for parts {list(parts or [])}; there are {sorted({case.part for case in cases})}"
+        )
+    return chosen
+
+
+def run(
+    title: str,
+    cases: Sequence[Case],
+    ops,
+    seed: int = 0,
+    parts: Sequence[str] | None = None,
+    console: Console | None = None,
+    points: bool = True,
+) -> int:
+    """Runs the cases and prints the table, what each failure is, and the points.
+
+    Args:
+        title: of the table.
+        cases: a task's cases.
+        ops: see check.
+        seed: of the inputs.
+        parts: run only the cases of these parts; None or empty runs all.
+        console: where to print; by default the terminal.
+        points: whether the run earns any; single cases do not.
+
+    Returns:
+        The exit status: 0 if every case passed (cases that need a GPU may have been skipped), else 1.
+    """
+    chosen = chosen_parts(cases, parts)
+    console = console or Console()
+    verdicts = run_cases(chosen, ops, console, lambda case: check(case, ops, seed))
+    report.print_report(console, title, verdicts, points)
+    return 0 if all(verdict.status in (PASS, SKIPPED) for verdict in verdicts) else 1
+
+
+def run_cases(cases: Sequence[Case], ops, console: Console, check_one: Callable[[Case], Verdict]) -> list[Verdict]:
+    """The verdict on each case, with a progress bar; what cannot go on (a lost GPU, an endless kernel) is not run."""
+    verdicts: list[Verdict] = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("testing", total=len(cases))
+        stopped: dict[str, str] = {}  # part -> why the rest of it is not run
+        for case in cases:
+            progress.update(bar, description=f"{case.part}: {case.name}")
+            if why := stopped.get(case.part):
+                verdicts.append(Verdict(case, NOT_RUN, diagnosis=[why]))
+            else:
+                verdicts.append(check_one(case))
+                stopped |= _stopped_by(verdicts[-1], ops, [one.part for one in cases])
+            progress.advance(bar)
+    return verdicts

@@ -1,0 +1,25 @@
+"""Task 1's test cases, and the wrong answers that they know by name.
+
+layer       MultiHeadAttention of attention.py
+kernels     each of the three kernels alone
+attention   the three kernels together
+"""
+
+from common.compiling.variant import Variant
+from common.testing.case import Case
+from task1.cases.attention import attention_cases
+from task1.cases.kernels import output_cases, scores_cases, weights_cases
+from task1.cases.layer import layer_cases
+
+PARTS = {
+    "layer": "test MultiHeadAttention of attention.py only",
+    "scores": "test the kernel of the scores only",
+    "softmax": "test the softmax kernel only",
+    "output": "test the kernel of the output only",
+    "attention": "test the three kernels together only",
+}
+
+
+def cases(variant: Variant = Variant.STUDENT) -> list[Case]:
+    """All test cases; the layer is worth 1 point, the kernels together another."""
+    return layer_cases() + scores_cases() + weights_cases() + output_cases() + attention_cases()

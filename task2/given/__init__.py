@@ -1,0 +1,1 @@
+"""What the student reads: headers, bindings, the Python side."""

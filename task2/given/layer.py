@@ -1,0 +1,94 @@
+"""Attention as a PyTorch module that runs on the kernels of this task. Given: nothing here has a gap.
+
+    ops = common.compiling.load.load("task2")                        the student's kernels, compiled
+    scaled_dot_product_attention(ops, query, key, value, causal=True)
+    CustomAttention(hidden_dim=768, num_heads=12, causal=True, ops=ops)(x)
+
+Source: "Attention Is All You Need" (Vaswani et al. 2017), equation 1 and section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from common.reference.layer import AttentionLayer
+
+if TYPE_CHECKING:
+    from common.compiling.operators import Operators
+
+
+def scaled_dot_product_attention(
+    ops: Operators,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """softmax(query @ key^T * scale + mask) @ value for each head, by the kernels of this task.
+
+    Args:
+        ops: the compiled operators of task 2.
+        query: [batch, heads, S_q, head_dim], float32 on ops.device, contiguous or not.
+        key, value: [batch, heads, S_k, head_dim], likewise; S_k <= 65,536.
+        causal: query position i attends to key positions j <= i only, counted from the first key also where
+            S_q != S_k, as torch's function does it.
+        scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) unless given.
+        mask: bool (True: attend) or float32 (added to the scaled scores), of a shape that broadcasts to
+            [batch, heads, S_q, S_k]. With causal both hold.
+
+    Returns:
+        [batch, heads, S_q, head_dim]; zeros for a query that may see no key. Not differentiable. While it runs, the
+        scores take batch * heads * S_q * S_k * 4 bytes.
+
+    Raises:
+        ValueError: a shape, dtype or device that the kernels do not take; the message names the argument.
+        NotImplementedError: a kernel has an unfilled gap.
+    """
+    return ops.attention(query.contiguous(), key.contiguous(), value.contiguous(), causal, scale, mask)
+
+
+class CustomAttention(AttentionLayer):
+    """Multi-head self-attention whose core runs on the kernels of this task.
+
+    For inference only: there is no backward kernel.
+
+    Args:
+        hidden_dim: width of the input and the output; a multiple of num_heads.
+        num_heads: number of heads; head_dim = hidden_dim / num_heads.
+        causal: position i attends to positions j <= i only.
+        ops: the compiled operators of task 2; the module's weights are created on ops.device.
+
+    Raises:
+        ValueError: hidden_dim or num_heads below 1, or hidden_dim no multiple of num_heads.
+    """
+
+    def __init__(self, hidden_dim: int, num_heads: int, causal: bool, ops: Operators) -> None:
+        super().__init__(hidden_dim, num_heads, causal, ops.device)
+        self.ops = ops
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Self-attention over x.
+
+        Args:
+            x: [batch, seq_len, hidden_dim], float32 on the device of the weights.
+            mask: see scaled_dot_product_attention; broadcasts to [batch, num_heads, seq_len, seq_len].
+
+        Returns:
+            [batch, seq_len, hidden_dim]; without a gradient.
+
+        Raises:
+            ValueError: x or mask has another shape.
+            NotImplementedError: a kernel has an unfilled gap.
+        """
+        self.check_input(x)
+        # [batch, seq_len, 3 * hidden_dim] -> three tensors [batch, num_heads, seq_len, head_dim]
+        qkv = self.qkv_projection(x).view(x.size(0), x.size(1), 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        heads = scaled_dot_product_attention(self.ops, query, key, value, self.causal, mask=mask)
+        return self.out_projection(self.merge_heads(heads))

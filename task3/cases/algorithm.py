@@ -1,0 +1,105 @@
+"""Cases for flash_attention of attention.py: what it computes, and how much memory it takes."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from common.measure.allocations import AllocationRecorder
+from common.reference import attention as reference
+from common.testing.case import Case
+from common.testing.cases.attention import (
+    attention_case,
+    blind_rows,
+    far_below_0,
+    first_keys_masked,
+    rising_and_falling,
+)
+from common.testing.python_side import naming_the_line, python_side
+from task3.cases.memory import complaint
+
+ALL_NAN_HINT = (
+    "If every element is NaN: in the first tile m_old is -inf, so exp(m_old - m_new) is 0. What is multiplied by it is "
+    "0; what is divided by it is NaN (0 / 0), and stays NaN. Line 10 of Algorithm 1 is misprinted, see the handout."
+)
+
+
+def flash_attention(ops, *args, **options):
+    """flash_attention of attention.py; an error in it names its line."""
+    python = python_side(ops)
+    with naming_the_line(python):
+        return python.flash_attention(*args, **options)
+
+
+def algorithm_cases() -> list[Case]:
+    """Tiles that fit, tiles that do not, rows that see nothing; the memory that it takes."""
+
+    def case(name, batch, heads, seq_q, seq_k, head_dim, B_r, B_c, causal=False, scale=None, **options) -> Case:
+        made = attention_case(
+            "",
+            "algorithm",
+            name,
+            batch,
+            heads,
+            seq_q,
+            seq_k,
+            head_dim,
+            causal,
+            scale=scale,
+            tiles=(B_r, B_c),
+            hint=ALL_NAN_HINT,
+            **options,
+        )
+        return replace(
+            made, call=lambda ops, query, key, value: flash_attention(ops, query, key, value, causal, scale, B_r, B_c)
+        )
+
+    causal = partial(case, causal=True)
+    return [
+        case("one tile", 2, 2, 16, 16, 8, 16, 16, points=0.1, required=True),
+        case("113 queries, 203 keys", 1, 2, 113, 203, 16, 32, 64, points=0.2, required=True),
+        causal("causal, 96 tokens", 2, 2, 96, 96, 16, 32, 16, points=0.2, required=True),
+        measured(causal("memory", 1, 2, 512, 640, 8, 32, 64, points=0.2, required=True), B_r=32, B_c=64),
+        case("1 query, 1 key, head_dim 1", 1, 1, 1, 1, 1, 4, 4, points=0.05),
+        case("tiles of 3 x 5", 2, 1, 7, 33, 5, 3, 5, points=0.05),
+        case("tiles larger than the input", 1, 2, 40, 50, 8, 128, 128, points=0.05),
+        causal("causal, 70 queries, 50 keys", 1, 2, 70, 50, 8, 32, 16, points=0.1),
+        causal("causal, 50 queries, 70 keys", 1, 2, 50, 70, 8, 16, 32, points=0.1),
+        case("scores that rise and fall", 1, 2, 40, 150, 32, 16, 32, change=rising_and_falling, points=0.1),
+        case("scores far below 0", 1, 2, 40, 150, 32, 16, 32, change=far_below_0, points=0.1),
+        case("scores beyond 88", 1, 2, 60, 60, 16, 16, 16, sharpness=7.0, points=0.05),
+        case("the first 70 keys masked", 1, 2, 40, 150, 32, 16, 32, change=first_keys_masked(70), points=0.05),
+        case("rows that see nothing", 1, 2, 40, 50, 8, 16, 16, change=blind_rows, points=0.1),
+        case("scale 0.5", 1, 2, 40, 70, 16, 16, 32, scale=0.5, points=0.05),
+        lse_of(causal("with the logsumexp", 1, 2, 40, 50, 8, 16, 32, change=blind_rows), True, B_r=16, B_c=32),
+        causal("causal, 1023 tokens", 2, 4, 1023, 1023, 64, 128, 64, gpu_only=True),
+    ]
+
+
+def measured(case: Case, B_r: int, B_c: int) -> Case:
+    """The case of flash_attention(..., B_r, B_c); it also fails if the call takes too much memory."""
+
+    def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        case.call(ops, query, key, value)  # a GPU's libraries take memory of their own on the first call
+        with AllocationRecorder(query.device) as made:
+            out = case.call(ops, query, key, value)
+        if too_much := complaint(made, query, key, B_r, B_c):
+            raise RuntimeError(too_much)
+        return out
+
+    return replace(case, call=call, draws=1)
+
+
+def lse_of(case: Case, causal: bool, B_r: int, B_c: int) -> Case:
+    """The case with the logsumexp that flash_attention returns when asked to, in place of the output."""
+    return replace(
+        case,
+        call=lambda ops, query, key, value: flash_attention(
+            ops, query, key, value, causal, None, B_r, B_c, return_lse=True
+        )[1],
+        reference=lambda query, key, value: torch.logsumexp(reference.scores(query, key, causal), -1),
+        axes=("batch", "head", "row"),
+        mistakes=None,
+        stages=None,
+    )

@@ -1,0 +1,43 @@
+"""What is too much memory for flash_attention: complaint(made, query, key, B_r, B_c)."""
+
+from torch import Tensor
+
+from common.measure.allocations import AllocationRecorder
+
+
+def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_c: int) -> str:
+    """What is wrong with what flash_attention allocated; "" if nothing is.
+
+    One tensor may be twice as large as the largest of query, key and value; all tensors that are alive at the same
+    time twice as large as these and the output together, and 16 tiles of scores.
+
+    Args:
+        made: recorded during one call, and nothing else.
+        query: [batch, heads, S_q, head_dim]; key: [batch, heads, S_k, head_dim].
+        B_r, B_c: the tile sizes of the call.
+    """
+    seq_q, seq_k = query.size(-2), key.size(-2)
+    heads, size = query.size(0) * query.size(1), query.element_size()
+    for_one = 2 * max(query.numel(), key.numel()) * size
+    for_all = 2 * (2 * query.numel() + 2 * key.numel()) * size + 16 * heads * B_r * B_c * size
+    if fused := sorted(name for name in made.operators if "scaled_dot_product" in name):
+        return f"flash_attention calls PyTorch's own attention ({fused[0]}); write the algorithm itself."
+    largest = made.largest
+    if largest and largest.bytes > for_one:
+        what = {
+            (True, True): f"the scores of all {seq_q} queries with all {seq_k} keys",
+            (False, True): f"the scores of a tile of queries with all {seq_k} keys",
+            (True, False): f"the scores of all {seq_q} queries with a tile of keys",
+        }.get((seq_q in largest.shape, seq_k in largest.shape), "too large for a tile")
+        return (
+            f"A tensor of shape {list(largest.shape)} was made in line {largest.file_line} ({largest.operator}, "
+            f"{largest.bytes // 1024} KiB): {what}. Scores are needed for a tile of {B_r} queries and {B_c} keys at a "
+            f"time; no tensor here needs more than {for_one // 1024} KiB."
+        )
+    if made.peak_bytes > for_all:
+        return (
+            f"Beside its inputs flash_attention held up to {made.peak_bytes // 1024} KiB at once; with S_q = {seq_q} "
+            f"and S_k = {seq_k} at most {for_all // 1024} KiB are allowed, and all scores together would take "
+            f"{heads * seq_q * seq_k * size // 1024} KiB. Are tiles kept that are not needed any more?"
+        )
+    return ""

@@ -1,0 +1,87 @@
+"""Cases for the online softmax kernel."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import softmax_mistakes
+from common.diagnosis.mistakes.online_softmax import online_softmax_mistakes, row_lse_mistakes
+from common.reference import attention as reference
+from common.testing.case import Case
+
+THREADS, ITEMS = 256, 4  # of online_softmax_kernel: threads per row, columns that each takes in at a time
+
+
+def softmax_cases() -> list[Case]:
+    """y and lse of online_softmax for every way in which a row can be awkward."""
+
+    def both(rows: int, cols: int, change: Callable[[Tensor], Tensor]) -> dict:
+        return {
+            "part": "softmax",
+            "inputs": lambda generator: {"x": change(4 * torch.randn(rows, cols, generator=generator))},
+        }
+
+    def y(name: str, rows: int, cols: int, change=lambda x: x, **options) -> Case:
+        return Case(
+            name,
+            call=lambda ops, x: ops.online_softmax(x)[0],
+            reference=reference.softmax,
+            floor=1e-6,
+            axes=("row", "col"),
+            mistakes=lambda x: softmax_mistakes(x) + online_softmax_mistakes(x, THREADS, ITEMS),
+            is_softmax=True,
+            **both(rows, cols, change),
+            **options,
+        )
+
+    def lse(name: str, rows: int, cols: int, change=lambda x: x, size: float = 16.0, **options) -> Case:
+        return Case(
+            name,
+            call=lambda ops, x: ops.online_softmax(x)[1],
+            reference=lambda x: torch.logsumexp(x, -1),
+            floor=1e-6 + 2.0**-23 * size,  # `size` is how large lse becomes: m + log(l) is rounded
+            axes=("row",),
+            mistakes=lambda x: row_lse_mistakes(x, THREADS, ITEMS),
+            **both(rows, cols, change),
+            **options,
+        )
+
+    return [
+        y("one warp wide", 5, 32, points=0.05, required=True),
+        y("113 x 203", 113, 203, points=0.05, required=True),
+        y("1023 x 1024", 1023, 1024, points=0.05, required=True),
+        y("one element", 1, 1, points=0.05),
+        y("7 x 31, all below 0", 7, 31, lambda x: -2 - x.abs(), points=0.05),
+        y("1025 columns", 2, 1025, points=0.05),
+        y("4099 columns", 3, 4099, points=0.05, required=True),
+        y("large offsets", 6, 300, with_offsets, points=0.05, required=True),
+        y("masked entries, a masked row", 9, 1500, with_masks, points=0.05),
+        y("rows that rise and fall", 6, 5000, with_slopes, points=0.05),
+        y("numbers around 10,000", 7, 300, lambda x: x + 10_000, points=0.05),
+        y("70,001 columns", 1, 70_001, points=0.05),
+        lse("lse, 113 x 203", 113, 203, points=0.05, required=True),
+        lse("lse, large offsets", 6, 300, with_offsets, size=1024.0, points=0.05),
+        lse("lse, a masked row", 9, 1500, with_masks, points=0.05),
+        y("100,000 rows", 100_000, 3, gpu_only=True),
+        lse("lse, 4096 x 4096", 4096, 4096, gpu_only=True),
+    ]
+
+
+def with_offsets(x: Tensor) -> Tensor:
+    """Rows around 1000 and -1000, where exp() of the entries themselves gives inf and 0."""
+    return x + torch.tensor([0.0, 1000.0, -1000.0]).repeat(x.size(0) // 3)[:, None]
+
+
+def with_masks(x: Tensor) -> Tensor:
+    """-inf in scattered places, in the first 1100 columns of row 1, in the last 100 of row 2, and all over row 4."""
+    x = x.masked_fill(torch.arange(x.numel()).view(x.shape) % 7 == 3, -math.inf)
+    x[1, :1100], x[2, -100:], x[4] = -math.inf, -math.inf, -math.inf
+    return x
+
+
+def with_slopes(x: Tensor) -> Tensor:
+    """Even rows rise by 200 from the first column to the last, odd rows fall: the maximum is found late or at once."""
+    slope = torch.linspace(-100, 100, x.size(1))
+    return x + torch.where(torch.arange(x.size(0))[:, None] % 2 == 0, slope, -slope)

@@ -1,0 +1,304 @@
+"""Wrong answers that block-sparse attention is known to give.
+
+    lists(block_mask)                                                   counts and columns as one tensor
+    list_mistakes(block_mask)                                           the lists of a block mask's blocks
+    block_mistakes(query, key, value, block_mask, block, causal, scale) attention to listed blocks
+
+Rows of the mask mixed up, blocks left out, the causal mask inside blocks. What a Mistake is, and
+those of any attention: common/diagnosis/mistakes.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.attention import attention_mistakes
+from common.diagnosis.mistakes.known import Mistake
+from common.reference import attention as right
+from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
+from task5.given.reference import block_sparse_mask, naive_compress_block_mask
+
+ROWS = 32  # rows of Q per block in block_sparse_kernel
+LANES = 32
+
+
+def lists(block_mask: Tensor) -> Tensor:
+    """compress_block_mask's two outputs as one: [heads, q_blocks, 1 + k_blocks], the count in front of the columns."""
+    counts, columns = naive_compress_block_mask(block_mask)
+    return torch.cat([counts[..., None], columns], -1).double()
+
+
+def list_mistakes(block_mask: Tensor) -> list[Mistake]:
+    """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
+    mask = block_mask.bool()
+    heads, q_blocks, k_blocks = mask.shape
+    found = [
+        Mistake("mask inverted", "The blocks that are listed are those where the mask is false.", lambda: lists(~mask)),
+    ]
+    if k_blocks > LANES:
+        found += [
+            Mistake(
+                "only the first columns",
+                f"Only the first {LANES} columns of a row are looked at, one for each lane: go on in steps of 32.",
+                lambda: lists(mask & (torch.arange(k_blocks, device=mask.device) < LANES)),
+            ),
+            Mistake(
+                "counts not added up",
+                "The count is that of the last 32 columns: add up those of all.",
+                lambda: _not_added_up(mask, places=True),
+            ),
+            Mistake(
+                "counts not added up",
+                "The count is that of the last 32 columns, and every 32 columns begin again at the start of the list: "
+                "add the counts up, and begin behind them.",
+                lambda: _not_added_up(mask, places=False),
+            ),
+        ]
+    if q_blocks == k_blocks:
+        found.append(
+            Mistake(
+                "rows and columns exchanged",
+                "The columns of the mask are listed where its rows are meant: element [row][column] is "
+                "mask[row * k_blocks + column].",
+                lambda: lists(mask.mT),
+            )
+        )
+    if heads * q_blocks > 1:
+        first = mask.reshape(-1, k_blocks)[:1].expand(heads * q_blocks, -1).view_as(mask)
+        found.append(
+            Mistake(
+                "every row is the first", "Every row holds the list of row 0: add row * k_blocks.", lambda: lists(first)
+            )
+        )
+    return found
+
+
+def _not_added_up(mask: Tensor, places: bool) -> Tensor:
+    """Lists whose count is that of the last 32 columns; places: 32 columns begin behind the 32 before, not at 0."""
+    answer = torch.full((*mask.shape[:-1], 1 + mask.size(-1)), -1.0, dtype=torch.double, device=mask.device)
+    for line, row in zip(answer.flatten(0, 1), mask.flatten(0, 1), strict=True):
+        count = 0
+        for start in range(0, len(row), LANES):
+            held = start + row[start : start + LANES].nonzero().flatten()
+            first = 1 + (count if places else 0)
+            line[first : first + len(held)] = held.double()
+            count = len(held)
+        line[1 + count :] = -1
+        line[0] = count
+    return answer
+
+
+def block_mistakes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    block_mask: Tensor,
+    block: int,
+    causal: bool = False,
+    scale: float | None = None,
+) -> list[Mistake]:
+    """Wrong outputs [..., S_q, head_dim]; arguments as in task5.given.reference.naive_block_sparse_attention."""
+    listed = _Listed(query, key, value, block_mask.bool(), block, causal, scale)
+    found = _list_reading_mistakes(listed, query.size(0)) + _tile_mistakes(listed, query, key, value, scale)
+    if causal:
+        found += _causal_mistakes(listed)
+    see = block_sparse_mask(listed.mask, block, causal)
+    general = attention_mistakes(query, key, value, False, scale, mask=see)
+    return found + [one for one in general if one.name not in OF_A_MASK_ARGUMENT]
+
+
+class _Listed:
+    """Attention to the blocks of a mask [heads, q_blocks, k_blocks], right or with one thing wrong."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor,
+        block: int,
+        causal: bool,
+        scale: float | None,
+    ) -> None:
+        self._s, self._v = right.scores(query, key, False, scale), value
+        self.mask, self.block, self.causal = mask, block, causal
+        self.row = torch.arange(query.size(-2), device=query.device)[:, None]
+        self.key = torch.arange(key.size(-2), device=query.device)
+        self.before = self.key <= self.row if causal else self.key >= 0
+
+    def elements(self, mask: Tensor) -> Tensor:
+        """[..., q_blocks, k_blocks] -> [..., S_q, S_k]."""
+        return mask.repeat_interleave(self.block, -2).repeat_interleave(self.block, -1)
+
+    def seeing(self, sees: Tensor, hidden: Tensor | None = None) -> Callable[[], Tensor]:
+        """The output if exactly these keys are seen; those in `hidden` have the score 0."""
+
+        def compute() -> Tensor:
+            if hidden is None:
+                return right.softmax(self._s.masked_fill(~sees, -math.inf)) @ self._v
+            s = self._s.masked_fill(hidden, 0.0).masked_fill(~(sees | hidden), -math.inf)
+            return right.softmax(s) @ self._v
+
+        return compute
+
+    def listing(self, mask: Tensor) -> Callable[[], Tensor]:
+        """The output if the lists were those of this mask, [..., heads, q_blocks, k_blocks]."""
+        return self.seeing(self.elements(mask) & self.before)
+
+
+def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
+    """The wrong row of the mask, or the wrong numbers of it."""
+    mask = listed.mask
+    heads, q_blocks, k_blocks = mask.shape
+    counts = mask.sum(-1, keepdim=True)
+    place = mask.cumsum(-1)  # 1 for the first true block of a row, 2 for the second, ...
+    found = [
+        Mistake(
+            "mask ignored",
+            "Every block is attended to: only the first counts[row] numbers in columns[row] are blocks to attend to.",
+            listed.listing(torch.ones_like(mask)),
+        ),
+        Mistake("mask inverted", "The blocks are those where the mask is false.", listed.listing(~mask)),
+        Mistake(
+            "last block dropped",
+            "The last block of every list is left out: the loop runs while n < counts[row].",
+            listed.listing(mask & (place < counts)),
+        ),
+        Mistake(
+            "first block left out",
+            "The first block of every list is left out: the list begins with columns[row][0].",
+            listed.listing(mask & (place > 1)),
+        ),
+        Mistake(
+            "only the first block",
+            "Only the first block of every list is attended to: the loop ends after one turn.",
+            listed.listing(mask & (place == 1)),
+        ),
+        Mistake(
+            "n taken for the block",
+            "The n-th turn of the loop goes to block n; the n-th block of the list is columns[row][n].",
+            listed.listing(torch.arange(k_blocks, device=mask.device) < counts),
+        ),
+        Mistake(
+            "first row of the mask",
+            "All queries of a head follow the first row of its mask: the row is q_start / block.",
+            listed.listing(mask[:, :1].expand_as(mask)),
+        ),
+    ]
+    if heads > 1:
+        found.append(
+            Mistake(
+                "list of the wrong head",
+                "All heads follow the mask of head 0: each head has its own, row head * q_blocks + q_start / block.",
+                listed.listing(mask[:1].expand_as(mask)),
+            )
+        )
+        entries = torch.arange(batch, device=mask.device) % heads
+        found.append(
+            Mistake(
+                "list of the wrong head",
+                "A head follows the mask of head number head / heads, which is the batch entry: take head % heads.",
+                listed.listing(mask[entries][:, None].expand(-1, heads, -1, -1)),
+            )
+        )
+        interleaved = mask.reshape(heads * q_blocks, k_blocks)
+        rows = torch.arange(q_blocks, device=mask.device) * heads + torch.arange(heads, device=mask.device)[:, None]
+        found.append(
+            Mistake(
+                "row of the mask mixed up",
+                "The row of the mask is taken to be (q_start / block) * heads + head; the mask is [heads, q_blocks, "
+                "k_blocks], so it is head * q_blocks + q_start / block.",
+                listed.listing(interleaved[rows]),
+            )
+        )
+    if q_blocks == k_blocks:
+        found.append(
+            Mistake(
+                "mask transposed",
+                "Rows and columns of the mask are exchanged: element [q_block][k_block] belongs to the queries of "
+                "q_block and the keys of k_block.",
+                listed.listing(mask.mT),
+            )
+        )
+    return found
+
+
+def _tile_mistakes(listed: _Listed, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> list[Mistake]:
+    """The tiles of B_C keys within a block."""
+    if listed.block == B_C:
+        return []
+    inside = listed.key % listed.block
+    block_elements = listed.elements(listed.mask) & listed.before
+    # row r of block c is read where row r would lie if blocks had B_C rows
+    misread = listed.key // listed.block * B_C + inside
+    return [
+        Mistake(
+            "only the first tile of a block",
+            f"Only the first B_C = {B_C} keys of every block are attended to: a block of {listed.block} has "
+            f"{listed.block // B_C} tiles.",
+            listed.seeing(block_elements & (inside < B_C)),
+        ),
+        Mistake(
+            "last tile of a block dropped",
+            f"The last B_C = {B_C} keys of every block are left out: the tiles go on to (column + 1) * block.",
+            listed.seeing(block_elements & (inside < listed.block - B_C)),
+        ),
+        Mistake(
+            "blocks taken for tiles",
+            f"Block c is read from key c * {B_C} on: it begins at c * block = c * {listed.block}.",
+            lambda: right.attention(
+                query, key[..., misread, :], value[..., misread, :], scale=scale, mask=block_elements
+            ),
+        ),
+    ]
+
+
+def _causal_mistakes(listed: _Listed) -> list[Mistake]:
+    """The causal mask, which cuts through the blocks on the diagonal."""
+    blocks = listed.elements(listed.mask)
+    row, key, size = listed.row, listed.key, listed.block
+    missing = "The causal mask is missing"
+    visited = blocks & (key // B_C <= row // ROWS)  # with tiles of 32 x 32
+    off = "The causal mask is off by one"
+    left_out = "The blocks on the diagonal are left out: their queries see the keys of the block at or before them."
+    return [
+        Mistake("causal mask missing", f"{missing}: queries see keys of the future (j > i).", listed.seeing(blocks)),
+        *(
+            Mistake(
+                "causal ignored inside diagonal blocks",
+                f"{missing} inside the {what} on the diagonal: those behind it are left out, but in them queries still "
+                "see keys j > i.",
+                listed.seeing(sees),
+            )
+            for what, sees in (("blocks", blocks & (key // size <= row // size)), ("tiles", visited))
+        ),
+        Mistake(
+            "mask off by one",
+            f"{off}: query i sees key i + 1. Mask every j > i.",
+            listed.seeing(blocks & (key <= row + 1)),
+        ),
+        Mistake(
+            "mask off by one",
+            f"{off}: query i sees key i + 1. Mask every j > i.",
+            listed.seeing(visited & (key <= row + 1)),
+        ),
+        Mistake("mask off by one", f"{off}: a query's own key must be seen.", listed.seeing(blocks & (key < row))),
+        Mistake("diagonal left out", left_out, listed.seeing(blocks & (key // size < row // size))),
+        Mistake(
+            "diagonal left out",
+            "The tiles on the diagonal are left out: a tile of keys that begins at q_start is seen in part.",
+            listed.seeing(blocks & (key // B_C < row // ROWS)),
+        ),
+        Mistake(
+            "mask counted within the tile",
+            "The causal mask compares positions within the tile: add q_start and k_start.",
+            listed.seeing(visited & (key % B_C <= row % ROWS)),
+        ),
+        Mistake(
+            "masked scores are 0",
+            "Masked scores are set to 0 instead of -inf: exp(0) is 1, so they still count.",
+            listed.seeing(blocks & (key <= row), hidden=visited & (key > row)),
+        ),
+    ]

@@ -1,0 +1,119 @@
+"""A simplified causal Transformer whose attention is strided: embedding, blocks, head. Given.
+
+    ops = common.compiling.load.load("task5")
+    model = StridedTransformer(ops, vocab_size=100, max_seq_len=64, hidden_dim=64, num_heads=4, strides=(1, 4))
+    logits = model(tokens)                      [batch, seq_len] -> [batch, seq_len, vocab_size]
+
+One block per entry of `strides`: x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2 (Radford et al. 2019; norms
+in front). A block of stride 1 is dense and mixes neighbours; one of stride s sees every s-th position only, at 1/s of
+the work. Behind a dense block that is less of a loss than it looks: each position it reads has seen all before it.
+
+To train it, give it task 4's tuned operators as gradient_ops: the backward pass of the attention is theirs. Without a
+gradient, call it under torch.no_grad().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from task5.given.layer import CustomStridedAttention
+
+if TYPE_CHECKING:
+    from common.compiling.operators import Operators
+
+# Below 1, so that what the blocks add to the embeddings counts from the beginning: it trains sooner
+EMBEDDING_STD = 0.3
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each behind a norm and around a residual connection."""
+
+    def __init__(
+        self, ops: Operators, hidden_dim: int, num_heads: int, stride: int, gradient_ops: Operators | None
+    ) -> None:
+        super().__init__()
+        device = ops.device
+        self.attention_norm = nn.LayerNorm(hidden_dim, device=device)
+        self.attention = CustomStridedAttention(
+            hidden_dim, num_heads, stride, causal=True, ops=ops, gradient_ops=gradient_ops
+        )
+        self.mlp_norm = nn.LayerNorm(hidden_dim, device=device)
+        self.mlp = nn.Sequential(
+            nn.Linear(hidden_dim, 4 * hidden_dim, device=device),
+            nn.GELU(),
+            nn.Linear(4 * hidden_dim, hidden_dim, device=device),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, seq_len, hidden_dim] -> the same."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class StridedTransformer(nn.Module):
+    """A causal language model; weights are random and lie on ops.device.
+
+    Args:
+        ops: the operators of task 5.
+        vocab_size: number of tokens.
+        max_seq_len: how many positions have an embedding.
+        hidden_dim, num_heads: width of the model, a multiple of num_heads; head_dim at most 128.
+        strides: of the blocks, the first one first; each 1 .. the seq_len of the inputs.
+        gradient_ops: common.kernels.flash.flash.load(backend), for training; see CustomStridedAttention.
+
+    Raises:
+        ValueError: vocab_size or max_seq_len below 1, no strides, or what CustomStridedAttention refuses.
+    """
+
+    def __init__(
+        self,
+        ops: Operators,
+        vocab_size: int,
+        max_seq_len: int,
+        hidden_dim: int,
+        num_heads: int,
+        strides: Sequence[int],
+        gradient_ops: Operators | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("vocab_size", vocab_size), ("max_seq_len", max_seq_len)):
+            if size < 1:
+                raise ValueError(f"{name} is {size}; it must be at least 1")
+        if not strides:
+            raise ValueError("strides is empty; there must be one for each block")
+        self.max_seq_len = max_seq_len
+        self.token_embedding = nn.Embedding(vocab_size, hidden_dim, device=ops.device)
+        self.position_embedding = nn.Embedding(max_seq_len, hidden_dim, device=ops.device)
+        for embedding in (self.token_embedding, self.position_embedding):
+            nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
+        self.blocks = nn.ModuleList(Block(ops, hidden_dim, num_heads, stride, gradient_ops) for stride in strides)
+        self.norm = nn.LayerNorm(hidden_dim, device=ops.device)
+        self.head = nn.Linear(hidden_dim, vocab_size, bias=False, device=ops.device)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The scores of the token that follows each position.
+
+        Args:
+            tokens: int64 [batch, seq_len] on ops.device, 0 .. vocab_size - 1; max(strides) <= seq_len <= max_seq_len.
+
+        Returns:
+            logits, float32 [batch, seq_len, vocab_size].
+
+        Raises:
+            ValueError: tokens has another shape, or a stride is larger than seq_len; by backward(): no gradient_ops.
+            NotImplementedError: the kernel has an unfilled gap.
+        """
+        if tokens.dim() != 2 or not 1 <= tokens.size(1) <= self.max_seq_len:
+            raise ValueError(
+                f"tokens has shape {list(tokens.shape)}; it must be [batch, seq_len] with seq_len 1 .. "
+                f"max_seq_len = {self.max_seq_len}"
+            )
+        positions = torch.arange(tokens.size(1), device=tokens.device)
+        x = self.token_embedding(tokens) + self.position_embedding(positions)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))

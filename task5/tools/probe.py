@@ -1,0 +1,68 @@
+"""Which scores a kernel computes and which of them count, seen from outside.
+
+    probe(attend, seq_len, ops.device)      -> Probe(attended, computed), bool [seq_len, seq_len] both
+
+With `value` = a unit matrix the output is the matrix of weights. With NaN in place of the ones a weight of 0 does not
+keep a NaN out, since 0 * NaN is NaN: the output is NaN wherever the kernel multiplied a query's weight with that key's
+value. No kernel has to tell what it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+WIDTH = 128  # head_dim: so many keys are told apart in one head
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was seen of a kernel.
+
+    Attributes:
+        attended: bool [seq_len, seq_len], True where a query gave a key a weight above 0.
+        computed: bool [seq_len, seq_len], True where a weight was multiplied with a value, be it 0.
+    """
+
+    attended: Tensor
+    computed: Tensor
+
+    @property
+    def attended_share(self) -> float:
+        """Of the score matrix, 0 .. 1."""
+        return float(self.attended.double().mean())
+
+    @property
+    def computed_share(self) -> float:
+        """Of the score matrix, 0 .. 1."""
+        return float(self.computed.double().mean())
+
+
+def probe(attend: Attend, seq_len: int, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Probe:
+    """Calls a kernel twice and looks at its outputs.
+
+    Args:
+        attend: query, key, value [batch, 1, seq_len, 128] -> out of the same shape; one head per batch entry.
+        seq_len: how many queries and keys, at least 1.
+        device, dtype: what the kernel takes.
+    """
+    parts = math.ceil(seq_len / WIDTH)  # entry p of the batch tells the keys 128 p ... 128 p + 127 apart
+    generator = torch.Generator().manual_seed(0)
+    query, key = (
+        torch.randn(1, 1, seq_len, WIDTH, generator=generator).to(device, dtype).repeat(parts, 1, 1, 1)
+        for _ in range(2)
+    )
+    keys = torch.arange(seq_len, device=device)
+
+    def output(mark: float) -> Tensor:
+        value = torch.zeros(parts, 1, seq_len, WIDTH, dtype=dtype, device=device)
+        value[keys // WIDTH, 0, keys, keys % WIDTH] = mark
+        out = attend(query, key, value)[:, 0]  # [parts, seq_len, 128]
+        return out.permute(1, 0, 2).reshape(seq_len, parts * WIDTH)[:, :seq_len].cpu()
+
+    return Probe(output(1.0) > 0, output(math.nan).isnan())

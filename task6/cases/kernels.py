@@ -1,0 +1,238 @@
+"""Test cases for the kernels: update_cache bit for bit, decoding whole and in parts against a float64 reference."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from common.kernels.decode.cache import KVCache
+from common.reference import attention as reference
+from common.reference.bounds import running_sum_floor
+from common.testing.case import Case
+from common.testing.python_side import naming_the_line, python_side
+from task6.cases import mistakes, split_mistakes
+from task6.given.operators import load_beside
+
+NAN_HINT = (
+    "If it is NaN: a slot from lengths[b] on was read (they hold NaN here, and 0 * NaN is NaN), or -infinity was "
+    "subtracted from -infinity (a warp that has seen no key, or only masked ones)."
+)
+
+
+def _as_int(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def update_cases() -> list[Case]:
+    """Both caches after the update; what is not written must keep its bits, so the floor is 1e-30, almost 0."""
+
+    def case(name: str, positions: list[int], kv_heads: int, max_seq_len: int, new: int, head_dim: int, **options):
+        batch = len(positions)
+
+        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+            def normal(tokens: int) -> Tensor:
+                return torch.randn(batch, kv_heads, tokens, head_dim, generator=generator)
+
+            caches = {"k_cache": normal(max_seq_len), "v_cache": normal(max_seq_len)}
+            return {**caches, "key": normal(new), "value": normal(new), "positions": _as_int(positions)}
+
+        def call(ops, k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+            ops.update_cache(k_cache, v_cache, key, value, positions)
+            return torch.stack((k_cache, v_cache))
+
+        def right(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+            both = torch.stack((k_cache, v_cache))
+            for sequence, position in enumerate(positions.tolist()):
+                if 0 <= position <= max_seq_len - new:
+                    both[0, sequence, :, position : position + new] = key[sequence]
+                    both[1, sequence, :, position : position + new] = value[sequence]
+            return both
+
+        return Case(
+            name,
+            "update",
+            inputs,
+            call,
+            right,
+            floor=1e-30,
+            axes=("K or V", "batch", "head", "position", "col"),
+            in_place=("k_cache", "v_cache"),
+            mistakes=mistakes.update_mistakes,
+            **options,
+        )
+
+    return [
+        case("one token each", [3, 0, 15], 2, 16, 1, 8, points=0.3, required=True),
+        case("a prompt of 37 tokens", [0, 0], 3, 64, 37, 64, points=0.2),
+        case("head_dim 1, one slot", [0], 1, 1, 1, 1, points=0.1),
+        case("head_dim 80", [5, 9], 2, 33, 7, 80, points=0.1),
+        case("the last slots", [12, 12], 2, 16, 4, 40, points=0.1),
+        case("positions outside are skipped", [-1, 13, 4, 2**31 - 1], 2, 16, 4, 8, points=0.2),
+        case("70,000 sequences", [i % 3 for i in range(70_000)], 1, 4, 1, 2, gpu_only=True, draws=1),
+    ]
+
+
+def _decode_inputs(
+    lengths: list[int], heads: int, kv_heads: int, max_seq_len: int, head_dim: int, sharpness: float = 1.5, masked=0
+):
+    """Makes the inputs of a decode step; slots past a sequence's length hold NaN. masked: keys with the score -inf."""
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, head_dim, generator=generator)
+
+        batch = len(lengths)
+        k_cache = sharpness * normal(batch, kv_heads, max_seq_len)
+        v_cache = 2 + normal(batch, kv_heads, max_seq_len)
+        for sequence, length in enumerate(lengths):
+            k_cache[sequence, :, max(length, 0) :] = -math.nan  # other bits than those of unwritten outputs
+            v_cache[sequence, :, max(length, 0) :] = -math.nan
+        query = sharpness * normal(batch, heads, 1)
+        if masked:  # the score -inf from every query
+            query.abs_()
+            k_cache[:, :, :masked] = -torch.inf
+        return {"query": query, "k_cache": k_cache, "v_cache": v_cache, "lengths": _as_int(lengths)}
+
+    return inputs
+
+
+def decode_cases() -> list[Case]:
+    """Lengths around the sizes of groups of keys; slots past a sequence's length must not be read."""
+
+    def case(
+        name, lengths, heads, kv_heads, max_seq_len, head_dim, sharpness=1.5, scale=None, masked=0, **options
+    ) -> Case:
+        return Case(
+            name,
+            "decode",
+            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness, masked),
+            lambda ops, **inputs: ops.decode_attention(**inputs, scale=scale),
+            lambda **inputs: mistakes.decoded(**inputs, scale=scale),
+            floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
+            axes=("batch", "head", "row", "col"),
+            mistakes=lambda **inputs: mistakes.decode_mistakes(**inputs, scale=scale),
+            hint=NAN_HINT,
+            **options,
+        )
+
+    return [
+        case("40 keys", [40, 40], 3, 3, 64, 64, points=0.2, required=True),
+        case("lengths 1, 7, 31, 203", [1, 7, 31, 203], 2, 2, 256, 64, points=0.2, required=True),
+        case("one key, head_dim 1", [1], 1, 1, 1, 1, points=0.1),
+        case("a full cache", [113, 113], 2, 2, 113, 40, points=0.1),
+        case("grouped-query: 6 heads on 2", [50, 9], 6, 2, 64, 32, points=0.2),
+        case("multi-query: 4 heads on 1", [65], 4, 1, 80, 96, points=0.1),
+        case("head_dim 128", [129], 2, 2, 130, 128, points=0.1),
+        case("scores beyond 88", [77, 100], 2, 2, 100, 64, sharpness=7.0, points=0.1),
+        case("the first 20 keys masked", [77, 100], 2, 2, 100, 64, masked=20, points=0.1),
+        case("an empty sequence, scale 0.5", [0, 12], 2, 2, 16, 8, scale=0.5, points=0.1),
+        case("a length beyond the cache", [9, 2**31 - 1, -3], 2, 2, 16, 8, points=0.2),
+        case("8192 keys, 16 sequences", [8192 - i for i in range(16)], 32, 8, 8192, 128, gpu_only=True, draws=1),
+    ]
+
+
+def generate_cases() -> list[Case]:
+    """KVCache as a model uses it: the prompt at once, then token after token, all against full causal attention."""
+
+    def case(name: str, batch: int, heads: int, prompt: int, new: int, head_dim: int, **options) -> Case:
+        total = prompt + new
+
+        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+            def normal() -> Tensor:
+                return torch.randn(batch, heads, total, head_dim, generator=generator)
+
+            return {"query": 1.5 * normal(), "key": 1.5 * normal(), "value": 2 + normal()}
+
+        def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            cache = KVCache(ops, batch, heads, total, head_dim)
+            cache.append(key[:, :, :prompt].contiguous(), value[:, :, :prompt].contiguous())
+            steps = []
+            for i in range(prompt, total):
+                cache.append(key[:, :, i : i + 1].contiguous(), value[:, :, i : i + 1].contiguous())
+                steps.append(cache.attend(query[:, :, i : i + 1].contiguous()))
+            return torch.cat(steps, dim=2)
+
+        return Case(
+            name,
+            "generate",
+            inputs,
+            call,
+            lambda query, key, value: reference.attention(query, key, value, causal=True)[:, :, prompt:],
+            floor=1e-5 * 1.5**2 + running_sum_floor(total, 4),
+            axes=("batch", "head", "step", "col"),
+            mistakes=lambda query, key, value: mistakes.generate_mistakes(query, key, value, prompt),
+            **options,
+        )
+
+    return [
+        case("9 tokens, then 20", 2, 2, 9, 20, 64, points=0.2, required=True),
+        case("1 token, then 70", 1, 2, 1, 70, 40, points=0.1),
+        case("1,024 tokens, then 100", 1, 2, 1024, 100, 32, points=0.2, draws=1),
+        case("16 sequences, 1,024, then 100", 16, 12, 1024, 100, 64, gpu_only=True, draws=1),
+    ]
+
+
+def split_cases() -> list[Case]:
+    """The parts as the kernel gives them, and merged by task 3's operator."""
+
+    def case(name, what, lengths, heads, kv_heads, max_seq_len, head_dim, splits, scale=None, **options) -> Case:
+        """what: "out" for the merged result, "parts" for the outputs of the parts, "lse" for their logsumexp."""
+
+        def call(ops, lengths: Tensor, **inputs: Tensor) -> Tensor:
+            if what == "out":
+                python = python_side(ops)
+                with naming_the_line(python):
+                    return python.decode_attention_split(
+                        ops, load_beside(ops, "task3"), **inputs, lengths=lengths, splits=splits, scale=scale
+                    )
+            outs, lse = ops.decode_attention_split(**inputs, lengths=lengths, splits=splits, scale=scale)
+            if what == "lse":
+                return lse
+            empty = []  # their outputs may be anything
+            for part in range(splits):
+                clamped = lengths.clamp(0, max_seq_len).tolist()
+                empty.append([part * split_mistakes.keys_per_part(length, splits) >= length for length in clamped])
+            of_row = torch.tensor(empty, device=outs.device).repeat_interleave(heads, 1)
+            return outs.masked_fill(of_row[..., None], 0.0)
+
+        def right(query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor) -> Tensor:
+            if what == "out":
+                return mistakes.decoded(query, k_cache, v_cache, lengths, scale)
+            parts = split_mistakes.parts_of(*mistakes.seen(query, k_cache, v_cache, lengths, scale), lengths, splits)
+            return parts[what == "lse"]
+
+        def known(query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor) -> list:
+            s, value = mistakes.seen(query, k_cache, v_cache, lengths, scale)
+            return {
+                "out": split_mistakes.split_mistakes,
+                "parts": split_mistakes.split_outs_mistakes,
+                "lse": split_mistakes.split_lse_mistakes,
+            }[what](s, value, lengths, splits)
+
+        axes = {"out": ("batch", "head", "row", "col"), "parts": ("part", "row", "col"), "lse": ("part", "row")}
+        return Case(
+            name,
+            "split",
+            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim),
+            call,
+            right,
+            floor=1e-5 * 1.5**2 + running_sum_floor(max_seq_len, 4),
+            axes=axes[what],
+            mistakes=known,
+            hint=NAN_HINT,
+            **options,
+        )
+
+    return [
+        case("outputs of 3 parts", "parts", [70, 40], 2, 2, 80, 64, 3),
+        case("outputs of 7 parts", "parts", [8, 1, 0, 203], 2, 2, 203, 40, 7),
+        case("lse of 3 parts", "lse", [70, 40], 2, 2, 80, 64, 3),
+        case("lse of 7 parts", "lse", [8, 1, 0, 203], 2, 2, 203, 40, 7),
+        case("merged: 3 parts", "out", [70, 40], 2, 2, 80, 64, 3),
+        case("merged: 1 part, scale 0.5", "out", [33], 2, 2, 40, 8, 1, scale=0.5),
+        case("merged: 9 parts, 6 heads on 2", "out", [1, 100, 77, 0], 6, 2, 100, 32, 9),
+        case("merged: as many parts as slots", "out", [20, 16], 1, 1, 20, 128, 20),
+        case("merged: 32 parts, 65,536 keys", "out", [65_536, 1], 4, 1, 65_536, 128, 32, gpu_only=True, draws=1),
+    ]

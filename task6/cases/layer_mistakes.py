@@ -1,0 +1,106 @@
+"""Wrong outputs of customAttention: prefill and decode confused, heads, order. See common.diagnosis.mistakes.known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Mistake
+from common.reference import attention as reference
+from task6.cases.mistakes import GROUPS, block_mistakes
+
+
+def layer_mistakes(
+    query: Tensor, key: Tensor, value: Tensor, prompts: Sequence[tuple[int, int]], project: Callable[[Tensor], Tensor]
+) -> list[Mistake]:
+    """Wrong outputs of customAttention.
+
+    Args:
+        query: [batch, heads, tokens, head_dim], of several prompts one after another.
+        key, value: [batch, kv_heads, tokens, head_dim].
+        prompts: (tokens of the prompt, tokens one by one behind it) of each; `tokens` is the sum of all.
+        project: [batch, heads, tokens, head_dim] -> the layer's output.
+    """
+    heads, kv_heads = query.size(1), key.size(1)
+    group = heads // kv_heads
+    sizes = [prompt + new for prompt, new in prompts]
+
+    def spread(x: Tensor) -> Tensor:
+        return x.repeat_interleave(group, 1)
+
+    def layer(attend: Callable[..., Tensor], key: Tensor = key, value: Tensor = value, spread=spread) -> Tensor:
+        """attend(query, key, value, prompt) for each prompt and what follows it."""
+        pieces = zip(*(x.split(sizes, 2) for x in (query, spread(key), spread(value))), prompts, strict=True)
+        return project(torch.cat([attend(q, k, v, prompt) for q, k, v, (prompt, _) in pieces], 2))
+
+    def right(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
+        return reference.attention(q, k, v, causal=True)
+
+    def not_causal(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
+        first = reference.attention(q[:, :, :prompt], k[:, :, :prompt], v[:, :, :prompt])
+        return torch.cat((first, right(q, k, v, prompt)[:, :, prompt:]), 2)
+
+    def alone(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
+        return torch.cat((right(q, k, v, prompt)[:, :, :prompt], v[:, :, prompt:]), 2)
+
+    def before_it_is_appended(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
+        s = reference.scores(q, k, causal=True)
+        itself = torch.eye(s.size(-1), dtype=torch.bool, device=s.device)
+        itself[:prompt] = False
+        return reference.softmax(s.masked_fill(itself, -math.inf)) @ v
+
+    def decode_with(number: int) -> Callable[..., Tensor]:
+        """One of block_mistakes in the tokens behind the prompt."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
+            s = reference.scores(q, k, causal=True)[:, :, prompt:]
+            return torch.cat((right(q, k, v, prompt)[:, :, :prompt], block_mistakes(s, v)[number].answer()), 2)
+
+        return attend
+
+    found = [
+        Mistake(
+            "prefill not causal",
+            "The tokens of the prompt see those after them: prefill is causal attention.",
+            lambda: layer(not_causal),
+        ),
+        Mistake(
+            "a token attends to itself only",
+            "A token behind the prompt attends to itself only, as if it were a prompt: flash_attention sees no more "
+            "than it is given. Decode attends to the cache.",
+            lambda: layer(alone),
+        ),
+        Mistake(
+            "attends before it is appended",
+            "A token attends to the cache before its own key and value are in it; a token sees itself.",
+            lambda: layer(before_it_is_appended),
+        ),
+        Mistake(
+            "K and V swapped",
+            "K and V are swapped: the scores come from V and the sum runs over K.",
+            lambda: layer(right, value, key),
+        ),
+        *(
+            Mistake(one.name, one.says, lambda number=number: layer(decode_with(number)))
+            for number, one in enumerate(block_mistakes(query, value))  # for their names: nothing is computed
+        ),
+    ]
+    if 1 < kv_heads < heads:
+        found.append(
+            Mistake(
+                "K/V heads interleaved",
+                "The prompt's K/V heads are repeated in the wrong order (0, 1, 0, 1, ... in place of 0, 0, 1, 1, "
+                f"...): {GROUPS}.",
+                lambda: _first_tokens(layer(right, spread=lambda x: x.repeat(1, group, 1, 1)), layer(right), prompts),
+            )
+        )
+    return found
+
+
+def _first_tokens(of_prompts: Tensor, of_others: Tensor, prompts: Sequence[tuple[int, int]]) -> Tensor:
+    """[batch, tokens, hidden_dim]: tokens of prompts from the one output, those that came one by one from the other."""
+    is_prompt = torch.cat([torch.tensor([True] * prompt + [False] * new) for prompt, new in prompts])
+    return torch.where(is_prompt.to(of_prompts.device)[:, None], of_prompts, of_others)

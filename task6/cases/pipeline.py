@@ -1,0 +1,175 @@
+"""Test cases for customAttention and for the model around it: every output against full attention without a cache."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Mistake
+from common.reference import attention as reference
+from common.testing.case import Case
+from common.testing.python_side import naming_the_line, python_side
+from task6.cases.layer_mistakes import layer_mistakes
+from task6.given.attention_layer import CachedAttentionLayer
+from task6.given.model import DummyLLM, Sizes
+from task6.given.operators import load_beside
+
+SHARPNESS = 1.5  # the scaled scores have a standard deviation of about its square
+FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, passed on through two products
+SPARE = 3  # slots of the cache that stay empty
+
+
+def pipeline_cases() -> list[Case]:
+    """The layer alone, prompt and single tokens; then the model."""
+    return [
+        layer_case("a prompt of 21", [(21, 0)], points=0.2, required=True),
+        layer_case("a prompt of 9, then 12", [(9, 12)], points=0.3, required=True),
+        layer_case("a layer of 6 heads on 2", [(10, 7)], heads=6, kv_heads=2, points=0.2),
+        layer_case("a prompt of 1, then 9", [(1, 9)], heads=4, kv_heads=1, points=0.1),
+        layer_case("three prompts in turn", [(12, 3), (5, 4), (2, 2)], points=0.1),
+        model_case("model: logits of 14 steps", points=0.1),
+        layer_case("a prompt of 1,024, then 100", [(1024, 100)], 2, 12, 4, 64, gpu_only=True, draws=1),
+    ]
+
+
+def layer_case(
+    name: str,
+    prompts: list[tuple[int, int]],
+    batch: int = 2,
+    heads: int = 2,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    **options,
+) -> Case:
+    """A case for customAttention.
+
+    Args:
+        name: see common.testing.case.Case, which also takes `options`.
+        prompts: (tokens of the prompt, tokens one by one behind it), each prompt with the cache as the one before left
+            it.
+        batch, heads, kv_heads, head_dim: of the layer.
+    """
+    hidden_dim = heads * head_dim
+    sizes = [prompt + new for prompt, new in prompts]
+    layer_sizes = (hidden_dim, heads, kv_heads, batch, sum(sizes) + SPARE)
+    projected = hidden_dim + 2 * kv_heads * head_dim
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        normal = partial(torch.randn, generator=generator)
+        return {
+            "x": normal(batch, sum(sizes), hidden_dim),
+            "in_weight": SHARPNESS * hidden_dim**-0.5 * normal(projected, hidden_dim),
+            "in_bias": normal(projected) + 1,
+            "out_weight": hidden_dim**-0.5 * normal(hidden_dim, hidden_dim),
+            "out_bias": normal(hidden_dim),
+        }
+
+    def call(ops, x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> Tensor:
+        python = python_side(ops)
+        layer = python.customAttention(*layer_sizes, ops, load_beside(ops, "task4"))
+        for linear, weight, bias in (
+            (layer.qkv_projection, in_weight, in_bias),
+            (layer.out_projection, out_weight, out_bias),
+        ):
+            linear.weight.copy_(weight)
+            linear.bias.copy_(bias)
+        outs = []
+        with naming_the_line(python):
+            for rows, (prompt, new) in zip(x.split(sizes, 1), prompts, strict=True):
+                for position, tokens in _steps(rows, prompt, new):
+                    outs.append(_checked_shape(layer(tokens, position), tokens))
+        return torch.cat(outs, 1)
+
+    def heads_of(x: Tensor, in_weight: Tensor, in_bias: Tensor) -> tuple[Tensor, ...]:
+        split = F.linear(x, in_weight, in_bias).view(batch, -1, heads + 2 * kv_heads, head_dim).transpose(1, 2)
+        return split.split((heads, kv_heads, kv_heads), 1)
+
+    def right(x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> Tensor:
+        pieces = zip(*(part.split(sizes, 2) for part in heads_of(x, in_weight, in_bias)), strict=True)
+        group = heads // kv_heads
+        outs = [
+            reference.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), causal=True)
+            for q, k, v in pieces
+        ]
+        return F.linear(torch.cat(outs, 2).transpose(1, 2).reshape(x.shape), out_weight, out_bias)
+
+    def mistakes(x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> list[Mistake]:
+        def project(out: Tensor) -> Tensor:
+            return F.linear(out.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
+
+        return layer_mistakes(*heads_of(x, in_weight, in_bias), prompts, project)
+
+    return Case(
+        name,
+        "pipeline",
+        inputs,
+        call,
+        right,
+        floor=FLOOR,
+        axes=("batch", "token", "channel"),
+        mistakes=mistakes,
+        **options,
+    )
+
+
+def _steps(x: Tensor, prompt: int, new: int) -> list[tuple[int, Tensor]]:
+    """(position, the tokens that go in) of each step: the prompt, then one at a time; x [..., tokens, ...] along 1."""
+    return [(0, x[:, :prompt]), *((at, x[:, at : at + 1]) for at in range(prompt, prompt + new))]
+
+
+def _checked_shape(out: Tensor, x: Tensor) -> Tensor:
+    if not isinstance(out, Tensor) or out.shape != x.shape:
+        got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise RuntimeError(f"customAttention.forward gave {got} for x {list(x.shape)}; both must have the same shape")
+    return out
+
+
+class _FullAttention(CachedAttentionLayer):
+    """Without a cache, in the precision of the weights: every call sees all tokens from the first one on."""
+
+    def forward(self, x: Tensor, position: int) -> Tensor:
+        self.check_call(x, position, 0)
+        query, key, value = self.project(x)
+        key, value = (rows.repeat_interleave(self.num_heads // self.num_kv_heads, 1) for rows in (key, value))
+        return self.merge(reference.attention(query, key, value, causal=True))
+
+
+def model_case(name: str, **options) -> Case:
+    """The logits of a model behind a prompt of 8 tokens and 13 more, given one by one."""
+    sizes, batch, prompt, new = Sizes(2, 32, 4, 2, 40), 2, 8, 13
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        return {
+            "embedding": torch.randn(sizes.vocab_size, sizes.hidden_dim, generator=generator),
+            "tokens": torch.randint(sizes.vocab_size, (batch, prompt + new), generator=generator),
+        }
+
+    def model(make_attention, embedding: Tensor) -> DummyLLM:
+        made = DummyLLM(sizes, make_attention, batch, prompt + new, embedding.device).to(embedding.dtype)
+        made.token_embedding.weight.copy_(embedding)
+        return made
+
+    def call(ops, embedding: Tensor, tokens: Tensor) -> Tensor:
+        python = python_side(ops)
+        flash_ops = load_beside(ops, "task4")
+        made = model(lambda *given: python.customAttention(*given, ops, flash_ops), embedding)
+        with naming_the_line(python):
+            return torch.stack([made(given, position) for position, given in _steps(tokens, prompt, new)], 1)
+
+    def right(embedding: Tensor, tokens: Tensor) -> Tensor:
+        made = model(lambda *given: _FullAttention(*given, embedding.device), embedding)
+        return torch.stack([made(tokens[:, : prompt + i], 0) for i in range(new + 1)], 1)
+
+    return Case(
+        name,
+        "pipeline",
+        inputs,
+        call,
+        right,
+        floor=2 * sizes.layers * FLOOR,  # attention and perceptron of each layer
+        axes=("batch", "step", "token"),
+        **options,
+    )

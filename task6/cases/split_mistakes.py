@@ -1,0 +1,149 @@
+"""What split-KV decoding must give, and wrong answers that it is known to give; see common.diagnosis.mistakes.known.
+
+    parts_of(...)                                          the right (outs, lse), in the precision of the arguments
+    split_mistakes(...)                                    the merged result
+    split_outs_mistakes(...), split_lse_mistakes(...)      the parts
+
+Arguments are the masked scores and values of task6.cases.mistakes.seen, the lengths [batch], and the number of parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.merge import merge_mistakes
+from common.reference import attention as reference
+from task6.cases.mistakes import block_mistakes
+
+ROUNDED_DOWN = "The last keys belong to no part: a part has length / splits keys, rounded up."
+
+
+def keys_per_part(length: int, splits: int) -> int:
+    """ceil(length / splits)."""
+    return -(-length // splits)
+
+
+def part_slices(lengths: Tensor, capacity: int, splits: int, rounded_up: bool = True) -> list[list[slice]]:
+    """The keys of each part of each sequence, [splits][batch].
+
+    Args:
+        lengths: [batch], counted as 0 .. capacity.
+        capacity: max_seq_len.
+        splits: how many parts.
+        rounded_up: whether a part has ceil(length / splits) keys, as it must, or floor(length / splits).
+    """
+    clamped = lengths.clamp(0, capacity).tolist()
+    sizes = [keys_per_part(length, splits) if rounded_up else length // splits for length in clamped]
+    return [
+        [slice(min(part * c, length), min((part + 1) * c, length)) for c, length in zip(sizes, clamped, strict=True)]
+        for part in range(splits)
+    ]
+
+
+def outs_of(s: Tensor, value: Tensor, slices: list[list[slice]], attend: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """outs [splits, batch * heads, head_dim]: attend(scores, values) of each part; zeros where there are no keys."""
+
+    def one(b: int, keys: slice) -> Tensor:
+        if keys.start == keys.stop:
+            return torch.zeros_like(value[b, :, :1])
+        return attend(s[b, :, :, keys], value[b, :, keys])
+
+    parts = [torch.cat([one(b, keys) for b, keys in enumerate(part)]).flatten(0, 1) for part in slices]
+    return torch.stack(parts)
+
+
+def lse_of(s: Tensor, slices: list[list[slice]]) -> Tensor:
+    """lse [splits, batch * heads]: the logsumexp of each part; -inf where there are no keys."""
+    nothing = torch.full_like(s[..., :1], -math.inf)  # [batch, heads, 1, 1]
+    parts = [
+        torch.cat([torch.logsumexp(torch.cat((s[b, :, :, keys], nothing[b]), -1), -1) for b, keys in enumerate(part)])
+        for part in slices
+    ]
+    return torch.stack(parts).flatten(1)
+
+
+def attention_of(s: Tensor, value: Tensor) -> Tensor:
+    """softmax(s) @ value."""
+    return reference.softmax(s) @ value
+
+
+def parts_of(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> tuple[Tensor, Tensor]:
+    """What decode_attention_split must give: (outs, lse); s and value are what `seen` gives."""
+    slices = part_slices(lengths, s.size(-1), splits)
+    return outs_of(s, value, slices, attention_of), lse_of(s, slices)
+
+
+def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
+    """Wrong merged outputs [batch, heads, 1, head_dim]; the arguments are those of parts_of."""
+    outs, lse = parts_of(s, value, lengths, splits)
+    shape = (*s.shape[:-1], value.size(-1))
+
+    def merged(outs: Tensor, weights_of: Tensor = lse) -> Tensor:
+        return (reference.softmax(weights_of.T).T[..., None] * outs).sum(0).view(shape)
+
+    def rounded_down() -> Tensor:
+        slices = part_slices(lengths, s.size(-1), splits, rounded_up=False)
+        return merged(outs_of(s, value, slices, attention_of), lse_of(s, slices))
+
+    return [
+        *(Mistake(one.name, one.says, lambda one=one: one.answer().view(shape)) for one in merge_mistakes(outs, lse)),
+        Mistake(
+            "lse in base 2",
+            "The parts are merged as if their logsumexp were in base 2: log2 of the sum must be divided by log2(e).",
+            lambda: merged(outs, lse / math.log(2)),
+        ),
+        Mistake("keys per part rounded down", ROUNDED_DOWN, rounded_down),
+        *(
+            Mistake(one.name, one.says, lambda one=one: merged(one.answer()))
+            for one in _block_mistakes_of_parts(s, value, lengths, splits)
+        ),
+    ]
+
+
+def _block_mistakes_of_parts(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
+    """outs with a mistake of block_mistakes in every part."""
+    slices = part_slices(lengths, s.size(-1), splits)
+    return [
+        Mistake(
+            one.name,
+            one.says,
+            lambda number=number: outs_of(s, value, slices, lambda s, v: block_mistakes(s, v)[number].answer()),
+        )
+        for number, one in enumerate(block_mistakes(s, value))
+    ]
+
+
+def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
+    """Wrong outs [splits, batch * heads, head_dim]."""
+    rounded_down = part_slices(lengths, s.size(-1), splits, rounded_up=False)
+    return [
+        Mistake(
+            "every part has all keys",
+            "Every part attends to all keys of the sequence: part p has only the c keys from p c on.",
+            lambda: attention_of(s, value).flatten(0, 2).expand(splits, -1, -1),
+        ),
+        Mistake("keys per part rounded down", ROUNDED_DOWN, lambda: outs_of(s, value, rounded_down, attention_of)),
+        *_block_mistakes_of_parts(s, value, lengths, splits),
+    ]
+
+
+def split_lse_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
+    """Wrong lse [splits, batch * heads]."""
+    _, lse = parts_of(s, value, lengths, splits)
+    return [
+        Mistake(
+            "lse in base 2",
+            "The logsumexp is in base 2: the scores hold log2(e) already, so the result must be divided by it.",
+            lambda: lse / math.log(2),
+        ),
+        Mistake(
+            "every part has all keys",
+            "Every part holds the logsumexp over all keys of the sequence: part p has only the c keys from p c on.",
+            lambda: torch.logsumexp(s, -1).flatten().expand(splits, -1),
+        ),
+    ]

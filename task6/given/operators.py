@@ -1,0 +1,24 @@
+"""The operators of earlier tasks that task 6 works with: task 3's merge_states, task 4's flash_attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+
+if TYPE_CHECKING:
+    from common.compiling.operators import Operators
+
+
+def load_beside(ops: Operators, task: str) -> Operators:
+    """The operators of another task that belong to these: the student's beside the student's, else the solution's.
+
+    Args:
+        ops: the operators of task 6.
+        task: "task3" or "task4".
+
+    Raises:
+        What common.compiling.load.load raises.
+    """
+    return load(BuildRequest(task, "student" if ops.variant == "student" else "solution", ops.backend))

@@ -1,0 +1,115 @@
+"""Test cases for task 7's own kernels, layernorm and bias_gelu, against a float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.reference.bounds import running_sum_floor
+from common.testing.case import Case
+from task7.cases import mistakes
+
+EPS = 1e-5  # GPT-2's
+
+
+def layernorm_cases() -> list[Case]:
+    """Both outputs, one behind the other: [2, rows, width]."""
+
+    def case(
+        name: str,
+        rows: int,
+        width: int,
+        change: Callable[[Tensor], Tensor] = lambda x: x,
+        residual: bool = True,
+        size: float = 4.0,
+        **options,
+    ) -> Case:
+        """change: what else to do to x. size: how many standard deviations a row's numbers are from 0."""
+
+        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+            def normal(*shape: int) -> Tensor:
+                return torch.randn(*shape, generator=generator)
+
+            x = change(normal(rows, width))
+            given = {"x": x, "weight": 1 + 0.3 * normal(width), "bias": 0.5 * normal(width)}
+            if residual:
+                # of x's size, so that leaving it out shows; exact where x is exact
+                given["residual"] = x.flip(0) * (1 if rows > 1 else 2)
+            return given
+
+        def call(ops, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> Tensor:
+            return torch.stack(ops.layernorm(x, residual, weight, bias, EPS))
+
+        return Case(
+            name,
+            "layernorm",
+            inputs,
+            call,
+            lambda **given: mistakes.layernorm(**given, eps=EPS),
+            floor=running_sum_floor(width, size),
+            axes=("output", "row", "col"),
+            mistakes=lambda **given: mistakes.layernorm_mistakes(**given, eps=EPS),
+            **options,
+        )
+
+    def large_mean(x: Tensor) -> Tensor:
+        return x + 1000.0
+
+    def equal_values(x: Tensor) -> Tensor:
+        """Rows of one integer each: their mean is exact, and what is left of them is 0."""
+        return torch.arange(float(len(x)))[:, None].expand_as(x) + 1
+
+    def peaked(x: Tensor) -> Tensor:
+        x[:, 0] += 1e4
+        return x
+
+    return [
+        case("768 columns", 3, 768, points=0.03, required=True),
+        case("31 columns", 5, 31, points=0.02, required=True),
+        case("1,600 columns", 2, 1600, points=0.02),
+        case("1 column", 4, 1, points=0.01),
+        case("33 rows of 100", 33, 100, points=0.01),
+        case("no residual", 3, 96, residual=False, points=0.01),
+        case("a mean of 1,000", 4, 768, large_mean, size=1000.0, points=0.02),
+        case("rows of equal values", 3, 65, equal_values, points=0.01),
+        case("values of 0.001", 3, 768, lambda x: 1e-3 * x, points=0.01),
+        case("one large value", 2, 203, peaked, size=100.0, points=0.01),
+        case("16,384 rows of 1,600", 16_384, 1600, gpu_only=True, draws=1),
+    ]
+
+
+def gelu_cases() -> list[Case]:
+    """Around 0, where gelu bends, and far from it, where it is 0 or x."""
+
+    def case(name: str, rows: int, width: int, scale: float = 2.0, negative: bool = False, **options) -> Case:
+        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+            def normal(*shape: int) -> Tensor:
+                x = torch.randn(*shape, generator=generator)
+                return -x.abs() if negative else x
+
+            return {"x": scale * normal(rows, width), "bias": normal(width)}
+
+        return Case(
+            name,
+            "gelu",
+            inputs,
+            lambda ops, x, bias: ops.bias_gelu(x, bias),
+            mistakes.bias_gelu,
+            floor=4 * 2.0**-24 * 4 * scale,  # a few roundings of numbers of this size
+            axes=("row", "col"),
+            mistakes=mistakes.bias_gelu_mistakes,
+            **options,
+        )
+
+    return [
+        case("3,072 columns", 3, 3072, points=0.05, required=True),
+        case("31 columns", 5, 31, points=0.02),
+        case("below 0", 5, 64, negative=True, points=0.02),  # small outputs, which tell two kinds of gelu apart
+        case("1 element", 1, 1, points=0.01),
+        case("40 rows of 1", 40, 1, points=0.01),
+        case("113 x 203", 113, 203, points=0.02),
+        case("far from 0", 4, 300, scale=100.0, points=0.02),
+        case("16,384 rows of 6,400", 16_384, 6400, gpu_only=True, draws=1),
+    ]

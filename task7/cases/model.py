@@ -1,0 +1,191 @@
+"""Does GPT-2 write the same text through the kernels of tasks 4, 6 and 7? The parts of task 7's test that run a model.
+
+    text         prefill and decode in transformers' modules: greedy text of three prompts equals the reference's
+    engine       the lean engine: the same texts, written as a batch, a drawn one, and perplexity
+    perplexity   long prefill in transformers' modules: held-out perplexity within 0.1% of the reference's
+
+The reference is the same model (the storyteller, float32) with transformers' own attention and cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from common.console.terminal import working
+from common.kernels.gpt2.engine_kernels import EngineKernels
+from common.testing.measurement import Earned, Measurement, TestRun
+from task7.given.operators import load_engine_kernels
+from task7.tools import models
+from task7.tools.compare import difference
+from task7.tools.session import explain_gap
+
+# The reference's two likeliest tokens never come closer than 0.02 in these texts: rounding cannot decide.
+PROMPTS = ("Once upon a time", "Lily and Tom went to the park. They saw a", "Ben and his dog")
+NEW_TOKENS = 40
+# The reference draws with the same numbers. So hot that a wrong temperature, top_k or top_p shows within a few tokens
+DRAWN = {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "seed": 3}
+SEQUENCES, LENGTH = 16, 512
+ENGINE_SEQUENCES = 4
+TOLERANCE = 1e-3  # relative, on the perplexity
+
+
+@dataclass
+class Comparison:
+    """One row of the table."""
+
+    part: str
+    check: str
+    ours: str
+    reference: str
+    passed: bool
+
+
+class Bench:
+    """The storyteller with the reference's attention, with our attention, and in the lean engine.
+
+    kernels: EngineKernels; all three are on their device.
+    """
+
+    def __init__(self, kernels: EngineKernels) -> None:
+        from task7.tools.writers import attached_writer, reference_writer
+
+        self.tokenizer, model = models.load(str(models.STORYTELLER), local=True)
+        self.prompts = [models.prompt_tokens(self.tokenizer, prompt) for prompt in PROMPTS]
+        self.reference = reference_writer(copy.deepcopy(model), kernels.backend)
+        self.ours = attached_writer(model, (kernels.flash, kernels.decode), kernels.variant)
+        self.kernels = kernels
+
+    @functools.cached_property
+    def lean(self):
+        """The lean engine's writer."""
+        from task7.tools.writers import lean_writer
+
+        return lean_writer(self.reference.model, self.kernels, "float32", self.prompts, NEW_TOKENS)
+
+    def text(self, number: int, new_tokens: int, on_text=None) -> Comparison:
+        """Greedy text after a prompt by both, and whether every layer of every step ran in the kernels."""
+        self.ours.attention.reset_calls()
+        result = self.ours.generate([self.prompts[number]], **self._greedy(new_tokens))
+        layers, decodes = self.ours.model.config.num_hidden_layers, len(result.tbt_ms)
+        calls = {
+            "flash_attention": layers,
+            "update_cache": layers * (1 + decodes),
+            "decode_attention": layers * decodes,
+        }
+        found = dict(self.ours.attention.calls)
+        verdict = self._compared("text", number, result.tokens[0], self._greedy(new_tokens))
+        if on_text is not None:
+            on_text(number + 1)
+        if verdict.passed and found != {name: n for name, n in calls.items() if n}:
+            verdict.ours, verdict.passed = f"kernel calls {found}, expected {calls}", False
+        return verdict
+
+    def engine_texts(self, new_tokens: int) -> list[Comparison]:
+        """Texts of the lean engine: greedy after all prompts in one batch, and a drawn one."""
+        greedy, drawn = self._greedy(new_tokens), self._greedy(new_tokens) | DRAWN
+        found = self.lean.generate(self.prompts, **greedy).tokens
+        verdicts = [self._compared("engine", number, tokens, greedy) for number, tokens in enumerate(found)]
+        return [*verdicts, self._compared("engine", 0, self.lean.generate(self.prompts[:1], **drawn).tokens[0], drawn)]
+
+    def perplexity(self, part: str, count: int, length: int, on_sequence=None) -> Comparison:
+        """Perplexity over the first count x length held-out tokens by the reference and by ours, or by the engine."""
+        from task7.tools.perplexity import held_out_sequences, perplexity
+
+        text = held_out_sequences(self.tokenizer, count, length)
+        writer = self.lean if part == "engine" else self.ours
+        found = perplexity(writer.logits, *text, on_sequence=on_sequence)
+        expected = perplexity(self.reference.logits, *text)
+        error = abs(found / expected - 1)
+        return Comparison(
+            part,
+            f"perplexity of {count} x {length} held-out tokens",
+            f"{found:.4f} ({error:.3%} off)",
+            f"{expected:.4f}",
+            error <= TOLERANCE,
+        )  # NaN fails: it is not <= anything
+
+    def _greedy(self, new_tokens: int) -> dict:
+        return {"max_new_tokens": new_tokens, "stop_token": self.tokenizer.eos_token_id}
+
+    def _compared(self, part: str, number: int, tokens: list[int], how: dict) -> Comparison:
+        """These new tokens after a prompt beside the reference's. how: arguments of generate."""
+        expected = self.reference.generate([self.prompts[number]], **how).tokens[0]
+        problem = difference(self.tokenizer, tokens, expected)
+        return Comparison(
+            part,
+            f"{'drawn' if 'temperature' in how else 'greedy'} text after {PROMPTS[number]!r}",
+            problem or f"the same {len(expected)} tokens",
+            f"... {self.tokenizer.decode(expected[-6:])!r}",
+            problem is None,
+        )
+
+
+def run(test_run: TestRun) -> list[Earned]:
+    """Loads the model on the kernels of all three tasks, runs the chosen parts, prints a table of what was compared."""
+    console, options = test_run.console, test_run.options
+    with working(console, "compiling tasks 4, 6 and 7, loading the storyteller ..."):
+        bench = Bench(load_engine_kernels(options.variant, options.backend, options.arch))
+    found: list[Comparison] = []
+    earned = []
+    for part in test_run.parts:
+        why = ""
+        try:
+            of_part = run_part(bench, part, console)
+        except NotImplementedError as gap:
+            explain_gap(console, gap)
+            why = "a gap is not filled yet"
+        except (RuntimeError, ValueError) as error:
+            why = f"a kernel stopped: {error}"
+        else:
+            found += of_part
+            why = "" if all(one.passed for one in of_part) else "not the same as the reference"
+        earned.append(Earned(part, 0.0, [f"{part}: {why}"], why) if why else Earned(part, POINTS[part]))
+    if found:
+        print_comparisons(console, found, f"task7, {options.variant.words}, {bench.kernels.backend}")
+    return earned
+
+
+def run_part(bench: Bench, part: str, console: Console) -> list[Comparison]:
+    """The checks of one part, with a progress bar. Raises what the kernels raise."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        total = {"text": len(PROMPTS), "engine": ENGINE_SEQUENCES, "perplexity": SEQUENCES}[part]
+        task = progress.add_task(part, total=total)
+
+        def done(number: int) -> None:
+            progress.update(task, completed=number)
+
+        if part == "text":
+            return [bench.text(number, NEW_TOKENS, done) for number in range(len(PROMPTS))]
+        if part == "engine":
+            texts = bench.engine_texts(NEW_TOKENS)
+            return [*texts, bench.perplexity("engine", ENGINE_SEQUENCES, LENGTH, done)]
+        return [bench.perplexity("perplexity", SEQUENCES, LENGTH, done)]
+
+
+def print_comparisons(console: Console, comparisons: Sequence[Comparison], title: str) -> None:
+    """The table."""
+    table = Table("part", "check", "verdict", "ours", "reference", title=title, title_justify="left")
+    for one in comparisons:
+        mark = "[green]pass[/]" if one.passed else "[red]FAIL[/]"
+        table.add_row(one.part, escape(one.check), mark, escape(one.ours), escape(one.reference))
+    console.print(table)
+
+
+POINTS = {"text": 0.2, "engine": 0.3, "perplexity": 0.2}  # and 0.3 in kernels.py
+MODEL = Measurement(
+    {
+        "text": "greedy text in transformers' modules only",
+        "engine": "the lean engine only",
+        "perplexity": "held-out perplexity in transformers' modules only",
+    },
+    run,
+    POINTS,
+)

@@ -1,0 +1,298 @@
+"""The front door to the kernels of tasks 1, 2 and 4: in place of torch.nn.functional.scaled_dot_product_attention.
+
+    scaled_dot_product_attention(query, key, value, is_causal=True, mode="tiled")
+    CUDAAttention(is_causal=True, mode="flash", variant="tuned")(query, key, value)      the same as a module
+
+    mode      kernels             variants                     masks       computes in            head_dim
+    naive     task 1              student, solution            any         float32                any
+    tiled     task 2              student, solution            any         float32                any
+    flash     task 4              student, solution            is_causal   float32                up to 128
+    flash     task 4              tuned: has gradients         any         the inputs' dtype      up to 128
+
+Without a variant it is the solution's kernels; for what those of flash cannot do, masks and gradients, the tuned ones.
+The tensors' device chooses the backend: the simulator for the CPU, nvcc's kernels for a GPU. The operators are built
+and loaded when they are first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.bias import CausalBias
+
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.compiling.request import BuildRequest
+from common.compiling.variant import Variant
+from common.kernels.flash import flash
+from task7.front_door.attention_layout import KernelLayout
+
+BACKENDS = {"cpu": "simulator", "cuda": "cuda"}
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What the kernels behind a mode can do.
+
+    Attributes:
+        task, operator: "task1", "naive_attention": see common/README.md.
+        masks: whether they take a mask.
+        sixteen_bit: whether they read float16 and bfloat16; otherwise float32 only.
+        tuned: whether they are the tuned ones, with gradients, any strides and fewer heads of keys than of queries.
+        max_head_dim: None for no limit.
+    """
+
+    task: str
+    operator: str
+    masks: bool = True
+    sixteen_bit: bool = False
+    tuned: bool = False
+    max_head_dim: int | None = None
+
+
+MODES = {
+    "naive": Kernels("task1", "naive_attention", sixteen_bit=True),
+    "tiled": Kernels("task2", "attention"),
+    "flash": Kernels("task4", "flash_attention", masks=False, max_head_dim=128),
+}
+TUNED_MODES = {"flash": Kernels("task4", "flash_attention", sixteen_bit=True, tuned=True, max_head_dim=128)}
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    mode: str = "flash",
+    variant: str | None = None,
+) -> Tensor:
+    """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
+
+    Takes what torch.nn.functional.scaled_dot_product_attention takes, with the same results, or refuses it: the error
+    says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile the
+    tuned kernels make no graph break once they are loaded, the others always do.
+
+    Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
+    whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and
+    their result converted back (not tuned); keys and values repeated for enable_gqa (not tuned); rows that get zeros
+    because value_head_dim is not head_dim; with over four dimensions what cannot be viewed as four.
+
+    Args:
+        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, of any strides. Any number of
+            batch dimensions, none included; the last of them are the heads. Those of query, key and value broadcast.
+        key: [..., S_k, head_dim], of query's dtype and on its device, like value.
+        value: [..., S_k, value_head_dim].
+        attn_mask: bool (True: attend), or float32 or query's dtype (added to the scaled scores); of any shape that
+            broadcasts to [..., S_q, S_k]. Not together with is_causal.
+        dropout_p: 0.0; the kernels have no dropout.
+        is_causal: query i sees the keys j <= i, counted from the first key also where S_q != S_k.
+        scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
+        enable_gqa: key and value may have fewer heads than query, a divisor of its number; each of theirs serves
+            several of query's, one after another.
+        mode: "naive", "tiled" or "flash".
+        variant: "student" (the task's .cu file), "solution" or "tuned" (flash only); None: "solution", but "tuned" for
+            a mask or a gradient with mode "flash".
+
+    Returns:
+        [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query, key
+        and value with mode="flash", unless variant is "student" or "solution".
+
+    Raises:
+        ValueError: an argument that is not supported; the message names it, its value and what is allowed.
+        TypeError: query, key, value or attn_mask is no tensor.
+        RuntimeError: attn_mask together with is_causal, as in PyTorch.
+        NotImplementedError: a student's kernel with unfilled gaps.
+        common.compiling.result.BuildError, common.compiling.toolchain.ToolchainError: the kernels cannot be built.
+    """
+    if variant is None:
+        variant = _default_variant(mode, query, key, value, attn_mask)
+    kernels = kernels_of(mode, variant)
+    _check_options(attn_mask, dropout_p, is_causal)
+    _check_places(query, key, value, attn_mask)
+    query, key, value, attn_mask = _as_autocast(query, key, value, attn_mask)
+    _check_dtypes(query, key, value, attn_mask)
+    layout = KernelLayout(query, key, value, enable_gqa, grouped=kernels.tuned)
+    mask = None if attn_mask is None else layout.mask(attn_mask)
+    _check_kernels(kernels, f"mode {mode!r} with variant {variant!r}", layout, attn_mask)
+
+    scale = max(query.size(-1), 1) ** -0.5 if scale is None else scale
+    if layout.empty:
+        return layout.empty_result()
+    inputs = [x if kernels.sixteen_bit else x.float() for x in layout.inputs()]
+    ops = operators(mode, variant, BACKENDS[query.device.type])
+    if kernels.tuned:
+        rows = [x if x.stride(-1) == 1 else x.contiguous() for x in inputs]
+        out = flash.flash_attention(ops, *rows, is_causal, scale, mask=mask)
+    else:
+        masks = [mask] if kernels.masks else []
+        out = getattr(ops, kernels.operator)(*(x.contiguous() for x in inputs), is_causal, scale, *masks)
+    return layout.result(out.to(query.dtype))
+
+
+class CUDAAttention(nn.Module):
+    """scaled_dot_product_attention as a module, without parameters: CUDAAttention(is_causal=True, mode="tiled").
+
+    Args:
+        is_causal, scale, enable_gqa, mode, variant: see scaled_dot_product_attention.
+
+    Raises:
+        ValueError: no such mode or variant.
+    """
+
+    def __init__(
+        self,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        mode: str = "flash",
+        variant: str | None = None,
+    ) -> None:
+        super().__init__()
+        kernels_of(mode, "solution" if variant is None else variant)
+        self.options = {
+            "is_causal": is_causal,
+            "scale": scale,
+            "enable_gqa": enable_gqa,
+            "mode": mode,
+            "variant": variant,
+        }
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """Shapes, result and errors: see scaled_dot_product_attention."""
+        return scaled_dot_product_attention(query, key, value, attn_mask, **self.options)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={option!r}" for name, option in self.options.items())
+
+
+def _default_variant(mode: str, query, key, value, attn_mask) -> str:
+    """ "tuned" where the taught kernels cannot do it and tuned ones can, else "solution"."""
+    gradients = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in (query, key, value))
+    return "tuned" if mode in TUNED_MODES and (attn_mask is not None or gradients) else "solution"
+
+
+def kernels_of(mode: str, variant: str) -> Kernels:
+    """What is behind a mode and a variant. ValueError if there is nothing."""
+    if mode not in MODES:
+        raise ValueError(f"mode is {mode!r}; it must be {_alternatives(MODES)}")
+    if variant not in [one.value for one in Variant]:
+        raise ValueError(f"variant is {variant!r}; it must be {_alternatives(one.value for one in Variant)}")
+    modes = TUNED_MODES if variant == "tuned" else MODES
+    if mode not in modes:
+        raise ValueError(
+            f"variant is 'tuned' with mode {mode!r}; only mode {_alternatives(TUNED_MODES)} has tuned kernels for the "
+            "whole of attention"
+        )
+    return modes[mode]
+
+
+_loaded: dict[tuple[str, str, str], Operators] = {}  # a plain dictionary: torch.compile sees through it
+
+
+def operators(mode: str, variant: str, backend: str) -> Operators:
+    """The operators behind a mode and a variant, built and loaded once. Errors: see common.compiling.load.load."""
+    chosen = mode, variant, backend
+    if chosen not in _loaded:
+        if variant == "tuned":
+            _loaded[chosen] = flash.load(backend)
+        else:
+            _loaded[chosen] = load(BuildRequest(MODES[mode].task, variant, backend))
+    return _loaded[chosen]
+
+
+def _as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """The tensors as PyTorch's function gets them: under autocast, floating-point ones but float64 in its dtype."""
+    device = tensors[0].device.type
+    if device not in BACKENDS or not torch.is_autocast_enabled(device):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device)
+    return [x.to(dtype) if x is not None and x.dtype in DTYPES else x for x in tensors]
+
+
+def _check_options(attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> None:
+    """Refuses dropout, and a mask together with is_causal."""
+    if dropout_p != 0:
+        raise ValueError(
+            f"dropout_p is {dropout_p}; it must be 0.0, since the kernels have no dropout: "
+            "torch.nn.functional.scaled_dot_product_attention has"
+        )
+    if attn_mask is not None and is_causal:
+        raise RuntimeError(
+            "attn_mask is given and is_causal is True; only one of them may be: put the causal mask into attn_mask, "
+            "for a bool one attn_mask & torch.ones(S_q, S_k, dtype=torch.bool).tril()"
+        )
+
+
+def _check_places(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+    """Refuses what is no dense tensor on a device with kernels, all on the same one."""
+    if isinstance(attn_mask, CausalBias):
+        raise ValueError(
+            "attn_mask is a CausalBias; it must be a plain tensor: in place of causal_upper_left pass is_causal=True, "
+            "in place of causal_lower_right the bool mask torch.ones(S_q, S_k, dtype=torch.bool).tril(S_k - S_q)"
+        )
+    for name, x in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if x is None and name == "attn_mask":
+            continue
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is {x!r}; it must be a tensor")
+        if x.is_nested or x.layout != torch.strided:
+            raise ValueError(f"{name} is {'nested' if x.is_nested else x.layout}; it must be dense (torch.strided)")
+        if query.device.type not in BACKENDS:
+            raise ValueError(f"query is on the device {str(query.device)!r}; it must be on {_alternatives(BACKENDS)}")
+        if x.device != query.device:
+            raise ValueError(f"{name} is on the device {str(x.device)!r}; it must be on query's, {str(query.device)!r}")
+
+
+def _check_dtypes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+    """Refuses dtypes that no kernel here takes, and different ones."""
+    if query.dtype not in DTYPES:
+        raise ValueError(
+            f"query has dtype {query.dtype}; it must be {_alternatives(DTYPES)}: convert query, key and value"
+        )
+    for name, x in (("key", key), ("value", value)):
+        if x.dtype != query.dtype:
+            raise ValueError(f"{name} has dtype {x.dtype}; it must be query's, {query.dtype}")
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise ValueError(
+            f"attn_mask has dtype {attn_mask.dtype}; it must be torch.bool, torch.float32 or query's, {query.dtype}"
+        )
+
+
+def _check_kernels(kernels: Kernels, chosen: str, layout: KernelLayout, attn_mask: Tensor | None) -> None:
+    """Refuses what the chosen kernels cannot do."""
+    if attn_mask is not None and not kernels.masks:
+        raise ValueError(
+            f"attn_mask is given, and {chosen} takes none: use variant='tuned', or mode='naive' or mode='tiled'; for a "
+            "causal mask is_causal=True"
+        )
+    if kernels.max_head_dim is not None and layout.width > kernels.max_head_dim:
+        raise ValueError(
+            f"head_dim is {layout.width} (query has shape {list(layout.query.shape)}, value "
+            f"{list(layout.value.shape)}); {chosen} takes up to {kernels.max_head_dim}: use mode='naive' or "
+            "mode='tiled'"
+        )
+    if not torch.is_grad_enabled():
+        return
+    if attn_mask is not None and attn_mask.requires_grad:
+        raise ValueError("attn_mask requires a gradient, and no kernel here computes one: pass attn_mask.detach()")
+    for name in ("query", "key", "value"):
+        if getattr(layout, name).requires_grad and not kernels.tuned:
+            raise ValueError(
+                f"{name} requires a gradient, and {chosen} has no backward pass: use mode='flash' with "
+                "variant='tuned', or call under torch.no_grad()"
+            )
+
+
+def _alternatives(values) -> str:
+    """'naive', 'tiled' or 'flash'"""
+    *others, last = (repr(value) for value in values)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,111 @@
+"""A transformers `Cache` whose layers keep their keys and values in task 6's KVCache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from common.kernels.decode.cache import KVCache
+
+
+class LayerKVCache(KVCache):
+    """Task 6's KV cache, which can do without the padding of prompts.
+
+    Attributes:
+        padded: whether the prompts had padding, which is not in the cache. `lengths` counts each sequence's tokens
+            then, and `seq_len` the padding, too: transformers counts that way.
+    """
+
+    def __init__(self, *sizes, **options) -> None:
+        super().__init__(*sizes, **options)
+        self.padded = False
+
+    def drop_padding(self, key: Tensor, value: Tensor, lengths: Tensor) -> None:
+        """Writes the prompts once more, their padding behind their tokens, where the next token overwrites it.
+
+        key, value: [batch, kv_heads, new_tokens, head_dim], contiguous. lengths: int32 [batch], each one's tokens.
+        """
+        self.reset()
+        self.append(key.to(self.k.dtype), value.to(self.v.dtype))
+        self.lengths.copy_(lengths)
+        self.padded = True
+
+    def reset(self, sequence=None) -> None:
+        """Forgets every sequence, or only the given one."""
+        super().reset(sequence)
+        self.padded = self.padded and sequence is not None
+
+
+class KernelCacheLayer(CacheLayerMixin):
+    """The KV cache of one layer: room for max_seq_len tokens, written by task 6's update_cache.
+
+    The memory is taken at the first update, when batch, heads, head_dim and dtype are known. tuned: the operators are,
+    and the cache has the keys' dtype; otherwise float32.
+    """
+
+    def __init__(self, ops, max_seq_len, tuned=False):
+        super().__init__()
+        self.ops = ops
+        self.max_seq_len = max_seq_len
+        self.tuned = tuned
+        self.kv_cache = None
+
+    def lazy_initialization(self, key_states, value_states):
+        batch, heads, _, head_dim = key_states.shape
+        dtype = key_states.dtype if self.tuned else torch.float32
+        self.kv_cache = LayerKVCache(self.ops, batch, heads, self.max_seq_len, head_dim, dtype=dtype)
+        self.is_initialized = True
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        """Appends [batch, kv_heads, new_tokens, head_dim], any float dtype.
+
+        Returns views [batch, kv_heads, seq_len, head_dim] of all that is cached, in the cache's dtype; the keys carry
+        the LayerKVCache as the attribute `kv_cache`, which is how the attention function finds it.
+        Raises ValueError when the cache is full.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        seq_len = self.get_seq_length() + key_states.size(2)
+        self.kv_cache.append(*(x.to(self.kv_cache.k.dtype).contiguous() for x in (key_states, value_states)))
+        self.keys = self.kv_cache.k[:, :, :seq_len]
+        self.values = self.kv_cache.v[:, :, :seq_len]
+        self.keys.kv_cache = self.kv_cache
+        return self.keys, self.values
+
+    def get_seq_length(self):
+        return self.kv_cache.seq_len if self.is_initialized else 0
+
+    def get_max_length(self):
+        return self.max_seq_len
+
+    def get_mask_sizes(self, query_length):
+        return self.get_seq_length() + query_length, 0
+
+    def reset(self):
+        """Empties the cache and keeps its memory."""
+        if self.is_initialized:
+            self.kv_cache.reset()
+        self.keys = self.values = None
+
+    def _refuse(self, *args, **kwargs):
+        raise ValueError(
+            "beam search, cropping and offloading are not supported by KernelCache: use greedy search or sampling"
+        )
+
+    reorder_cache = crop = batch_repeat_interleave = batch_select_indices = offload = prefetch = _refuse
+
+
+class KernelCache(Cache):
+    """One `KernelCacheLayer` per layer of `model`, to pass as `past_key_values`.
+
+    attention: the KernelAttention that the model is attached to; its task 6 operators fill and read it.
+    max_seq_len: tokens it can hold, padding included (None: the model's context length).
+    """
+
+    def __init__(self, attention, model, max_seq_len=None):
+        tokens = max_seq_len or model.config.max_position_embeddings
+        layers = model.config.num_hidden_layers
+        super().__init__(
+            layers=[KernelCacheLayer(attention.decode_ops, tokens, attention.tuned) for _ in range(layers)]
+        )

@@ -1,0 +1,252 @@
+"""The attention of transformers' models through the kernels of tasks 4 and 6.
+
+    register(variant="solution")          builds the kernels, makes them known to transformers under the name "course"
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="course")
+    model.generate(...)
+
+transformers offers this door itself (`AttentionInterface`); nothing in it is patched. It calls
+`KernelAttention.forward` wherever it would call an attention of its own, and that tells by the shapes what is asked:
+
+    prefill   as many keys as queries: nothing was cached before   task 4's flash_attention, causal
+    decode    one query, all keys in the KV cache                  task 6's decode_attention
+    chunk     several queries, and more keys                       task 4's, causal from the lower right corner
+
+The cache comes first: the model calls `cache.update(key, value)`, then the attention function with what that
+returned. `KernelCache` (cache.py) returns a view of its keys that carries the cache itself as the attribute
+`kv_cache`. transformers' DynamicCache, generate()'s own, works as well: its tensors are a KV cache that is just full.
+
+                            variant "student", "solution"                     "tuned"
+    computes in             float32; 16-bit models are converted here         the model's dtype
+    fewer heads of keys     repeated for prefill, grouped for decode          grouped
+    padded batches          yes, see padding.py                               yes
+    masks of other kinds    no                                                yes, as [batch, 1, queries, keys]
+
+Source: https://huggingface.co/docs/transformers/attention_interface
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
+from task7.front_door.padding import Padding
+from task7.given.operators import CountedOperators, load_kernels
+
+NAME = "course"
+# What some architectures pass to their attention and no kernel here has
+FOREIGN = {
+    "sliding_window": "a sliding window",
+    "softcap": "a cap on the scores",
+    "s_aux": "attention sinks",
+    "position_bias": "a position bias",
+    "cache": "a paged cache of transformers",
+}
+_numbers = itertools.count()
+
+
+def register(variant: str = "solution", backend: str = "auto", arch: str | None = None, name: str = NAME):
+    """Builds and loads kernels and makes them known to transformers.
+
+    From then on `attn_implementation=name` chooses them, in `from_pretrained` and `model.set_attn_implementation`. The
+    model must be on the kernels' device, `register(...).device`. Registering again replaces the kernels of that name,
+    in models that use it already, too.
+
+    Args:
+        variant: "student", "solution" or "tuned"; the table above says what they can do.
+        backend, arch: see common.compiling.load.load.
+        name: what transformers knows them by.
+
+    Returns:
+        The KernelAttention, whose `calls` count what ran.
+
+    Raises:
+        ValueError: no such variant. What common.compiling.load.load raises if the kernels cannot be built.
+    """
+    return KernelAttention(*load_kernels(variant, backend, arch), tuned=variant == "tuned", name=name)
+
+
+class KernelAttention:
+    """Attention of one set of kernels, registered with transformers under a name.
+
+    Args:
+        flash_ops: operators with task 4's `flash_attention`.
+        decode_ops: operators with task 6's `update_cache` and `decode_attention`.
+        tuned: whether they are the tuned ones: they take 16 bits, fewer heads of keys, strided rows and masks.
+        name: None for one of its own.
+
+    Attributes:
+        name: what `model.set_attn_implementation` takes.
+    """
+
+    def __init__(self, flash_ops, decode_ops, tuned: bool = False, name: str | None = None) -> None:
+        self.flash_ops = CountedOperators(flash_ops)
+        self.decode_ops = CountedOperators(decode_ops)
+        self.tuned = tuned
+        self.name = f"{NAME}_{next(_numbers)}" if name is None else name
+        AttentionInterface.register(self.name, self.forward)
+        AttentionMaskInterface.register(self.name, self.mask)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model must live."""
+        return self.flash_ops.device
+
+    @property
+    def backend(self) -> str:
+        """Which backend runs the kernels: "cuda" or "simulator"."""
+        return self.flash_ops.backend
+
+    @property
+    def calls(self) -> Counter:
+        """Finished calls per operator since the last `reset_calls`."""
+        return self.flash_ops.calls + self.decode_ops.calls
+
+    def reset_calls(self) -> None:
+        self.flash_ops.calls.clear()
+        self.decode_ops.calls.clear()
+
+    def attach(self, model):
+        """Moves `model` to the kernels' device and makes it use them. Returns it.
+
+        Raises ValueError if the model has no attention that these kernels can do (see `check_config`).
+        """
+        check_config(model.config)
+        model.to(self.device).set_attn_implementation(self.name)
+        return model
+
+    def mask(
+        self, batch_size, q_length, kv_length, q_offset=0, attention_mask=None, allow_is_causal_skip=True, **kwargs
+    ):
+        """The mask function that goes with `forward`, called by the model once before its layers.
+
+        attention_mask: bool [batch, all_tokens], False where there is padding.
+
+        Returns what `forward` gets as its attention_mask: None, a Padding, or for packed sequences and the like (tuned
+        only) a bool tensor [batch, 1, new_tokens, all_tokens]. Raises ValueError for masks that no kernel here can do.
+        """
+        _refuse(kwargs.get("local_size") is not None, f"a sliding window of {kwargs.get('local_size')} tokens")
+        if isinstance(q_offset, Tensor) or kv_length > q_offset + q_length:
+            raise ValueError(
+                f"the cache has {kv_length} slots, filled or not; the course's attention kernels read a cache up to "
+                "its last token: leave cache_implementation out, or pass a KernelCache as past_key_values"
+            )
+        if not allow_is_causal_skip:
+            self._refuse_taught("packed sequences and masks other than the causal one")
+            sizes = batch_size, q_length, kv_length, q_offset
+            return sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
+        if attention_mask is None or bool(attention_mask[:, -kv_length:].all()):
+            return None
+        return Padding(attention_mask[:, -kv_length:])
+
+    def forward(
+        self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, is_causal=None, **kwargs
+    ) -> tuple[Tensor, None]:
+        """The attention function of one layer, as transformers calls it.
+
+        Args:
+            module: the layer.
+            query: [batch, heads, new_tokens, head_dim].
+            key, value: [batch, kv_heads, all_tokens, head_dim].
+            attention_mask: what `mask` returned, or the model's caller gave: [batch, 1, new_tokens, all_tokens].
+            scaling: factor on q.k (None: head_dim ** -0.5).
+
+        Returns:
+            ([batch, new_tokens, heads, head_dim], None).
+
+        Raises:
+            ValueError: what the kernels cannot do.
+        """
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        _check_call(query, key, value, dropout, causal, kwargs)
+        new_tokens, all_tokens = query.size(2), key.size(2)
+        scale = query.size(-1) ** -0.5 if scaling is None else scaling
+        if isinstance(attention_mask, Tensor):
+            out = self._masked(query, key, value, attention_mask, scale)
+        elif new_tokens == all_tokens:
+            out = self._prefill(query, key, value, attention_mask, scale)
+        elif new_tokens == 1:
+            out = self._decode(query, key, value, attention_mask, scale)
+        else:
+            cached = all_tokens - new_tokens
+            padded = attention_mask is not None or getattr(getattr(key, "kv_cache", None), "padded", False)
+            _refuse(padded, f"padding with {new_tokens} new tokens on a KV cache that holds {cached}")
+            out = self._flash(query, key, value, scale, lower_right=True)
+        return out.to(query.dtype).transpose(1, 2), None
+
+    def _prefill(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float) -> Tensor:
+        if padding is None:
+            return self._flash(query, key, value, scale)
+        kv_cache = getattr(key, "kv_cache", None)
+        query, key, value = (padding.to_the_end(x) for x in (query, key, value))
+        if kv_cache is not None:
+            kv_cache.drop_padding(key, value, padding.lengths)
+        return padding.restored(self._flash(query, key, value, scale))
+
+    def _decode(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float) -> Tensor:
+        query = self._converted(query).contiguous()
+        kv_cache = getattr(key, "kv_cache", None)
+        if kv_cache is not None:
+            if kv_cache.padded != (padding is not None):
+                told, now = ("padded", "without") if kv_cache.padded else ("not padded", "with")
+                raise ValueError(f"the prompt was {told}, and now comes a token {now} padding in the attention_mask")
+            return kv_cache.attend(query, scale)
+        if padding is None:
+            lengths = torch.full((key.size(0),), key.size(2), dtype=torch.int32, device=key.device)
+        else:
+            key, value, lengths = padding.to_the_end(key), padding.to_the_end(value), padding.lengths
+        key, value = (self._converted(x).contiguous() for x in (key, value))
+        return self.decode_ops.decode_attention(query, key, value, lengths, scale)
+
+    def _masked(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+        """Any mask, bool or added to the scores, that broadcasts to [batch, heads, new_tokens, all_tokens]."""
+        self._refuse_taught("an attention mask of four dimensions")
+        _refuse(getattr(getattr(key, "kv_cache", None), "padded", False), "an attention mask after a padded prompt")
+        mask = mask if mask.dtype == torch.bool else mask.float()
+        return self._flash(query, key, value, scale, causal=False, mask=mask[..., : key.size(2)])
+
+    def _flash(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, causal=True, lower_right=False, mask=None
+    ) -> Tensor:
+        """Task 4's operator -> [batch, heads, new_tokens, head_dim]."""
+        query, key, value = (self._converted(x) for x in (query, key, value))
+        if self.tuned:
+            rows = [x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)]
+            return self.flash_ops.flash_attention(*rows, causal, scale, lower_right, mask)
+        group = query.size(1) // key.size(1)
+        key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
+        return self.flash_ops.flash_attention(
+            *(x.contiguous() for x in (query, key, value)), causal, scale, lower_right
+        )
+
+    def _refuse_taught(self, what: str) -> None:
+        _refuse(not self.tuned, what, "with these variants: register(variant='tuned') does")
+
+    def _converted(self, x: Tensor) -> Tensor:
+        return x if self.tuned else x.float()
+
+
+def _check_call(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, others: dict) -> None:
+    """Refuses what a model may ask of its attention and these kernels do not have."""
+    _refuse(dropout > 0.0, f"dropout={dropout} (call model.eval())")
+    _refuse(not causal, "attention that is not causal")
+    for name, what in FOREIGN.items():
+        _refuse(others.get(name) is not None, f"{what} ({name})")
+    _refuse(
+        query.requires_grad and torch.is_grad_enabled(),
+        "training: there is no backward pass here (use torch.no_grad(); task7.front_door.attention has gradients)",
+    )
+    head_dims = query.size(-1), value.size(-1)
+    _refuse(head_dims[0] != head_dims[1], f"values of head_dim {head_dims[1]} with queries of {head_dims[0]} (MLA)")
+    _refuse(head_dims[0] > MAX_HEAD_DIM, f"head_dim {head_dims[0]}: at most {MAX_HEAD_DIM}")
+    _refuse(query.size(1) % key.size(1) != 0, f"{query.size(1)} query heads on {key.size(1)} key heads")
+
+
+def _refuse(condition: bool, what: str, where: str = "") -> None:
+    if condition:
+        raise ValueError(f"the course's attention kernels do not support {what}{' ' + where if where else ''}")

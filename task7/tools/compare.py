@@ -1,0 +1,162 @@
+"""python -m task7.inference --compare: ours beside the reference, on the same device and in the same dtype.
+
+    text         greedy: equal token by token, or where the two part
+    perplexity   over held-out stories
+    TTFT, TBT, tokens/s
+
+The reference is transformers with its sdpa attention and DynamicCache. --report writes it all into Results.md.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from common.console.terminal import wide, working
+from common.testing import results
+from task7.tools.session import load_writer, write_texts
+
+BLOCK = "task7 compare"  # in Results.md
+LENGTH = 512  # tokens of a held-out sequence
+COLUMNS = ("", "ours", "reference", "speedup")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one writer did: its Generations, and its perplexity on the held-out text."""
+
+    result: object
+    perplexity: float
+
+
+def compare(options, console: Console) -> None:
+    """Runs both, prints the table and with options.report writes it. Raises what task7.inference.run raises."""
+    from task7.tools.perplexity import held_out_sequences
+
+    if options.held_out < 1:
+        raise ValueError(f"held_out is {options.held_out}; allowed: 1 or more sequences")
+    tokenizer, prompts, ours = load_writer(options, console)
+    reference = _reference(options, console)
+    length = min(LENGTH, reference.model.config.max_position_embeddings)
+    held_out = held_out_sequences(tokenizer, options.held_out, length)
+
+    for writer in (ours, reference):
+        writer.warm_up(prompts, options.max_new_tokens)  # all of it: what each new length costs once is not measured
+    result = write_texts(tokenizer, prompts, ours, options, console)
+    ran = [f"ours: {_what_ran(ours)}.", f"reference: {_what_ran(reference)}."]
+    with working(console, "the reference writes, too ..."):
+        expected = reference.generate(prompts, stop_token=tokenizer.eos_token_id, **options.sampling)
+    measured = [
+        Measured(one, _perplexity(console, name, writer, held_out))
+        for name, writer, one in (("ours", ours, result), ("the reference", reference, expected))
+    ]
+    texts = [
+        text_line(tokenizer, prompt, *tokens)
+        for prompt, *tokens in zip(options.prompts, result.tokens, expected.tokens, strict=True)
+    ]
+    of = f"{options.held_out} x {length} held-out tokens"
+    lines = rows(*measured, of)
+    console = wide(console)
+    console.print(_table(lines))
+    for line in [*texts, *ran]:
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    if options.report:
+        _report(console, options.command, lines, [*texts, *ran, *_stories(tokenizer, options, result)])
+
+
+def _reference(options, console: Console):
+    """The reference on its own copy of the model."""
+    from task7.tools import models
+    from task7.tools.writers import reference_writer
+
+    with working(console, "loading the reference ..."):
+        name, local = models.find(options.model)
+        return reference_writer(models.load(name, local, options.dtype)[1], options.backend)
+
+
+def _perplexity(console: Console, name: str, writer, held_out) -> float:
+    from task7.tools.perplexity import perplexity
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(f"perplexity, {name}", total=len(held_out[0]))
+        return perplexity(writer.logits, *held_out, lambda done: progress.update(bar, completed=done))
+
+
+def rows(ours: Measured, reference: Measured, of: str) -> list[tuple[str, str, str, str]]:
+    """The table's cells. of: what the perplexity was measured on."""
+
+    def line(name: str, figure: Callable[[object], float], less_is_better: bool) -> tuple[str, str, str, str]:
+        mine, theirs = figure(ours.result), figure(reference.result)
+        speedup = theirs / mine if less_is_better else mine / theirs
+        return name, f"{mine:.3f}", f"{theirs:.3f}", f"{speedup:.2f} x"
+
+    made = [line("TTFT, ms", lambda one: one.ttft_ms, True)]
+    if ours.result.tbt_ms and reference.result.tbt_ms:
+        made.append(line("TBT, ms (median)", lambda one: statistics.median(one.tbt_ms), True))
+    made.append(line("tokens/s", lambda one: one.tokens_per_s, False))
+    off = abs(ours.perplexity / reference.perplexity - 1)
+    exact = (f"{one.perplexity:.4f}" for one in (ours, reference))
+    return [*made, (f"perplexity of {of}", *exact, f"{off:.3%} off")]
+
+
+def text_line(tokenizer, prompt: str, tokens: list[int], expected: list[int]) -> str:
+    """One sentence about the text after a prompt."""
+    told = f"text after {prompt!r}: "
+    where = difference(tokenizer, tokens, expected)
+    return told + (where or f"the same {len(expected)} tokens")
+
+
+def difference(tokenizer, tokens: list[int], expected: list[int]) -> str | None:
+    """Where new tokens first differ from the reference's, in words; None if they do not."""
+    if tokens == expected:
+        return None
+    shorter = min(len(tokens), len(expected))
+    at = next((i for i in range(shorter) if tokens[i] != expected[i]), shorter)
+    found, wanted = (repr(tokenizer.decode(x[at : at + 1])) if at < len(x) else "the end" for x in (tokens, expected))
+    where = "the prefill's token" if at == 0 else f"new token {at + 1}, a decode step"
+    return f"differs at {where}: {found}, the reference says {wanted}"
+
+
+def _table(lines) -> Table:
+    table = Table(title="ours beside transformers", title_justify="left")
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if number else "left")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def _what_ran(writer) -> str:
+    return f"{writer.name}; " + "; ".join(words for _, words in writer.rows())
+
+
+def _stories(tokenizer, options, result) -> list[str]:
+    """Each text, quoted in Markdown."""
+    told = []
+    for prompt, tokens in zip(options.prompts, result.tokens, strict=True):
+        story = (prompt + tokenizer.decode(tokens)).replace("\n", "\n> ")
+        told += ["", f"> {story}", ""]
+    return told
+
+
+def machine() -> dict[str, str]:
+    """What the figures belong to."""
+    import torch
+
+    if torch.cuda.is_available():
+        from common.measure.report import machine as gpu_machine
+
+        return gpu_machine()
+    return {"machine": f"CPU with {os.cpu_count()} cores, the simulator", "torch": torch.__version__}
+
+
+def _report(console: Console, command: str, lines, notes) -> None:
+    """Raises ValueError if Results.md has no place for it."""
+    results.report(console, BLOCK, results.Block(command, machine(), COLUMNS, lines, notes))

@@ -1,0 +1,128 @@
+"""A text being written: kernels and model loaded, prompts read, tokens printed as they come.
+
+tokenizer, prompts, writer = load_writer(options, console)
+result = write_texts(tokenizer, prompts, writer, options, console)
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from rich.console import Console
+from rich.markup import escape
+
+from common.cli.options import say_backend
+from common.compiling import toolchain
+from common.console.terminal import working
+from common.kernels.gpt2.request import check_request
+from task7.given.operators import load_engine_kernels, load_kernels
+from task7.tools import models
+from task7.tools.options import Options
+from task7.tools.streaming import TextStream
+
+WARM_UP_TOKENS = 3
+
+
+def engine_of(options: Options) -> str:
+    """ "lean" or "transformers": what was asked for, else what suits the backend.
+
+    In the simulator that is transformers: two tasks to compile in place of three, and no launch to save.
+    """
+    if options.engine is not None:
+        return options.engine
+    return "lean" if toolchain.choose_backend(options.backend).name == "cuda" else "transformers"
+
+
+def load_writer(options: Options, console: Console, reference: bool = False):
+    """Compiles kernels and loads the model: (tokenizer, prompts as lists of token ids, writer).
+
+    Raises what task7.tools.inference.EXPECTED_ERRORS names.
+    """
+    check_request(1, options.max_new_tokens, options.temperature, options.top_k, float("inf"), options.top_p)
+    name, local = models.find(options.model)
+    if reference:
+        with working(console, "loading the model ..."):
+            return _prepared(options, name, local, None)
+    say_backend(console, options.backend)
+    engine = engine_of(options)
+    tasks = "tasks 4, 6 and 7" if engine == "lean" else "tasks 4 and 6"
+    with working(console, f"compiling {tasks}, loading the model ..."):
+        import torch.utils.cpp_extension  # noqa: F401  before there are two threads: both would begin to import it
+
+        with ThreadPoolExecutor(max_workers=1) as pool:  # the compilers work while this thread imports transformers
+            building = pool.submit(
+                load_engine_kernels if engine == "lean" else load_kernels,
+                options.variant,
+                options.backend,
+                options.arch,
+            )
+            return _prepared(options, name, local, engine, building)
+
+
+def _prepared(options: Options, name: str, local: bool, engine: str | None, building=None):
+    """load_writer's result. engine: None for the reference. building: the future of the kernels."""
+    tokenizer, model = models.load(name, local, options.dtype)
+    prompts = [models.prompt_tokens(tokenizer, prompt) for prompt in options.prompts]
+    for prompt in prompts:
+        check_request(
+            len(prompt),
+            options.max_new_tokens,
+            options.temperature,
+            options.top_k,
+            model.config.max_position_embeddings,
+            options.top_p,
+        )
+    from task7.tools import writers
+
+    if engine is None:
+        writer = writers.reference_writer(model, options.backend)
+    elif engine == "lean":
+        writer = writers.lean_writer(model, building.result(), options.dtype, prompts, options.max_new_tokens)
+    else:
+        writer = writers.attached_writer(model, building.result(), options.variant)
+    writer.warm_up(prompts, min(WARM_UP_TOKENS, options.max_new_tokens))
+    return tokenizer, prompts, writer
+
+
+def write_texts(tokenizer, prompts, writer, options: Options, console: Console):
+    """Generates, the first text as it comes and the others after it. Returns Generations."""
+    pieces: list[list[str]] = [[] for _ in prompts]
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    streams = [TextStream(tokenizer, write), *(TextStream(tokenizer, later.append) for later in pieces[1:])]
+    _show_prompt(console, options.prompts[0])
+    try:
+        result = writer.generate(
+            prompts,
+            stop_token=tokenizer.eos_token_id,
+            on_token=lambda sequence, token: streams[sequence].put(token),
+            **options.sampling,
+        )
+    finally:
+        for number, stream in enumerate(streams):
+            stream.close()
+            if number > 0:
+                _show_prompt(console, options.prompts[number])
+                write("".join(pieces[number]))
+            write("\n\n" if number == len(streams) - 1 else "\n")
+    return result
+
+
+def _show_prompt(console: Console, prompt: str) -> None:
+    console.print(f"\n[bold]{escape(prompt)}[/]", end="", highlight=False, soft_wrap=True)
+
+
+def explain_gap(console, gap):
+    """What to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
+    console.print(f"[red]{escape(str(gap))}[/]", highlight=False, soft_wrap=True)
+    without = " --engine transformers needs none of task 7's." if "task7/" in str(gap) else ""
+    console.print(
+        "Fill it in and run that task's own test, then come back; or add --solution to use the "
+        f"reference solution's kernels.{without}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,55 @@
+"""The commands that students type, as they type them: what they print and how they exit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from common.compiling import toolchain
+
+
+def run(root, module: str, *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+
+
+def test_an_unfilled_task_reports_its_gaps_and_fails(root, backend):
+    done = run(root, "task4.test", "--full", "--backend", backend)
+    assert done.returncode == 1
+    assert "not implemented" in done.stdout and "task4/flash_attention.cu:" in done.stdout
+    assert "Points: 0 of " in done.stdout
+
+
+def test_a_part_of_the_solution_passes(root, backend):
+    done = run(root, "task6.test", "--update", "--solution", "--backend", backend, "--seed", "3")
+    assert done.returncode == 0, done.stdout
+    assert "Points: 1 of 1" in done.stdout and "decode" not in done.stdout
+
+
+def test_compile_lists_the_gaps(root, backend):
+    done = run(root, "task2.compile", "--backend", backend)
+    assert done.returncode == 0, done.stdout
+    assert "9 gaps are not filled yet" in done.stdout and "task2/attention_kernel.cu:" in done.stdout
+    again = run(root, "task2.compile", "--backend", backend)
+    assert "nothing had changed" in again.stdout
+
+
+@pytest.mark.skipif(not any(toolchain.all_nvccs()), reason="needs nvcc")
+def test_nvcc_shows_registers_without_a_gpu(root):
+    done = run(root, "task6.compile", "--solution", "--backend", "cuda", "--arch", "sm_80")
+    assert done.returncode == 0, done.stdout
+    assert "decode_kernel<128>" in done.stdout and "registers" in done.stdout and "sm_80" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--backend", "simulator", "--arch", "sm_80"), "the simulator has no architectures"),
+        (("--backend", "cuda", "--arch", "80"), "it must look like sm_75, sm_80 or sm_90a"),
+    ],
+)
+def test_a_bad_option_is_explained(root, arguments, words):
+    done = run(root, "task2.compile", *arguments)
+    assert done.returncode == 2 and words in done.stdout and "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,184 @@
+"""Masks, causal attention with S_q != S_k and empty rows: the operators beside torch's scaled_dot_product_attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+from common.reference import attention as reference
+
+OPERATORS = [("task1", "naive_attention"), ("task2", "attention")]
+BATCH, HEADS, S_Q, S_K, HEAD_DIM = 2, 3, 9, 35, 8  # no two sizes are equal: a wrong stride shows
+SHAPES = [
+    (S_Q, S_K),
+    (1, S_K),
+    (S_Q, 1),
+    (HEADS, S_Q, S_K),
+    (HEADS, 1, S_K),
+    (1, 1, S_Q, S_K),
+    (BATCH, 1, 1, S_K),
+    (1, HEADS, 1, S_K),
+    (BATCH, 1, S_Q, 1),
+    (BATCH, HEADS, 1, 1),
+    (BATCH, HEADS, S_Q, S_K),
+    (1, 1, 1, 1),
+]
+MEMORY = {
+    "expanded": lambda x: x.expand(BATCH, HEADS, S_Q, S_K),
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "every second element": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "a slice": lambda x: torch.cat([x, x], -2)[..., x.size(-2) :, :],
+}
+
+
+def tensors(device, seq_q=S_Q, seq_k=S_K):
+    torch.manual_seed(seq_q + seq_k)
+    return [torch.randn(BATCH, HEADS, seq, HEAD_DIM, device=device) for seq in (seq_q, seq_k, seq_k)]
+
+
+def make_mask(kind, shape, device):
+    torch.manual_seed(sum(shape))
+    if kind == "bool":
+        return torch.rand(shape, device=device) < 0.6
+    return torch.randn(shape, device=device).masked_fill(torch.rand(shape, device=device) < 0.3, -torch.inf)
+
+
+def expected(query, key, value, **options):
+    mask = options.pop("attn_mask", None)
+    mask = mask.double() if type(mask) is torch.Tensor and mask.is_floating_point() else mask
+    return F.scaled_dot_product_attention(query.double(), key.double(), value.double(), attn_mask=mask, **options)
+
+
+def assert_close(out, wanted):
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("task", "operator"), OPERATORS)
+def test_a_mask_broadcasts_as_in_torch(solution, task, operator, shape, kind):
+    ops = solution(task)
+    query, key, value = tensors(ops.device)
+    mask = make_mask(kind, shape, ops.device)
+    wanted = expected(query, key, value, attn_mask=mask)
+    assert_close(getattr(ops, operator)(query, key, value, False, None, mask), wanted)
+    assert_close(reference.attention(query.double(), key.double(), value.double(), mask=mask), wanted)
+
+
+@pytest.mark.parametrize("layout", MEMORY)
+@pytest.mark.parametrize("shape", [(S_Q, S_K), (BATCH, 1, 1, S_K), (BATCH, HEADS, S_Q, S_K)], ids=str)
+@pytest.mark.parametrize(("task", "operator"), OPERATORS)
+def test_a_mask_may_lie_in_memory_in_any_way(solution, task, operator, shape, layout):
+    ops = solution(task)
+    query, key, value = tensors(ops.device)
+    for kind in ("bool", "float"):
+        mask = MEMORY[layout](make_mask(kind, shape, ops.device))
+        wanted = expected(query, key, value, attn_mask=mask)
+        assert_close(getattr(ops, operator)(query, key, value, False, None, mask), wanted)
+
+
+@pytest.mark.parametrize("seq_q, seq_k", [(9, 35), (35, 9), (9, 9), (1, 4), (4, 1)])
+@pytest.mark.parametrize(("task", "operator"), [*OPERATORS, ("task4", "flash_attention")])
+def test_causal_counts_from_the_first_key_as_torch_does(solution, task, operator, seq_q, seq_k):
+    ops = solution(task)
+    query, key, value = tensors(ops.device, seq_q, seq_k)
+    wanted = expected(query, key, value, is_causal=True)
+    assert_close(getattr(ops, operator)(query, key, value, True), wanted)
+    assert_close(reference.attention(query.double(), key.double(), value.double(), causal=True), wanted)
+
+
+@pytest.mark.parametrize("seq_q, seq_k", [(9, 35), (9, 9), (1, 4), (70, 150)])
+def test_lower_right_is_torchs_causal_lower_right(solution, seq_q, seq_k):
+    ops = solution("task4")
+    query, key, value = tensors(ops.device, seq_q, seq_k)
+    wanted = expected(query, key, value, attn_mask=causal_lower_right(seq_q, seq_k))
+    assert_close(ops.flash_attention(query, key, value, True, lower_right=True), wanted)
+    assert_close(
+        reference.attention(query.double(), key.double(), value.double(), causal=True, lower_right=True), wanted
+    )
+    # without causal there is nothing to align
+    assert_close(ops.flash_attention(query, key, value, False, lower_right=True), expected(query, key, value))
+
+
+@pytest.mark.parametrize("seq_q, seq_k", [(35, 9), (4, 1), (150, 70)])
+def test_lower_right_leaves_the_first_queries_without_a_key(solution, seq_q, seq_k):
+    ops = solution("task4")
+    query, key, value = tensors(ops.device, seq_q, seq_k)
+    out = ops.flash_attention(query, key, value, True, lower_right=True)
+    blind = seq_q - seq_k
+    assert bool((out[:, :, :blind] == 0).all())
+    assert_close(out[:, :, blind:], expected(query[:, :, blind:], key, value, is_causal=True))
+    assert_close(
+        reference.attention(query.double(), key.double(), value.double(), causal=True, lower_right=True), out.double()
+    )
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize(("task", "operator"), OPERATORS)
+def test_causal_and_a_mask_hold_together(solution, task, operator, kind):
+    ops = solution(task)
+    query, key, value = tensors(ops.device)
+    mask = make_mask(kind, (HEADS, S_Q, S_K), ops.device)
+    past = torch.ones(S_Q, S_K, dtype=torch.bool, device=ops.device).tril()
+    both = mask & past if kind == "bool" else mask.masked_fill(~past, -torch.inf)
+    out = getattr(ops, operator)(query, key, value, True, 0.7, mask)
+    assert_close(out, expected(query, key, value, attn_mask=both, scale=0.7))
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize(("task", "operator"), OPERATORS)
+def test_a_query_that_may_see_no_key_gets_zeros(solution, task, operator, kind):
+    ops = solution(task)
+    query, key, value = tensors(ops.device)
+    mask = make_mask(kind, (S_Q, S_K), ops.device)
+    mask[4] = False if kind == "bool" else -torch.inf
+    out = getattr(ops, operator)(query, key, value, False, None, mask)
+    assert bool((out[:, :, 4] == 0).all())
+    others = [q for q in range(S_Q) if q != 4]
+    assert_close(out[:, :, others], expected(query[:, :, others], key, value, attn_mask=mask[others]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_inputs_give_a_rounded_float32_result(solution, dtype):
+    ops = solution("task1")
+    query, key, value = (x.to(dtype) for x in tensors(ops.device))
+    mask = make_mask("float", (HEADS, S_Q, S_K), ops.device)
+    out = ops.naive_attention(query, key, value, False, None, mask)
+    assert out.dtype == dtype
+    wanted = expected(query, key, value, attn_mask=mask)
+    torch.testing.assert_close(out.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5)
+
+
+def test_the_layer_takes_a_padding_mask(solution):
+    from task2.given.layer import CustomAttention
+
+    ops = solution("task2")
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(24, 3, batch_first=True).eval().to(ops.device)
+    x = torch.randn(2, 11, 24, device=ops.device)
+    here = torch.arange(11, device=ops.device) < torch.tensor([[7], [11]], device=ops.device)
+    wanted, _ = module(x, x, x, key_padding_mask=~here, need_weights=False)
+    out = CustomAttention.from_multihead_attention(module, False, ops=ops)(x, mask=here[:, None, None, :])
+    torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["expanded", "transposed", "every second element"])
+def test_the_checked_build_knows_where_a_mask_lies(layout):
+    from common.inspect.checked_library import CHECK, CheckedLibrary
+
+    ops = load(BuildRequest("task1", "solution", "simulator", checked=True))
+    query, key, value = tensors("cpu")
+    mask = MEMORY[layout](make_mask("float", (S_Q, S_K), "cpu"))
+    library = CheckedLibrary(ops.libraries[0].path)
+    library.begin(CHECK)
+    try:
+        out = ops.naive_attention(query, key, value, False, None, mask)
+        assert library.report()["findings"] == []
+    finally:
+        library.begin(0)
+    assert_close(out, expected(query, key, value, attn_mask=mask))

@@ -1,0 +1,261 @@
+"""Every known mistake, made in PyTorch in float32 and independently of common/diagnosis/mistakes/known.py, is named."""
+
+import math
+
+import pytest
+import torch
+from fake_operators import fake_operators
+
+from common.reference import attention as reference
+from common.testing.case import FAIL, PASS
+from common.testing.checking import check
+from task2.cases import cases
+
+CASES = {case.name: case for case in cases()}
+EVERYWHERE = [case for case in CASES.values() if not case.gpu_only]
+
+
+def wrong_attention(
+    scale=lambda d: d**-0.5,
+    mask=lambda s: s.masked_fill(~torch.ones_like(s[0, 0], dtype=torch.bool).tril(), -math.inf),
+    weights=reference.softmax,
+    product=lambda p, v: p @ v,
+    given=lambda s, m: s.masked_fill(~m, -math.inf) if m.dtype == torch.bool else s + m,
+):
+    """attention with one of its pieces exchanged; `given` applies the mask argument."""
+
+    def operator(query, key, value, causal, given_scale=None, given_mask=None):
+        s = query @ key.transpose(-2, -1) * (scale(query.size(-1)) if given_scale is None else given_scale)
+        s = s if given_mask is None else given(s, given_mask)
+        return product(weights(mask(s) if causal else s), value)
+
+    return operator
+
+
+def masked(see):
+    return lambda s: s.masked_fill(~see(torch.ones_like(s[0, 0], dtype=torch.bool)), -math.inf)
+
+
+def exp_over_sum(x):
+    e = x.exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def first_columns_summed(threads):
+    def operator(x):
+        e = torch.exp(x - x.amax(-1, keepdim=True))
+        return e / e[:, :threads].sum(-1, keepdim=True)
+
+    return operator
+
+
+def gemm_tiles(a, b, tile, last=None):
+    """a @ b over whole tiles along K only."""
+    whole = a.size(-1) // tile * tile
+    return a[..., :whole] @ b[:, :whole]
+
+
+def flash_without_rescale(query, key, value, causal, scale=None):
+    """FlashAttention over tiles of 16 keys that forgets what a new maximum does to O and l."""
+    s = reference.scores(query, key, causal, scale)
+    m, total, out = torch.full_like(s[..., :1], -math.inf), 0.0, 0.0
+    for start in range(0, s.size(-1), 16):
+        m = torch.maximum(m, s[..., start : start + 16].amax(-1, keepdim=True))
+        p = torch.exp(s[..., start : start + 16] - m)
+        total, out = total + p.sum(-1, keepdim=True), out + p @ value[..., start : start + 16, :]
+    return out / total
+
+
+def softmax_of_columns(s):
+    return torch.softmax(s, -2).nan_to_num(0.0)
+
+
+SOFTMAX_MISTAKES = [
+    ("large offsets", "no max subtraction", exp_over_sum),
+    ("113 x 203", "softmax over the wrong axis", lambda x: torch.softmax(x, 0)),
+    ("7 x 31", "softmax over the wrong axis", lambda x: torch.softmax(x, 0)),
+    ("one warp wide", "softmax over the whole matrix", lambda x: torch.softmax(x.view(-1), 0).view_as(x)),
+    ("1023 columns", "not normalised", lambda x: torch.exp(x - x.amax(-1, keepdim=True))),
+    ("1025 columns", "sum over the first columns only", first_columns_summed(256)),
+    ("65,536 columns", "sum over the first columns only", first_columns_summed(1024)),
+    ("masked entries, a masked row", "masked row is NaN", lambda x: torch.softmax(x, -1)),
+    ("7 x 31", "exp2 instead of exp", lambda x: reference.softmax(x * math.log(2))),
+    ("113 x 203", "all zeros", torch.zeros_like),
+    ("113 x 203", "copy of x", torch.clone),
+    ("113 x 203", "output transposed", lambda x: reference.softmax(x).T.contiguous().view_as(x)),
+    ("1023 x 1024", "unwritten outputs", torch.empty_like),
+]
+
+GEMM_NT_MISTAKES = [
+    ("A B^T, 64 x 64 x 64", "B not transposed", lambda a, b: a @ b),
+    ("A B^T, 113 x 7 x 203", "B not transposed", lambda a, b: a @ b.view(b.size(0), b.size(2), b.size(1))),
+    ("A B^T, 64 x 64 x 64", "A transposed", lambda a, b: a.mT @ b.mT),
+    ("A B^T, 32 x 31 x 33", "last tile dropped", lambda a, b: gemm_tiles(a, b.mT, 32)),
+    ("A B^T, batch 3, 37 x 50 x 41", "last tile dropped", lambda a, b: gemm_tiles(a, b.mT, 16)),
+    ("A B^T, 113 x 7 x 203", "first tile only", lambda a, b: a[..., :32] @ b[..., :32].mT),
+    ("A B^T, 113 x 7 x 203", "accumulator reset for every tile", lambda a, b: a[..., 192:] @ b[..., 192:].mT),
+    ("A B^T, K = 1", "B of the first matrix", lambda a, b: a @ b[:1].mT),
+    ("A B^T, 63 x 65 x 64", "output transposed", lambda a, b: (b @ a.mT).view(1, 63, 65)),
+    ("A B^T, batch 70,000", "all zeros", lambda a, b: 0 * (a @ b.mT)),
+    ("A B^T, batch 70,000", "only the first matrix", lambda a, b: (a @ b.mT)[:1].repeat(70_000, 1, 1)),
+    ("A B^T, one element", "unwritten outputs", lambda a, b: torch.empty(1, 1, 1)),
+]
+
+ATTENTION_MISTAKES = [
+    ("full", "scale forgotten", wrong_attention(scale=lambda d: 1.0)),
+    ("CustomAttention module", "scale forgotten", wrong_attention(scale=lambda d: 1.0)),
+    ("causal", "scale applied twice", wrong_attention(scale=lambda d: 1 / d)),
+    ("65 tokens, head_dim 80", "scale inverted", wrong_attention(scale=lambda d: d**0.5)),
+    ("full", "scaled by the hidden size", wrong_attention(scale=lambda d: (3 * d) ** -0.5)),
+    (
+        "13 queries, 47 keys, scale 0.1",
+        "scale argument ignored",
+        lambda q, k, v, causal, scale=None: reference.attention(q, k, v, causal),
+    ),
+    ("causal", "causal mask missing", wrong_attention(mask=lambda s: s)),
+    ("causal", "mask off by one", wrong_attention(mask=masked(lambda ones: ones.tril(-1)))),
+    ("causal", "mask off by one", wrong_attention(mask=masked(lambda ones: ones.tril(-1)), weights=exp_over_sum)),
+    ("31 tokens, head_dim 64", "mask off by one", wrong_attention(mask=masked(lambda ones: ones.tril(1)))),
+    ("CustomAttention module", "mask off by one", wrong_attention(mask=masked(lambda ones: ones.tril(1)))),
+    ("7 tokens, head_dim 5", "mask transposed", wrong_attention(mask=masked(torch.triu))),
+    ("causal", "masked scores are 0", wrong_attention(mask=torch.tril)),
+    (
+        "causal",
+        "masked after the softmax",
+        wrong_attention(mask=lambda s: s, weights=lambda s: torch.softmax(s, -1).tril()),
+    ),
+    ("full", "causal mask not asked for", lambda q, k, v, causal, scale=None: reference.attention(q, k, v, True)),
+    ("full", "softmax over the wrong axis", wrong_attention(weights=softmax_of_columns)),
+    ("causal", "softmax over the wrong axis", wrong_attention(weights=softmax_of_columns)),
+    ("13 queries, 47 keys, scale 0.1", "softmax over the wrong axis", wrong_attention(weights=softmax_of_columns)),
+    ("full", "softmax missing", wrong_attention(weights=lambda s: s)),
+    ("causal", "not normalised", wrong_attention(weights=lambda s: torch.exp(s - s.amax(-1, keepdim=True)))),
+    ("scores beyond 88", "no max subtraction", wrong_attention(weights=exp_over_sum)),
+    ("full", "mean of V", wrong_attention(weights=lambda s: torch.full_like(s, 1 / s.size(-1)))),
+    ("causal", "mean of V", wrong_attention(weights=lambda s: torch.softmax(s.masked_fill(s > -math.inf, 0.0), -1))),
+    ("full", "K not transposed", lambda q, k, v, c, _=None: torch.softmax(q @ k.view(2, 3, 16, 40) / 4, -1) @ v),
+    ("full", "V transposed", wrong_attention(product=lambda p, v: p @ v.view(2, 3, 16, 40).mT)),
+    (
+        "13 queries, 47 keys, scale 0.1",
+        "K and V swapped",
+        lambda q, k, v, c, _=None: reference.attention(q, v, k, c, _),
+    ),
+    ("full", "Q and K swapped", lambda q, k, v, c, _=None: reference.attention(k, q, v)),
+    ("full", "K and V of the first head", lambda q, k, v, c, _=None: reference.attention(q, k[:, :1], v[:, :1])),
+    ("causal", "last tile dropped", wrong_attention(product=lambda p, v: p[..., :32] @ v[..., :32, :])),
+    (
+        "65 tokens, head_dim 80",
+        "last tile dropped",
+        lambda q, k, v, causal, _=None: reference.attention(q[..., :64], k[..., :64], v, causal, 80**-0.5),
+    ),
+    (
+        "13 queries, 47 keys, scale 0.1",
+        "last tile dropped",
+        lambda q, k, v, c, _=None: reference.attention(q, k[..., :32, :], v[..., :32, :], c, _),
+    ),
+    ("full", "no rescale in the online softmax", flash_without_rescale),
+    ("65 tokens, head_dim 80", "no rescale in the online softmax", flash_without_rescale),
+    (
+        "40 queries, 23 keys, causal",
+        "causal mask counted from the end",
+        wrong_attention(mask=masked(lambda ones: ones.tril(23 - 40))),
+    ),
+    ("bool mask [S_q, S_k], causal", "mask inverted", wrong_attention(given=lambda s, m: s.masked_fill(m, -math.inf))),
+    ("padding [batch, 1, 1, S_k]", "mask ignored", wrong_attention(given=lambda s, m: s)),
+    ("float mask [batch, heads, S_q, S_k]", "mask ignored", wrong_attention(given=lambda s, m: s)),
+    ("bool mask [S_q, S_k], causal", "bool mask added", wrong_attention(given=lambda s, m: s + m.float())),
+    ("bool mask [S_q, S_k], causal", "masked scores are 0", wrong_attention(given=lambda s, m: s * m)),
+    (
+        "float mask [1, heads, 1, S_k]",
+        "mask added before the scale",
+        wrong_attention(given=lambda s, m: (s / 0.5 + m) * 0.5),
+    ),
+    (
+        "float mask [batch, heads, S_q, S_k]",
+        "float mask read as bool",
+        wrong_attention(given=lambda s, m: s.masked_fill(~m.bool(), -math.inf)),
+    ),
+    (
+        "float mask [batch, heads, S_q, S_k]",
+        "mask broadcast wrong",
+        wrong_attention(given=lambda s, m: s + m[:1].expand_as(s)),
+    ),
+    ("float mask [1, heads, 1, S_k]", "mask broadcast wrong", wrong_attention(given=lambda s, m: s + m[:, :1])),
+    ("padding [batch, 1, 1, S_k]", "masked row is NaN", wrong_attention(weights=lambda s: torch.softmax(s, -1))),
+    (
+        "padding [batch, 1, 1, S_k]",
+        "masked row is uniform",
+        wrong_attention(given=lambda s, m: s.masked_fill(~m, -1e9)),
+    ),
+    ("scores beyond 88", "all zeros", lambda q, k, v, c, _=None: torch.zeros_like(q)),
+    ("causal", "unwritten outputs", lambda q, k, v, c, _=None: torch.empty_like(q)),
+]
+
+
+@pytest.mark.parametrize(
+    ("operator", "case", "name", "wrong"),
+    [("softmax", *one) for one in SOFTMAX_MISTAKES]
+    + [("gemm_nt", *one) for one in GEMM_NT_MISTAKES]
+    + [("attention", *one) for one in ATTENTION_MISTAKES],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_mistake_is_rejected_and_named(operator: str, case: str, name: str, wrong, seed: int) -> None:
+    verdict = check(CASES[case], fake_operators(**{operator: wrong}), seed)
+    assert verdict.status == FAIL
+    assert not verdict.max_error <= verdict.bound
+    assert verdict.mistakes[:1] == [name], verdict.diagnosis
+    assert verdict.diagnosis
+
+
+def test_b_transposed_is_named_for_a_b() -> None:
+    verdict = check(CASES["A B, 64 x 64 x 64"], fake_operators(gemm_nn=lambda a, b: a @ b.mT))
+    assert verdict.mistakes == ["B transposed"]
+
+
+@pytest.mark.parametrize("case", EVERYWHERE, ids=lambda case: case.name)
+def test_the_right_answer_passes_without_a_diagnosis(case) -> None:
+    verdict = check(case, fake_operators())
+    assert verdict.status == PASS
+    assert verdict.max_error <= verdict.bound
+    assert verdict.diagnosis == verdict.mistakes == []
+
+
+@pytest.mark.parametrize("case", EVERYWHERE, ids=lambda case: case.name)
+def test_zeros_fail_everywhere(case) -> None:
+    zeros = {
+        "softmax": torch.zeros_like,
+        "gemm_nt": lambda a, b: 0 * (a @ b.mT),
+        "gemm_nn": lambda a, b: 0 * (a @ b),
+        "attention": lambda q, k, v, causal, scale=None, mask=None: torch.zeros_like(q),
+    }
+    verdict = check(case, fake_operators(**zeros))
+    assert verdict.status == FAIL
+    if case.name != "CustomAttention module":  # its output projection adds a bias
+        assert "all zeros" in verdict.mistakes
+
+
+@pytest.mark.parametrize("case", [case for case in EVERYWHERE if case.part == "attention"], ids=lambda case: case.name)
+def test_the_mean_of_v_fails_wherever_there_is_more_than_one_key(case) -> None:
+    def mean_of_v(query, key, value, causal, scale=None, mask=None):
+        return value.mean(-2, keepdim=True).expand(*query.shape[:-1], -1).contiguous()
+
+    expected = PASS if case.name in ("1 query, 1 key, head_dim 1", "33 queries, 1 key") else FAIL
+    assert check(case, fake_operators(attention=mean_of_v)).status == expected
+
+
+def test_a_mistake_that_these_inputs_cannot_show_is_not_named() -> None:
+    """With one key the scale does not matter: an output that is wrong otherwise must not be blamed on the scale."""
+    shifted = fake_operators(attention=lambda q, k, v, c, s=None: reference.attention(q, k, v) + 0.1)
+    verdict = check(CASES["33 queries, 1 key"], shifted)
+    assert verdict.status == FAIL
+    assert verdict.mistakes == []
+    assert verdict.diagnosis[0] == "It equals none of the known wrong answers; this is where it differs:"
+
+
+def test_a_mistake_that_is_none_of_the_known_is_located_and_not_named() -> None:
+    verdict = check(CASES["causal"], fake_operators(attention=lambda *args: reference.attention(*args).neg()))
+    assert verdict.status == FAIL
+    assert verdict.mistakes == []
+    assert "Every wrong element is the right one times -1." in verdict.diagnosis
+    assert any(sentence.lstrip().startswith("O expected") for sentence in verdict.diagnosis)
+    assert any(sentence.lstrip().startswith("O got") for sentence in verdict.diagnosis)

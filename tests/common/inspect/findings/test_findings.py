@@ -1,0 +1,318 @@
+"""Findings of the checked build in words: every kind, from the JSON that the runtime writes."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from common.inspect.findings.model import Access, Finding, grouped, read_findings
+from common.inspect.findings.report import print_findings
+from common.inspect.findings.words import element_of, explained, happened, index_of
+from common.inspect.source_lines import Place
+
+KERNEL = """\
+__device__ void load(float* tile) {
+    tile[threadIdx.x] = 1;
+}
+__device__ float use(const float* tile) {
+    return tile[31 - threadIdx.x];
+}
+__global__ void kernel(float* out) {
+    for (int i = 0; i < 4; ++i) {
+        load(tile);
+        // __syncthreads() is only spoken of here
+        sum += use(tile);
+    }
+    for (int i = 0; i < 4; ++i) {
+        load(tile);
+        __syncthreads();
+        sum += use(tile);
+    }
+    out[threadIdx.x] = sum;
+}
+"""
+
+
+class Lines:
+    """Stands in for SourceLines: address -> place."""
+
+    def __init__(self, places):
+        self._places = places
+
+    def places(self, addresses):
+        return {address: self._places[address] for address in addresses}
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """kernel(line, called_from): a place in KERNEL."""
+    file = tmp_path / "kernel.cu"
+    file.write_text(KERNEL)
+
+    def place(line, called_from=None):
+        callers = (Place(str(file), called_from, "kernel"),) if called_from else ()
+        function = "kernel" if line > 6 else "use" if line > 3 else "load"
+        return Place(str(file), line, function, callers)
+
+    return place
+
+
+def report(*accesses, **changes) -> dict:
+    """The runtime's JSON with one finding; an access is (action, address, block, thread)."""
+    finding = {
+        "kind": "race",
+        "kernel": "kernel",
+        "launch": "/course/kernel.cu:40",
+        "space": "shared",
+        "variable": "tile",
+        "shape": [32, 33],
+        "element_bytes": 4,
+        "byte_offset": 4 * (3 * 33 + 17),
+        "count": 37,
+        "accesses": [
+            {"action": action, "bytes": 4, "pc": pc, "block": list(block), "thread": list(thread)}
+            for action, pc, block, thread in accesses
+        ],
+        "detail": "",
+    }
+    return {"findings": [finding | changes], "kernels": []}
+
+
+def read(places, *accesses, **changes) -> Finding:
+    (one,) = read_findings(report(*accesses, **changes), Lines(places))
+    return one
+
+
+B0, B1 = (0, 0, 0), (1, 0, 0)
+T0, T1, T40 = (0, 0, 0), (1, 0, 0), (40, 0, 0)
+
+
+def printed(*groups_of_findings) -> str:
+    text = io.StringIO()
+    print_findings(Console(file=text, width=120), grouped(groups_of_findings))
+    return text.getvalue()
+
+
+# ---- races
+
+
+def test_a_read_that_no_barrier_separates_from_the_write(kernel):
+    finding = read({1: kernel(5, 11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    assert happened(finding) == "race in kernel: tile[3][17] (shared memory)"
+    assert explained(finding) == (
+        "Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11."
+    )
+
+
+def test_a_barrier_that_is_there_leaves_the_way_back(kernel):
+    finding = read({1: kernel(2, 14), 2: kernel(5, 16)}, ("write", 1, B0, T0), ("read", 2, B0, T40))
+    assert "There is a barrier between lines 14 and 16, but none on the way back" in explained(finding)
+    assert "put a __syncthreads() behind line 16" in explained(finding)
+
+
+def test_a_line_that_races_with_itself(kernel):
+    finding = read({1: kernel(2, 9), 2: kernel(2, 9)}, ("write", 1, B0, T0), ("read", 2, B0, T40))
+    assert "Both happen in line 2: put a __syncthreads() between one turn of the loop and the next" in explained(
+        finding
+    )
+
+
+def test_two_threads_write_one_element(kernel):
+    same = read({1: kernel(18)}, ("write", 1, B0, T0), ("write", 1, B0, T1), space="global", variable="out")
+    assert "Several threads write this element in line 18" in explained(same) and "atomicAdd" in explained(same)
+    other = read({1: kernel(11), 2: kernel(9)}, ("write", 1, B0, T0), ("write", 2, B0, T1))
+    assert explained(other) == (
+        "Which of the two values stays is chance. Put a __syncthreads() between line 9 and line 11."
+    )
+
+
+def test_blocks_cannot_wait_for_each_other(kernel):
+    tensor = {"space": "global", "variable": "out", "shape": [64]}
+    finding = read({1: kernel(18)}, ("read", 1, B1, T0), ("write", 1, B0, T0), **tensor)
+    assert "__syncthreads() does not reach beyond a block" in explained(finding)
+    assert "a kernel of its own" in explained(finding)
+    assert "Put a __syncthreads()" not in explained(finding)
+    both_write = read({1: kernel(18)}, ("write", 1, B1, T0), ("write", 1, B0, T0), **tensor)
+    assert "how blockIdx enters the index" in explained(both_write)
+
+
+def test_an_atomic_beside_a_plain_access(kernel):
+    finding = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("atomic", 2, B0, T1))
+    assert explained(finding).startswith("An atomic operation is safe against other atomic operations only.")
+    assert "between line 9 and line 11" in explained(finding)
+
+
+def test_a_copy_that_only_its_own_thread_waited_for(kernel):
+    finding = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("async copy", 2, B0, T1))
+    assert "waits only for the copies that the thread started itself" in explained(finding)
+    assert "__syncthreads() behind the wait" in explained(finding)
+
+
+def test_without_source_lines_the_advice_remains(kernel):
+    finding = read({1: None, 2: None}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    assert explained(finding).endswith("Put a __syncthreads() between the two.")
+    assert "source line unknown" in printed(("a case", [finding]))
+
+
+def test_lanes_of_one_warp_may_use_syncwarp(kernel):
+    places = {1: kernel(11), 2: kernel(9)}
+    hint = "__syncwarp() is enough"
+    assert hint in printed(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, T1))]))
+    assert hint not in printed(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, T40))]))
+    assert hint not in printed(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, (0, 1, 0)))]))
+
+
+# ---- asynchronous copies, bounds, alignment, initialisation, allocation
+
+
+def test_a_copy_that_may_still_be_under_way(kernel):
+    places = {1: kernel(11), 2: kernel(9)}
+    early = read(places, ("read", 1, B0, T0), ("async copy", 2, B0, T0), kind="async_race")
+    assert happened(early) == "race with an asynchronous copy in kernel: tile[3][17] (shared memory)"
+    assert "started in line 9 may still be under way" in explained(early)
+    assert "cp_async_commit(), a cp_async_wait<N>()" in explained(early)
+    again = read(places, ("write", 1, B0, T0), ("async copy", 2, B0, T0), kind="async_race")
+    assert "Before this place is written again there must be a cp_async_wait<N>()" in explained(again)
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        (4 * 120, "value[2, 0, 0]|is the first element behind its end|guard the access"),
+        (4 * 124, "value[2, 0, 4]|is 5 elements behind its end|guard the access"),
+        (-4, "value[-1, 11, 4]|is 1 element before its start|An index is negative"),
+        (4 * 118, "value[1, 11, 3]|the last 8 of the 16 bytes lie behind its end|single elements"),
+        (1 << 30, "value|elements behind its end|a product that overflowed 32 bits"),
+    ],
+)
+def test_out_of_bounds_of_a_tensor(kernel, offset, says):
+    changes = {"space": "global", "variable": "value", "shape": [2, 12, 5], "byte_offset": offset}
+    finding = read({1: kernel(18)}, ("read", 1, B0, T0), kind="out_of_bounds", **changes)
+    wide = Finding(**{**vars(finding), "accesses": (Access("read", 16, kernel(18), B0, T0),)})
+    element, where, advice = says.split("|")
+    assert element in happened(wide) and "out of bounds in kernel" in happened(wide)
+    assert "value, shape [2, 12, 5], has 120 elements" in explained(wide)
+    assert where in explained(wide) and advice in explained(wide)
+
+
+def test_out_of_bounds_of_a_shared_array_and_of_nothing_known(kernel):
+    shared = read({1: kernel(2)}, ("write", 1, B0, T0), kind="out_of_bounds", byte_offset=4 * 32 * 33)
+    assert happened(shared) == "out of bounds in kernel: tile[32][0] (shared memory)"
+    assert explained(shared).startswith("tile[32][33], has 1,056 elements; this is the first element behind its end.")
+    unknown = {"variable": "", "shape": [], "space": "global"}
+    assert "belongs to no array" in explained(
+        read({1: kernel(2)}, ("write", 1, B0, T0), kind="out_of_bounds", **unknown)
+    )
+
+
+def test_a_misaligned_vector(kernel):
+    finding = read({1: kernel(2)}, ("read", 1, B0, T0), kind="misaligned")
+    finding = Finding(**{**vars(finding), "accesses": (Access("read", 16, kernel(2), B0, T0),)})
+    assert "16 bytes (float4) needs an address that is a multiple of 16 bytes (4 elements)" in explained(finding)
+
+
+def test_uninitialised_memory(kernel):
+    shared = read({1: kernel(5)}, ("read", 1, B0, T0), kind="uninitialized")
+    assert "no thread of this block has written it" in explained(shared) and "ragged tile" in explained(shared)
+    tensor = {"space": "global", "variable": "out", "shape": [4, 32]}
+    out = read({1: kernel(18)}, ("read", 1, B0, T0), kind="uninitialized", **tensor)
+    assert "a new tensor is not cleared" in explained(out) and "with =, not +=" in explained(out)
+    added = read({1: kernel(18)}, ("atomic", 1, B0, T0), kind="uninitialized", **tensor)
+    assert explained(added).startswith("It is added to before any kernel has written it")
+    malloc = {"variable": "the 64 bytes of cudaMalloc at /course/kernel.cu:50", "shape": [], "element_bytes": 1}
+    raw = read({1: kernel(18)}, ("read", 1, B0, T0), kind="uninitialized", space="global", **malloc)
+    assert "cudaMalloc does not clear memory" in explained(raw)
+    assert "byte 464 of the 64 bytes of cudaMalloc at" in happened(raw)
+
+
+def test_freed_memory(kernel):
+    used = read({1: kernel(18)}, ("read", 1, B0, T0), kind="use_after_free", detail="freed at /course/kernel.cu:60")
+    assert "This memory was given back: freed at /course/kernel.cu:60." in explained(used)
+    host = {"space": "host", "kernel": "", "shape": [], "byte_offset": 0, "launch": "/course/kernel.cu:61"}
+    name = "the 64 bytes of cudaMalloc at /course/kernel.cu:50"
+    twice = read({}, kind="double_free", variable=name, detail="freed before at /course/kernel.cu:60", **host)
+    assert happened(twice) == f"cudaFree called twice: {name}"
+    assert "freed before at /course/kernel.cu:60" in explained(twice)
+    leak = read({}, kind="leak", variable=name, **host)
+    assert happened(leak) == f"memory leak: {name}" and "call cudaFree" in explained(leak)
+    assert "/course/kernel.cu:61" in printed(("a case", [leak]))
+
+
+def test_names_of_elements():
+    tensor = Finding("race", space="global", variable="value", shape=(2, 3, 40, 16), element_bytes=4)
+    at = Finding(**{**vars(tensor), "byte_offset": 4 * (1920 + 640 + 37 * 16 + 5)})
+    assert index_of(at) == (1, 1, 37, 5) and element_of(at) == "value[1, 1, 37, 5]"
+    half = Finding("race", space="shared", variable="s", shape=(64,), element_bytes=2, byte_offset=10)
+    assert element_of(half) == "s[5]"
+    assert element_of(Finding("race", space="shared", variable="count", element_bytes=4, byte_offset=0)) == "count"
+    assert element_of(Finding("race", space="shared")) == "shared memory"
+
+
+# ---- together
+
+
+def test_alike_findings_are_told_once_with_their_cases(kernel):
+    places = {1: kernel(5, 11), 2: kernel(2, 9)}
+    first = read(places, ("read", 1, B0, T0), ("write", 2, B0, T40), kernel="kernel<64>")
+    second = read(places, ("read", 1, B1, T0), ("write", 2, B1, T40), kernel="kernel<128>", count=5)
+    (group,) = grouped([("full: a", [first]), ("full: b", []), ("full: c", [second])])
+    assert group.cases == ["full: a", "full: c"] and group.count == 42 and group.findings == [first]
+    text = printed(("full: a", [first]), ("full: c", [second]))
+    assert "1. race in kernel<64>: tile[3][17] (shared memory), 42 times" in text
+    assert "case full: a (also in: full: c)" in text and "2." not in text
+
+
+def test_the_same_barrier_missing_for_two_arrays_is_one_finding(kernel):
+    a = read({1: kernel(5, 11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40), variable="a_tile")
+    b = read({1: kernel(5, 11), 2: kernel(2, 10)}, ("read", 1, B0, T0), ("write", 2, B0, T40), variable="b_tile")
+    apart = read({1: kernel(16), 2: kernel(14)}, ("read", 1, B0, T0), ("write", 2, B0, T40), variable="partial")
+    groups = grouped([("case", [a, b, apart])])
+    assert [[one.variable for one in group.findings] for group in groups] == [["a_tile", "b_tile"], ["partial"]]
+    assert "the same: b_tile: writes" in printed(("case", [a, b]))
+
+
+def test_a_later_finding_can_join_two_groups(kernel):
+    def between(x, y, **changes):
+        return read({1: kernel(x), 2: kernel(y)}, ("read", 1, B0, T0), ("write", 2, B0, T40), **changes)
+
+    found = [between(9, 11, variable="a"), between(14, 16, variable="b"), between(9, 16, variable="c")]
+    (group,) = grouped([("case", found)])
+    assert len(group.findings) == 3 and group.count == 3 * 37
+
+
+def test_a_pair_within_one_function_is_the_one_told(kernel):
+    across = read({1: kernel(11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    within = read({1: kernel(2, 9), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    (group,) = grouped([("case", [across, within])])
+    assert group.first == within
+
+
+def test_reading_too_early_belongs_to_the_race(kernel):
+    race = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    early = read({1: kernel(11)}, ("read", 1, B0, T0), kind="uninitialized")
+    (group,) = grouped([("a", [early, race])])
+    assert group.kind == "race" and group.unwritten
+    assert "before any thread had written it" in printed(("a", [early, race]))
+    elsewhere = read({1: kernel(16)}, ("read", 1, B0, T0), kind="uninitialized")
+    assert [group.kind for group in grouped([("a", [race, elsewhere])])] == ["race", "uninitialized"]
+
+
+def test_what_is_printed_of_a_race(kernel, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finding = read({1: kernel(5, 11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    assert [line.rstrip() for line in printed(("softmax: 7 x 31", [finding])).splitlines()] == [
+        "",
+        "1. race in kernel: tile[3][17] (shared memory), 37 times",
+        "   thread (40,0,0) writes, kernel.cu:2 in load, called from line 9",
+        "         tile[threadIdx.x] = 1;",
+        "   thread (0,0,0) reads, kernel.cu:5 in use, called from line 11",
+        "         return tile[31 - threadIdx.x];",
+        f"   {explained(finding)}",
+        "   block (0,0,0); launched at /course/kernel.cu:40; case softmax: 7 x 31",
+    ]
+
+
+def test_accesses_of_two_blocks_name_their_blocks(kernel):
+    finding = read({1: kernel(18)}, ("write", 1, B1, T0), ("write", 1, B0, T40), space="global", variable="out")
+    text = printed(("a case", [finding]))
+    assert "block (0,0,0) thread (40,0,0) writes" in text and "block (1,0,0) thread (0,0,0) writes" in text

@@ -1,0 +1,203 @@
+"""Mistakes planted in the fast decode kernels: the tests' comparison with float64, or the checked build, finds each.
+
+Both kernels of decoding in one build: float32 by the list, float16 by clusters. head_dim is 64 at most there, which
+compiles faster than all that the kernels can do.
+"""
+
+import contextlib
+import ctypes
+import functools
+
+import pytest
+import torch
+from decode_inputs import LONG, RAGGED, as_int, check, packed, tensors, updated
+from planted import Replacement, switched_texts
+
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.compiling.places import room
+from common.compiling.request import BuildRequest
+from common.console.paths import build_root
+from common.inspect.checked_library import CHECK, CheckedLibrary
+from common.testing.checking import Guarded
+
+HEADERS = (
+    *("decode.h", "cluster.cuh", "cache_layout.cuh", "decode_merge.cuh", "decode_common.cuh"),
+    *("decode_mma.cuh", "decode_simt.cuh", "decode_cluster.cuh", "decode_work.cuh", "decode_list.cuh"),
+)
+SOURCE = """
+#include "decode_cluster.cuh"
+#include "decode_list.cuh"
+#include "decode_mma.cuh"
+#include "decode_simt.cuh"
+
+using ListWarp = SimtWarp<float, 64, 8>;
+using ClusterWarp = MmaWarp<__half, 64, 1>;
+
+int64_t decode_workspace(const DecodeArguments& a, CacheType type) {
+    return type == CacheType::FLOAT32 ? decode_list<ListWarp>(a, false) : 0;
+}
+void decode(const DecodeArguments& a, CacheType type) {
+    if (type == CacheType::FLOAT32) decode_list<ListWarp>(a, true);
+    else decode_clusters<ClusterWarp>(a);
+}
+"""
+
+LENGTH = "min(max(a.lengths[sequence], 0), static_cast<int>(a.layout.capacity))"
+LIST_LENGTH = "min(max(lengths[sequence], 0), capacity)"
+UPDATED_ROW = "row_of(a.layout, sequence, kv_head, «position + token», page) * row_units"
+PAGE = "page = page_number(a.layout, next.sequence, next.tile * TILE);"
+
+MISTAKES: dict[str, list[Replacement]] = {
+    # which heads, tokens and pages
+    "K_V_heads_interleaved": [("sequence * a.heads + «kv_head * units.group» + skipped", "kv_head", 1)],
+    "first_unit_of_the_group_only": [("skipped = «unit * units.unit_heads»;", "0", 1)],
+    "page_of_the_first_sequence": [("block_table[«(sequence * layout.capacity + slot) / PAGE_SIZE»]", "slot / 16", 1)],
+    "stale_page_in_a_cluster": [("next += step;\n        «look_up();»", "", 1)],
+    "stale_page_in_the_list": [(PAGE, "if (next_number < begin + plan.warps) page = page_number(a.layout, 0, 0);", 1)],
+    "length_ignored": [
+        (f"length = «{LENGTH}»;", "static_cast<int>(a.layout.capacity)", 1),
+        (f"return «{LIST_LENGTH}»;", "capacity", 1),
+    ],
+    "length_of_the_first_sequence": [
+        ("max(«a.lengths[sequence]», 0)", "a.lengths[0]", 1),
+        ("max(«lengths[sequence]», 0), capacity", "lengths[0]", 1),
+    ],
+    "length_not_limited": [(f"return «{LIST_LENGTH}»;", "lengths[sequence]", 1)],
+    "newest_token_left_out": [("? «min(TILE, length - slot)» : 0", "min(TILE, length - 1 - slot)", 1)],
+    # the ring
+    "tile_used_before_it_is_here": [("cp_async_wait<STAGES - 2>();", "", 1)],
+    "tokens_of_a_later_tile": [("copied >> «5 * (STAGES - 1)» & 31", "5 * (STAGES - 2)", 1)],
+    "no_syncwarp_before_the_ring_goes_on": [("cp_async_wait<STAGES - 2>();\n        «__syncwarp();»", "", 1)],
+    # merging
+    "merged_without_weights": [("mine = «exp2_approx(m - shift)»", "1.0f", 1)],
+    "the_other_one_without_its_weight": [("its = «exp2_approx(other.m - shift)»", "1.0f", 1)],
+    "no_barrier_before_warps_are_merged": [("store_state(states, warp);\n        «__syncthreads();»", "", 1)],
+    "first_part_left_out": [("int part = «first» + slice;", "first + 1", 1)],
+    "stale_state_of_a_part": [("store(«2 * part + begun_here», head, col, sum)", "2 * part", 1)],
+    "merged_although_alone": [("if (first == last) return;", "", 1)],
+    # update_cache
+    "one_slot_late": [(UPDATED_ROW, "position + token + 1", 1)],
+    "new_tokens_not_counted": [("position > «a.layout.capacity - a.new_tokens»", "a.layout.capacity - 1", 1)],
+    "value_with_the_key_s_strides": [("value[token * «a.value_strides.row» + unit]", "a.key_strides.row", 1)],
+}
+
+# dtype, lengths, (heads, kv_heads), capacity; float32 goes by the list
+DECODE = {
+    "list": (torch.float32, LONG, (4, 1), 1600),
+    "list, two units": (torch.float32, RAGGED, (10, 1), None),
+    "clusters": (torch.float16, RAGGED, (4, 2), None),
+    "clusters, two units": (torch.float16, RAGGED, (9, 1), None),
+}
+CAUGHT = [
+    ("K_V_heads_interleaved", "clusters"),
+    ("first_unit_of_the_group_only", "list, two units"),
+    ("first_unit_of_the_group_only", "clusters, two units"),
+    ("page_of_the_first_sequence", "clusters"),
+    ("stale_page_in_a_cluster", "clusters"),
+    ("stale_page_in_the_list", "list"),
+    ("length_ignored", "list"),
+    ("length_ignored", "clusters"),
+    ("length_of_the_first_sequence", "list"),
+    ("length_of_the_first_sequence", "clusters"),
+    ("newest_token_left_out", "list"),
+    ("newest_token_left_out", "clusters"),
+    ("tile_used_before_it_is_here", "list"),
+    ("tile_used_before_it_is_here", "clusters"),
+    ("tokens_of_a_later_tile", "list"),
+    ("tokens_of_a_later_tile", "clusters"),
+    ("merged_without_weights", "list"),
+    ("merged_without_weights", "clusters"),
+    ("the_other_one_without_its_weight", "list"),
+    ("the_other_one_without_its_weight", "clusters"),
+    ("first_part_left_out", "list"),
+    ("stale_state_of_a_part", "list"),
+    ("merged_although_alone", "list"),
+    ("one_slot_late", "update"),
+    ("new_tokens_not_counted", "update"),
+    ("value_with_the_key_s_strides", "update"),
+]
+# case, the finding's kind
+FOUND = {
+    "length_not_limited": ("list", "out_of_bounds"),
+    "no_syncwarp_before_the_ring_goes_on": ("clusters", "race"),
+    "no_barrier_before_warps_are_merged": ("list", "race"),
+}
+
+
+@functools.cache
+def built(checked: bool):
+    """The operators with all mistakes in them, and plant(number)."""
+    folder = room("decode").kernels[0].parent
+    texts = [(folder / name).read_text() for name in HEADERS]
+    texts.append((folder / "cache.cu").read_text() + SOURCE)
+    texts = [text.replace('"common/kernels/decode/', '"') for text in texts]  # the planted ones, not those of the tree
+    to = build_root() / "planted" / "decode"
+    to.mkdir(parents=True, exist_ok=True)
+    for name, text in zip([*HEADERS, "planted.cu"], switched_texts(texts, list(MISTAKES.values())), strict=True):
+        if not (to / name).exists() or (to / name).read_text() != text:
+            (to / name).write_text(text)
+    sources = [to / "planted.cu"]
+    ops = load(BuildRequest("decode", backend="simulator", sources=sources, checked=checked, label="planted"))
+    return ops, ctypes.CDLL(str(ops.libraries[0].path)).plant
+
+
+def operators(mistake: str | None, checked: bool = False) -> Operators:
+    """With this mistake planted, until the next call."""
+    ops, plant = built(checked)
+    plant(0 if mistake is None else 1 + list(MISTAKES).index(mistake))
+    return ops
+
+
+def check_update(ops: Operators) -> None:
+    """Bit for bit, a view of a packed projection, with positions at both ends and just outside."""
+    positions, shape = (0, 46, 47, -1, 5), (5, 2, 50, 24)
+    key = packed(ops, torch.float16, 5, 2, 4, 24)[0]
+    value = packed(ops, torch.float16, 5, 2, 4, 24)[1].contiguous()
+    caches = [Guarded(torch.randn(shape).half(), ops.device) for _ in range(2)]
+    expected = [updated(x.tensor, new, positions) for x, new in zip(caches, (key, value), strict=True)]
+    ops.update_cache(caches[0].tensor, caches[1].tensor, key, value, as_int(positions, ops.device))
+    assert torch.equal(caches[0].tensor, expected[0]) and torch.equal(caches[1].tensor, expected[1])
+    assert not caches[0].overrun() and not caches[1].overrun()
+
+
+def run(ops: Operators, case: str) -> None:
+    """AssertionError if the case is wrong."""
+    if case == "update":
+        return check_update(ops)
+    dtype, lengths, heads, capacity = DECODE[case]
+    check(ops, tensors(ops, dtype, lengths, *heads, capacity=capacity))
+
+
+@pytest.mark.parametrize(("mistake", "case"), CAUGHT)
+def test_a_mistake_is_caught(mistake, case):
+    ops = operators(mistake)
+    with pytest.raises(AssertionError):
+        run(ops, case)
+
+
+@pytest.mark.parametrize("mistake", FOUND)
+def test_the_checked_build_finds_it(mistake):
+    case, kind = FOUND[mistake]
+    ops = operators(mistake, checked=True)
+    library = CheckedLibrary(ops.libraries[0].path)
+    dtype, lengths, heads, capacity = DECODE[case]
+    inputs = tensors(ops, dtype, lengths, *heads, capacity=capacity)
+    if mistake == "length_not_limited":
+        inputs["lengths"] += 1600
+    library.begin(CHECK)
+    with contextlib.suppress(RuntimeError):  # out of bounds ends the kernel
+        ops.decode_attention(**inputs)
+    found = library.report()["findings"]
+    library.begin(0)
+    assert kind in {one["kind"] for one in found}, found
+
+
+def test_nothing_planted_is_right():
+    ops = operators(None)
+    for case in (*DECODE, "update"):
+        run(ops, case)
+
+
+def test_every_mistake_is_caught_somewhere():
+    assert {mistake for mistake, _ in CAUGHT} | FOUND.keys() == MISTAKES.keys()

@@ -1,0 +1,371 @@
+"""The tuned kernels of task 4 as PyTorch operators: gradients, torch.compile, opcheck, CUDA graphs, streams, sizes."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import flash_inputs
+import pytest
+import torch
+from flash_inputs import BATCH, HEADS, POSITIONS, S_K, S_Q, operators_of, position_mask
+from torch import Tensor
+from torch.testing import assert_close
+
+from common.kernels.flash import flash as tuned
+from common.reference import attention as reference
+from common.reference.bounds import max_error_of
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(scope="session")
+def ops(backend: str):
+    """The tuned operators of task 4."""
+    return tuned.load(backend)
+
+
+def tensors(ops, dtype: torch.dtype = torch.float32, **sizes) -> list[Tensor]:
+    """query, key, value that require gradients, and the gradient of the output, all standard normal."""
+    *inputs, grad_out = flash_inputs.tensors(ops, dtype, **sizes, sharpness=1, mean_value=0)
+    return [x.requires_grad_() for x in inputs] + [grad_out]
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    lower_right: bool = False,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Differentiable attention, every intermediate result in the precision of the inputs.
+
+    A query that may see no key gives zeros and takes part in no gradient: its row of the softmax is replaced.
+    """
+    group, seq_q, seq_k = query.size(1) // key.size(1), query.size(2), key.size(2)
+    nothing = torch.zeros(seq_q, seq_k, dtype=torch.float64, device=query.device)
+    bias = reference.masked(nothing, causal, mask, lower_right)
+    sees = (bias > -math.inf).any(-1, keepdim=True)
+    scores = query @ key.repeat_interleave(group, 1).mT * (query.size(-1) ** -0.5 if scale is None else scale)
+    weights = torch.softmax(scores + bias.where(sees, 0).to(scores.dtype), -1).where(sees, 0)
+    return weights @ value.repeat_interleave(group, 1)
+
+
+def gradients(function, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, dtype=None) -> list[Tensor]:
+    """Those of query, key and value, of sum(grad_out * function(...)) computed in dtype."""
+    inputs = [x.detach().to(dtype or x.dtype).requires_grad_() for x in (query, key, value)]
+    return list(torch.autograd.grad(function(*inputs), inputs, grad_out.to(dtype or grad_out.dtype)))
+
+
+# Two runs of a backward kernel may differ in the last bits, since blocks add to the gradient of query in any order:
+# assert_close where the same kernel ran twice.
+
+
+def assert_gradients(
+    ops,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    grad_out: Tensor,
+    positions: tuple[int, int] | None = None,
+    **options,
+) -> None:
+    """Beside float64: at most twice PyTorch's error with every tensor in dtype, and a floor for the float32 sums and
+    for the rounding of the result.
+
+    FlashAttention takes a row's sum of weights times their gradients from the output, which was rounded to dtype.
+    PyTorch's error has no such part, which grows with the size of the output: hence values with the mean 0.
+    `positions` are key_step and key_offset under a causal mask: the kernel gets the two numbers, PyTorch the mask.
+    """
+    dtype = query.dtype
+    kernel = partial(tuned.flash_attention, ops, **options)
+    plain = partial(attention, **options)
+    if positions is not None:
+        kernel = partial(kernel, causal=True, key_step=positions[0], key_offset=positions[1])
+        plain = partial(plain, mask=position_mask(query.size(2), key.size(2), *positions, query.device))
+    got = torch.autograd.grad(kernel(query, key, value), (query, key, value), grad_out)
+    wanted = gradients(plain, query, key, value, grad_out, torch.float64)
+    same = gradients(plain, query, key, value, grad_out)
+    for name, x, x64, x_same, given in zip(
+        ("query", "key", "value"), got, wanted, same, (query, key, value), strict=True
+    ):
+        assert x.dtype == dtype and x.shape == given.shape
+        floor = 1e-5 + (torch.finfo(dtype).eps / 2 * float(x64.abs().max()) if dtype != torch.float32 else 0)
+        error, noise = max_error_of(x, x64), max_error_of(x_same, x64)
+        assert error <= 2 * noise + floor, (name, error, noise, floor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("head_dim", [1, 5, 40, 64, 96, 128])
+def test_gradients_of_every_head_dim(ops, dtype, head_dim):
+    assert_gradients(ops, *tensors(ops, dtype, head_dim=head_dim))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("lower_right", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (70, 1), (65, 133), (133, 65), (64, 64)], ids=str)
+def test_gradients_of_causal_attention(ops, dtype, sizes, lower_right):
+    """With rows that see no key, and keys that no row sees: their gradients are 0."""
+    inputs = tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8)
+    assert_gradients(ops, *inputs, causal=True, lower_right=lower_right)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", POSITIONS, ids=str)
+def test_gradients_of_keys_that_stand_apart(ops, dtype, case):
+    seq_q, seq_k, *positions = case
+    inputs = tensors(ops, dtype, seq_q=seq_q, seq_k=seq_k, head_dim=8, heads=2, kv_heads=1)
+    assert_gradients(ops, *inputs, positions=positions)
+
+
+def test_gradients_of_strided_attention(ops):
+    """Through PyTorch's slices of longer keys and values: rows between the strided ones get the gradient 0."""
+    query, key, value, grad_out = tensors(ops, seq_q=50, seq_k=50, head_dim=8)
+
+    def strided(query: Tensor, key: Tensor, value: Tensor, function=attention, **options) -> Tensor:
+        return function(query, key[:, :, 2::4], value[:, :, 2::4], **options)
+
+    kernel = partial(strided, function=partial(tuned.flash_attention, ops), causal=True, key_step=4, key_offset=2)
+    plain = partial(strided, mask=position_mask(50, 12, 4, 2, ops.device))
+    wanted = gradients(plain, query, key, value, grad_out, torch.float64)
+    for x, y in zip(gradients(kernel, query, key, value, grad_out), wanted, strict=True):
+        assert_close(x.double(), y, rtol=0, atol=1e-5)
+    raw = operators_of(ops).flash_attention  # the operator without logsumexp finds the positions for its gradient, too
+    (grad_key,) = torch.autograd.grad(
+        strided(query, key, value, raw, causal=True, key_step=4, key_offset=2), key, grad_out
+    )
+    assert_close(grad_key.double(), wanted[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_gradients_with_fewer_heads_of_keys(ops, dtype, kv_heads):
+    assert_gradients(ops, *tensors(ops, dtype, heads=4, kv_heads=kv_heads), causal=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scale", [None, 0.0, -0.4, 0.5])
+def test_gradients_with_a_mask_and_a_scale(ops, dtype, scale):
+    """A bool mask that hides everything from some queries, and a float one."""
+    inputs = tensors(ops, dtype)
+    generator = torch.Generator().manual_seed(0)
+    hidden = (torch.rand(BATCH, 1, S_Q, S_K, generator=generator) < 0.4).to(ops.device)
+    hidden[:, :, 4] = True
+    assert_gradients(ops, *inputs, mask=~hidden, scale=scale)
+    bias = torch.randn(HEADS, 1, S_K, generator=generator).to(ops.device)
+    assert_gradients(ops, *inputs, mask=bias.masked_fill(hidden[0, :, :1], -math.inf), scale=scale, causal=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients_of_inputs_of_any_strides(ops, dtype):
+    """A packed QKV tensor of odd row length, and gradients that arrive transposed or as one expanded number."""
+    whole = torch.randn(BATCH, S_K, 3, HEADS, 21, device=ops.device).to(dtype)[..., :20].requires_grad_()
+    query, key, value = (x.transpose(1, 2) for x in whole.unbind(2))
+    grad_out = torch.randn(BATCH, S_K, HEADS, 20, device=ops.device).to(dtype).transpose(1, 2)
+    assert_gradients(ops, query, key, value, grad_out, causal=True)
+    (packed_grad,) = torch.autograd.grad(tuned.flash_attention(ops, query, key, value).sum(), whole)
+    ones = torch.ones_like(grad_out)
+    separate = gradients(partial(tuned.flash_attention, ops), query, key, value, ones)
+    assert_close(packed_grad, torch.stack([x.transpose(1, 2) for x in separate], 2))
+
+
+def test_the_gradient_is_the_slope(ops):
+    """gradcheck, in the kernels' float32. A central difference over 2e-2 is off by about 1e-4 of the third derivative,
+    and by the rounding of the output, 1e-7, over 2e-2; both lie well below the tolerance of 2e-3."""
+    query, key, value, _ = tensors(ops, batch=1, heads=2, kv_heads=1, seq_q=3, seq_k=4, head_dim=2)
+    mask = torch.tensor([True, True, False, True], device=ops.device).expand(3, 4)
+    for options in ({}, {"causal": True}, {"mask": mask, "scale": 0.5}):
+        function = partial(tuned.flash_attention, ops, tensor_cores=False, **options)
+        with pytest.warns(UserWarning, match="not a double precision"):
+            assert torch.autograd.gradcheck(function, (query, key, value), eps=1e-2, atol=2e-3, rtol=2e-3)
+
+
+def test_only_what_is_asked_for(ops):
+    """One input with a gradient, no gradients at all, the operator without logsumexp, a mask that asks for one."""
+    query, key, value, grad_out = tensors(ops)
+    function = partial(tuned.flash_attention, ops, causal=True)
+    expected = torch.autograd.grad(function(query, key, value), (query, key, value), grad_out)
+    for i, wanted in enumerate(expected):
+        inputs = [x.detach().requires_grad_(number == i) for number, x in enumerate((query, key, value))]
+        (got,) = torch.autograd.grad(function(*inputs), inputs[i], grad_out)
+        assert_close(got, wanted)
+    with torch.no_grad():
+        assert not function(query, key, value).requires_grad
+    assert not function(query.detach(), key.detach(), value.detach()).requires_grad
+    raw = operators_of(ops).flash_attention(query, key, value, True)
+    for x, y in zip(torch.autograd.grad(raw, (query, key, value), grad_out), expected, strict=True):
+        assert_close(x, y)
+    mask = torch.zeros(S_Q, S_K, device=ops.device, requires_grad=True)
+    with pytest.raises(ValueError, match=r"mask requires a gradient; .* pass mask.detach\(\)"):
+        function(query, key, value, mask=mask)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        once = torch.autograd.grad(function(query, key, value).sum(), query, create_graph=True)[0]
+        torch.autograd.grad(once.sum(), query)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_opcheck(ops, dtype):
+    """torch.library's own tests: the schema is true, shapes are told right, gradients are registered and traceable."""
+    query, key, value, grad_out = tensors(ops, dtype, heads=4, kv_heads=2)
+    operators = operators_of(ops)
+    mask = torch.randn(S_Q, S_K, device=ops.device)
+    torch.library.opcheck(operators.flash_attention.default, (query, key, value, False))
+    torch.library.opcheck(operators.flash_attention_forward.default, (query, key, value, True, 0.3, True, mask))
+    out, lse = operators.flash_attention_forward(
+        query.detach(), key.detach(), value.detach(), True, key_step=2, key_offset=3
+    )
+    inputs = (grad_out, query.detach(), key.detach(), value.detach(), out, lse, True, None, False, None, 2, 3)
+    torch.library.opcheck(operators.flash_attention_backward.default, inputs)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_without_a_graph_break(ops, dynamic):
+    """Forward and backward under torch.compile(fullgraph=True), inside a function that does more than attention."""
+    query, key, value, grad_out = tensors(ops, torch.bfloat16)
+    mask = torch.randn(S_K, device=ops.device).expand(S_Q, S_K)
+
+    def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return tuned.flash_attention(ops, 2 * query, key, value, causal=True, mask=mask).transpose(1, 2) + 1
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    assert torch.equal(compiled(query, key, value), function(query, key, value))
+    grad_out = grad_out.transpose(1, 2)
+    for x, y in zip(
+        gradients(compiled, query, key, value, grad_out), gradients(function, query, key, value, grad_out), strict=True
+    ):
+        assert_close(x, y)
+    more_heads = tensors(ops, torch.bfloat16, heads=4)[:3]
+    with torch.no_grad():
+        assert torch.equal(compiled(*more_heads), function(*more_heads))
+
+
+@pytest.fixture
+def cuda():
+    """The operators on the GPU."""
+    return tuned.load("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_cuda_graph_can_hold_forward_and_backward(cuda, dtype):
+    query, key, value, grad_out = tensors(cuda, dtype)
+    run = partial(gradients, partial(tuned.flash_attention, cuda, causal=True))
+    inputs = [x.detach() for x in (query, key, value, grad_out)]
+    expected = run(*inputs)  # compiled, loaded and warm before the capture
+    graph = torch.cuda.CUDAGraph()
+    static = [torch.zeros_like(x) for x in inputs]
+    with torch.cuda.graph(graph):
+        out = tuned.flash_attention(cuda, *static[:3], causal=True)
+        captured = run(*static)
+    for given, to in zip(inputs, static, strict=True):
+        to.copy_(given)
+    graph.replay()
+    assert torch.equal(out, tuned.flash_attention(cuda, *inputs[:3], causal=True))
+    for x, y in zip(captured, expected, strict=True):
+        assert_close(x, y)
+
+
+@pytest.mark.gpu
+def test_the_current_stream_is_used(cuda):
+    """On another stream, behind work that writes the inputs late: only a kernel on the same stream sees them."""
+    query, key, value, _ = (x.detach() for x in tensors(cuda, torch.bfloat16))
+    expected = tuned.flash_attention(cuda, query, key, value)
+    late = [torch.zeros_like(x) for x in (query, key, value)]
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        for x, given in zip(late, (query, key, value), strict=True):
+            x.copy_(given)
+        out = tuned.flash_attention(cuda, *late)
+    stream.synchronize()
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.gpu
+def test_the_device_of_the_inputs_is_used(cuda):
+    """Inputs on the second GPU while the first is the current one; inputs on two GPUs are refused."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    query, key, value, grad_out = tensors(cuda)
+    there = [x.detach().to("cuda:1") for x in (query, key, value, grad_out)]
+    function = partial(tuned.flash_attention, cuda)
+    out = function(*there[:3])
+    assert out.device == there[0].device and torch.equal(out.to("cuda:0"), function(query, key, value))
+    for x, y in zip(gradients(function, *there), gradients(function, query, key, value, grad_out), strict=True):
+        assert_close(x.to("cuda:0"), y)
+    with pytest.raises(ValueError, match="they must be on the same one"):
+        function(query, there[1], value)
+
+
+@pytest.mark.gpu
+def test_inductor_compiles_around_the_operator(cuda):
+    query, key, value, _ = (x.detach() for x in tensors(cuda, torch.float16))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *inputs: 2 * tuned.flash_attention(cuda, *inputs, causal=True), fullgraph=True)
+    assert torch.equal(compiled(query, key, value), 2 * tuned.flash_attention(cuda, query, key, value, causal=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("dtype", "tensor_cores"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, True)]
+)
+def test_more_than_2_31_elements(cuda, much_memory, dtype, tensor_cores):
+    """Offsets of heads must not wrap; the last batch is compared, where wrapping shows."""
+    inputs = [torch.randn(2200, 8, 1024, 128, device="cuda", dtype=dtype) for _ in range(3)]
+    assert inputs[0].numel() > 2**31
+    out = tuned.flash_attention(cuda, *inputs, causal=True, tensor_cores=tensor_cores)
+    expected = attention(*(x[-1:].double() for x in inputs), causal=True)
+    atol = 1e-4 if dtype == torch.float32 else 2e-2
+    assert_close(out[-1:].double(), expected, rtol=1e-4, atol=atol)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_more_than_2_31_elements_apart(cuda, much_memory, dtype):
+    """Slices of one tensor with 6 x 2^20 elements a row: offsets of rows must not wrap either."""
+    whole = torch.empty(1, 1, 500, 6 * 2**20, device="cuda", dtype=dtype)
+    views = [whole[..., start : start + 64] for start in (0, 3 * 2**20, whole.size(-1) - 64)]
+    for x in views:
+        x.copy_(torch.randn(x.shape, device="cuda"))
+    for tensor_cores in (True, False):
+        out = tuned.flash_attention(cuda, *views, causal=True, tensor_cores=tensor_cores)
+        contiguous = tuned.flash_attention(
+            cuda, *(x.contiguous() for x in views), causal=True, tensor_cores=tensor_cores
+        )
+        assert torch.equal(out, contiguous)
+    grad_out = torch.randn(1, 1, 500, 64, device="cuda", dtype=dtype)
+    function = partial(tuned.flash_attention, cuda, causal=True)
+    contiguous = gradients(function, *(x.contiguous() for x in views), grad_out)
+    inputs = [x.requires_grad_() for x in views]
+    for x, y in zip(torch.autograd.grad(function(*inputs), inputs, grad_out), contiguous, strict=True):
+        assert_close(x, y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_more_than_2_31_elements(cuda, much_memory, dtype):
+    batch = 2200 if dtype == torch.bfloat16 else 1100  # with float32, 2^30 elements: memory and time
+    inputs = [torch.randn(batch, 8, 1024, 128, device="cuda", dtype=dtype).requires_grad_() for _ in range(3)]
+    out = tuned.flash_attention(cuda, *inputs, causal=True)
+    grads = torch.autograd.grad(out, inputs, out)
+    last = [x[-1:].detach() for x in inputs]
+    expected = gradients(partial(attention, causal=True), *last, out[-1:], torch.float64)
+    for x, y in zip(grads, expected, strict=True):
+        assert float((x[-1:] - y).norm() / y.norm()) < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.gpu
+def test_more_heads_than_a_grid_has_along_y(cuda):
+    for dtype, tensor_cores in [(torch.float32, False), (torch.float32, True), (torch.float16, True)]:
+        query, key, value, grad_out = tensors(cuda, dtype, batch=35_000, seq_q=2, seq_k=3, head_dim=8)
+        out = tuned.flash_attention(cuda, query, key, value, tensor_cores=tensor_cores)
+        last = [x[-1:].detach() for x in (query, key, value, grad_out)]
+        atol = 1e-5 if dtype == torch.float32 else 4e-3
+        assert_close(out[-1:].double(), attention(*(x.double() for x in last[:3])), rtol=0, atol=atol)
+        grads = torch.autograd.grad(out, (query, key, value), grad_out)
+        for x, y in zip(grads, gradients(attention, *last, torch.float64), strict=True):
+            assert_close(x[-1:].double(), y, rtol=0, atol=2 * atol)

@@ -1,0 +1,24 @@
+"""Compiles kernels/*.cu into one shared library per session.
+
+`simulator` is the library for the simulator; `library` is that and, where there is a GPU, also the same files
+compiled by nvcc: what these tests expect of the simulator holds on a device.
+"""
+
+import os
+
+import pytest
+from simulator_library import SOURCES, Library, compile_library, compile_with_nvcc
+
+
+@pytest.fixture(scope="session")
+def simulator(tmp_path_factory) -> Library:
+    os.environ["SIMULATOR_TIMEOUT"] = "0.4"
+    return Library(compile_library(SOURCES, tmp_path_factory.mktemp("simulator")))
+
+
+@pytest.fixture(scope="session", params=["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def library(request, tmp_path_factory) -> Library:
+    if request.param == "simulator":
+        return request.getfixturevalue("simulator")
+    sources = [path for path in SOURCES if path.name != "errors.cu"]  # a GPU does not survive those
+    return Library(compile_with_nvcc(sources, tmp_path_factory.mktemp("gpu")), on_gpu=True)

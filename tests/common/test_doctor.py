@@ -1,0 +1,40 @@
+"""The doctor: what it says on this machine, and that each problem comes with the command that mends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from common import doctor
+from common.compiling import toolchain
+
+
+def test_this_machine_can_build(root):
+    done = subprocess.run([sys.executable, "-m", "common.doctor"], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    for word in ("Python", "torch", "GPU", "nvcc", "C++ compiler", "ninja", "build folder", "backend"):
+        assert word in done.stdout
+
+
+def test_without_a_compiler_nothing_can_be_built(monkeypatch, capsys):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert doctor.main() == 1
+    printed = capsys.readouterr().out
+    assert "cannot be built" in printed and "apt-get install g++" in printed
+
+
+def test_a_gpu_without_nvcc_names_the_command(monkeypatch):
+    monkeypatch.setattr(toolchain, "find_gpu", lambda: toolchain.Gpu("NVIDIA T4", (7, 5)))
+    monkeypatch.setattr(toolchain, "torch_cuda_version", lambda: (13, 0))
+    monkeypatch.setattr(toolchain, "all_nvccs", tuple)
+    findings = {finding.what: finding for finding in doctor.examine()}
+    assert findings["nvcc"].mend == toolchain.INSTALL_CUDA and not findings["nvcc"].stops
+    assert findings["backend"].found.startswith("simulator") and "NVIDIA T4" in findings["backend"].found
+
+
+def test_a_build_folder_that_cannot_be_written(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("ATTENTION_BUILD_DIR", str(blocked / "build"))
+    finding = next(finding for finding in doctor.examine() if finding.what == "build folder")
+    assert finding.stops and "ATTENTION_BUILD_DIR" in finding.mend

@@ -1,0 +1,377 @@
+"""What the checked build must say of each case in kernels/*.cu: nothing of a right one, exactly this of a wrong one.
+
+A case is a host function of its own (see kernels/case.h). `right()` states the numbers that it computes, `wrong()` the
+findings or the error. Source lines are named by their comments: "shift write" is the line that ends with
+`// line: shift write`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+KERNELS = Path(__file__).resolve().parents[1] / "common" / "simulator" / "checked" / "kernels"
+SOURCES = sorted(KERNELS.glob("*.cu"))
+ENDS_THE_KERNEL = {"out_of_bounds", "misaligned", "use_after_free"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pair of source places.
+
+    Attributes:
+        kind: as in the checker's report: "race", "out_of_bounds", ...
+        lines: the comments of the lines of both accesses, or of the one access or host call; equal ones only once.
+        variable: the shared variable's name; "" where there is none to know.
+        offset: the byte offset of the access from the variable's or the allocation's start; None: any.
+    """
+
+    kind: str
+    lines: frozenset[str]
+    variable: str = ""
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One host function of kernels/<file>.
+
+    Attributes:
+        findings: all that the checker must report.
+        consequences: kinds that it may report besides, since they follow from the findings and depend on the order in
+            which threads run: what is read too early may be read before it was written, or before the thread that
+            copies it has waited.
+        error, error_lines: a part of the RuntimeError's text, and the lines that it must name.
+        result: what a right case computes; None for a wrong one, whose numbers are left to chance.
+        is_wrong: whether the program has a mistake, found or not.
+        hangs: whether a GPU may wait forever.
+        remark: for the comparison with compute-sanitizer: why the verdict is what it is.
+    """
+
+    file: str
+    name: str
+    findings: tuple[Finding, ...] = ()
+    consequences: frozenset[str] = frozenset()
+    error: str = ""
+    error_lines: tuple[str, ...] = ()
+    result: np.ndarray | None = None
+    is_wrong: bool = False
+    hangs: bool = False
+    remark: str = ""
+
+    @property
+    def raises(self) -> bool:
+        """Whether the launch ends with a RuntimeError."""
+        return bool(self.error) or any(finding.kind in ENDS_THE_KERNEL for finding in self.findings)
+
+    def is_result(self, numbers: np.ndarray) -> bool:
+        """Whether a right case's first numbers are these, up to the rounding of expf() and divisions."""
+        assert self.result is not None
+        return np.allclose(numbers[: self.result.size], self.result, rtol=1e-5, atol=0)
+
+    def line(self, comment: str) -> int:
+        """The number of the line with this comment."""
+        lines = (KERNELS / self.file).read_text().splitlines()
+        (number,) = [i for i, line in enumerate(lines, 1) if line.endswith(f"// line: {comment}")]
+        return number
+
+
+def right(name: str, result, remark: str = "") -> tuple[str, dict]:
+    return name, {"result": np.asarray(result, dtype=np.float32), "remark": remark}
+
+
+def wrong(name: str, *findings: Finding, consequences: str = "", error_lines=(), **rest) -> tuple[str, dict]:
+    return name, {
+        "findings": findings,
+        "consequences": frozenset(consequences.split()),
+        "error_lines": tuple(error_lines),
+        "is_wrong": True,
+        **rest,
+    }
+
+
+def finding(kind: str, *lines: str, variable: str = "", offset: int | None = None) -> Finding:
+    return Finding(kind, frozenset(lines), variable, offset)
+
+
+def race(*lines: str, variable: str = "") -> Finding:
+    return finding("race", *lines, variable=variable)
+
+
+t32, t64, t128 = np.arange(32), np.arange(64), np.arange(128)
+before32, before64 = np.maximum(t32 - 1, 0), np.maximum(t64 - 1, 0)
+
+_SOFTMAX = np.exp(t64 - 63.0) / np.exp(t64 - 63.0).sum()
+_LANES_EACH_ROUND = t128.reshape(4, 32).copy()
+_LANES_EACH_ROUND[1::2] = _LANES_EACH_ROUND[1::2, ::-1]
+_QUADS = t128.reshape(32, 4)
+_TILES = np.arange(6 * 128).reshape(6, 32, 4).sum(0)
+_CLEARED = np.concatenate([t128[:124], np.zeros(4)]).reshape(32, 4)
+
+PAIRS = "bytes are watched in pairs: halves are the smallest elements that threads write side by side in practice"
+_SHARED_ONLY = "racecheck watches shared memory only"
+_UNSCOPED = "a mistake in the memory model; on a GPU it depends on caches and timing"
+
+_TABLE: dict[str, list[tuple[str, dict]]] = {
+    "shared_races.cu": [
+        right("shift_with_barrier", before64),
+        wrong("shift_without_barrier", race("shift write", "shift read", variable="tile")),
+        right("reverse_with_barrier", 63 - t64),
+        wrong(
+            "reverse_without_barrier",
+            race("reverse write", "reverse read", variable="line"),
+            consequences="uninitialized",
+        ),
+        right("tiles_two_barriers", 4 * (63 - t64) + 384),
+        wrong("tiles_one_barrier", race("tile write", "tile read", variable="tile")),
+        right("one_writer", t64 // 2 * 2),
+        wrong("two_writers", race("bucket write", variable="pairs")),
+        right("same_value_atomic", np.ones(64)),
+        wrong(
+            "same_value_plain",
+            race("flag write", variable="found"),
+            remark="harmless on every GPU, yet a data race in C++; racecheck counts equal values as information only",
+        ),
+        right("broadcast_with_barrier", t64 / 2016),
+        wrong("broadcast_without_barrier", race("broadcast write", "broadcast read", variable="total")),
+        right("two_reductions_three_barriers", _SOFTMAX),
+        wrong("two_reductions_two_barriers", race("maxima read", "sum write", variable="partial")),
+        right("tree_with_barriers", [8128]),
+        wrong("tree_without_barriers", race("tree step", variable="sums")),
+        right("double_buffer_right", 4 * before64 + 384),
+        wrong(
+            "double_buffer_half_the_barriers",
+            race("next write", "current read", variable="buffer"),
+            consequences="uninitialized",
+        ),
+        right("scan_two_buffers", np.cumsum(t64)),
+        right("scan_in_place_two_barriers", np.cumsum(t64)),
+        wrong(
+            "scan_in_place_one_barrier",
+            race("scan read", "scan write", variable="sums"),
+            remark="racecheck reported nothing in this run",
+        ),
+        right("adjacent_halves", 69 - t64),
+        right("adjacent_bytes", 69 - t64),
+        wrong(
+            "byte_of_a_word",
+            race("word write", "byte write", variable="words"),
+            remark="racecheck reported nothing in this run",
+        ),
+        wrong("bytes_with_two_writers", remark=PAIRS),
+        right("vector_with_barrier", t64),
+        wrong("vector_without_barrier", race("vector write", "component read", variable="quads")),
+        right("other_slice_with_barrier", 16 * before64 + 6),
+        wrong("other_slice_without_barrier", race("slice write", "slice read", variable="scratch")),
+        right("votes_are_barriers", 63 - t64 + 100 * 54 + 20000),
+    ],
+    "warp_order.cu": [
+        wrong("warp_tree_no_syncwarp", race("warp tree read", "warp tree write", variable="sums")),
+        wrong(
+            "warp_tree_one_syncwarp",
+            race("warp tree read", "warp tree write", variable="sums"),
+            remark="one lane's write and another lane's read of the same step have no __syncwarp() between them",
+        ),
+        right("warp_tree_two_syncwarps", [2016]),
+        right("warp_tree_guarded_one_syncwarp", [2016]),
+        right("half_masks_within_halves", np.concatenate([15 - t32[:16], 47 - t32[16:]])),
+        wrong(
+            "half_masks_across_halves",
+            race("half write", "half read", variable="values"),
+            remark="a __syncwarp() orders only the lanes that its mask names",
+        ),
+        right("shuffles_only", np.where(t64 < 32, 496, 1520) + np.where(t64 % 32, t64 - 1, t64)),
+        right("shuffle_and_syncwarp", 496 + before32),
+        wrong(
+            "shuffle_without_syncwarp",
+            race("before shuffle", "after shuffle", variable="values"),
+            remark="CUDA promises no memory ordering for shuffles",
+        ),
+        right("slot_two_syncwarps", (t32 - 4) % 32),
+        wrong("slot_one_syncwarp", race("slot read", "slot write", variable="slots")),
+        right("warps_with_own_rows", _LANES_EACH_ROUND.ravel()),
+        right("two_warps_barrier", t64 % 32),
+        wrong("two_warps_syncwarp", race("first warp", "second warp", variable="values")),
+    ],
+    "global_races.cu": [
+        right("global_with_barrier", 2 * before64),
+        wrong("global_without_barrier", race("neighbour write", "neighbour read"), remark=_SHARED_ONLY),
+        right("blocks_in_two_kernels", np.concatenate([np.zeros(32), 2 * t128[:96]])),
+        wrong("blocks_in_one_kernel", race("block write", "block read"), remark=_SHARED_ONLY),
+        right("blocks_side_by_side", t128),
+        wrong("blocks_overlap", race("overlapping write"), remark=_SHARED_ONLY),
+        right("stencil_out_of_place", np.maximum(2 * t64 - 1, 0)),
+        wrong("stencil_in_place", race("stencil read", "stencil write"), remark=_SHARED_ONLY),
+        right("counter_atomic", [118]),
+        wrong("counter_plain", race("plain count"), remark=_SHARED_ONLY),
+        wrong("counter_atomic_and_plain_read", race("atomic count", "plain read"), remark=_SHARED_ONLY),
+        right("histogram_right", np.full(16, 8)),
+        wrong("histogram_plain", race("plain bin", variable="bins")),
+        wrong(
+            "histogram_no_barrier",
+            race("bins to zero", "atomic bin", variable="bins"),
+            consequences="uninitialized",
+            remark="a plain write and an atomic operation; racecheck reported nothing in this run",
+        ),
+        right("append_aggregated", [118]),
+        right("last_block_with_fence", [32640]),
+        wrong("last_block_without_fence", race("partial write", "partial read"), remark=_UNSCOPED),
+        wrong("last_block_narrow_fence", race("partial write", "partial read"), remark=_UNSCOPED),
+        wrong("last_block_fence_too_early", race("partial write", "partial read"), remark=_UNSCOPED),
+        right("last_thread_with_fences", [8128]),
+        wrong("last_thread_without_fences", race("atomic total", "total read"), remark=_UNSCOPED),
+        right("last_block_barriers_and_fence", 16 * t32 + 1792),
+        right("lock_with_fences", [120]),
+        wrong("lock_without_fences", race("protected"), remark=_UNSCOPED),
+        wrong("no_lock", race("protected"), remark=_SHARED_ONLY),
+        right("message_with_fences", [7], remark="fences and a flag order the accesses; racecheck knows barriers"),
+        wrong("message_without_fences", race("message write", "message read", variable="text"), remark=_UNSCOPED),
+    ],
+    "bounds.cu": [
+        right("read_inside", 2 * t64 + 1),
+        wrong("read_past_end", finding("out_of_bounds", "past the end", offset=256)),
+        right("write_guarded", np.arange(127)),
+        wrong("write_past_end", finding("out_of_bounds", "unguarded write", offset=508)),
+        wrong("read_before_start", finding("out_of_bounds", "before the start", offset=-4)),
+        wrong("read_far_away", finding("out_of_bounds", "far away")),
+        right("row_length_right", 144 * np.arange(8) + 66),
+        wrong("row_length_wrong", finding("out_of_bounds", "wrong row", offset=384)),
+        right("atomic_inside", np.full(16, 4)),
+        wrong("atomic_past_end", finding("out_of_bounds", "atomic past the end", offset=60)),
+        right("dynamic_shared_large_enough", before64),
+        wrong("dynamic_shared_too_small", finding("out_of_bounds", "past dynamic", variable="window", offset=256)),
+        right("static_shared_inside", t64),
+        wrong("static_shared_one_past_end", finding("out_of_bounds", "store", variable="only", offset=256)),
+        wrong("static_shared_far_past_end", finding("out_of_bounds", "store", variable="only", offset=65536)),
+        wrong(
+            "static_shared_index_past_end",
+            error="index outside its array",
+            error_lines=["row index"],
+            remark="the compiler's own check of array indices",
+        ),
+        wrong(
+            "past_first_of_two_arrays",
+            finding("out_of_bounds", "store", variable="first", offset=252),
+            remark="to memcheck the static shared memory of a kernel is one piece",
+        ),
+        wrong(
+            "past_row_inside_array",
+            remark="the address belongs to the array; only a language with checked rows could tell",
+        ),
+        wrong("null_pointer_read", error="null pointer", error_lines=["null pointer"]),
+        wrong("used_after_free", finding("use_after_free", "freed read")),
+        wrong("freed_twice", finding("double_free", "second free")),
+        wrong("never_freed", finding("leak", "leaked")),
+        right("freed_once", np.zeros(64)),
+        right("float4_aligned", np.arange(4, 68)),
+        wrong("float4_misaligned", finding("misaligned", "misaligned float4")),
+        right("float2_aligned", np.concatenate([[0, 0], np.stack([t32, 0 * t32], 1).ravel()])),
+        wrong("float2_misaligned", finding("misaligned", "misaligned float2")),
+        right("half2_aligned", np.arange(2, 66)),
+        wrong("half2_misaligned", finding("misaligned", "misaligned half2")),
+        right("parameters_and_variables", 20 * t64 * (t64 % 3 + 1) + t64 % 4 + 7),
+    ],
+    "initialization.cu": [
+        right("tile_tail_zero", np.full(64, 1128)),
+        wrong(
+            "tile_tail_uninitialized",
+            finding("uninitialized", "tile tail", variable="tile", offset=192),
+            remark="initcheck reported nothing for shared memory",
+        ),
+        right("accumulator_zero", np.full(64, 2016)),
+        wrong(
+            "accumulator_uninitialized",
+            finding("uninitialized", "fresh accumulator", variable="total", offset=0),
+            remark="initcheck reported nothing for shared memory",
+        ),
+        right("output_set_to_zero", t64),
+        wrong("output_uninitialized", finding("uninitialized", "add to output")),
+        wrong(
+            "half_a_word_written",
+            finding("uninitialized", "whole word", variable="words"),
+            remark="initcheck reported nothing for shared memory",
+        ),
+        wrong("one_byte_of_two_written", remark=PAIRS),
+        right("table_in_every_block", np.concatenate([31 - t32, 31 - t32])),
+        wrong(
+            "table_in_one_block",
+            finding("uninitialized", "table read", variable="table"),
+            remark="initcheck reported nothing for shared memory",
+        ),
+        right("initialized_by_memset", np.zeros(64)),
+        right("initialized_to_ones", np.full(64, -1)),
+        right("initialized_by_copies", t64),
+        right("initialized_by_kernel", t64),
+        wrong("initialized_but_for_one", finding("uninitialized", "copy", offset=252)),
+        right("padding_column", t64.reshape(8, 8).T.ravel()),
+        right("padding_in_struct", 2 * (63 - t64), remark="the padding is copied, and nobody looks at it"),
+        wrong(
+            "copied_back_unwritten",
+            remark="no kernel reads the elements; the tests of the tasks find them by poisoned outputs",
+        ),
+    ],
+    "synchronization.cu": [
+        wrong("barrier_in_branch", error="deadlock", error_lines=["branch barrier"]),
+        wrong("barrier_in_two_branches", error="barrier divergence", error_lines=["even barrier", "odd barrier"]),
+        right("barrier_before_return", 49 - np.arange(50)),
+        wrong(
+            "barrier_after_return",
+            error="14 thread(s), first (50,0,0), returned from the kernel",
+            error_lines=["barrier after return"],
+            remark="recent GPUs do not wait for threads that have returned; CUDA does not promise that",
+        ),
+        right("barrier_in_uniform_loop", (t64 ^ 1) + np.where((t64 ^ 1) + 64 < 100, (t64 ^ 1) + 64, 0)),
+        wrong(
+            "barrier_in_uneven_loop",
+            error="deadlock",
+            error_lines=["loop barrier"],
+            remark="recent GPUs do not wait for threads that have returned; CUDA does not promise that",
+        ),
+        right("barrier_in_some_blocks", np.concatenate([63 - t64, t64 + 64])),
+        wrong(
+            "shuffle_with_absent_lanes",
+            error="deadlock",
+            error_lines=["absent lanes"],
+            hangs=True,
+            remark="on the GPU the kernel does not end",
+        ),
+        right("syncwarp_full_mask", t32),
+        wrong("syncwarp_without_own_lane", error="does not name the calling lane 16", error_lines=["own lane missing"]),
+        wrong(
+            "syncwarp_with_absent_lanes",
+            error="deadlock",
+            error_lines=["waiting lanes", "waiting threads"],
+            hangs=True,
+            remark="synccheck does not look for lanes that are named and do not come",
+        ),
+        right("shuffle_within_halves", np.where(t32 < 16, t32 + (t32 ^ 1), t32 - (t32 ^ 1))),
+    ],
+    "async_copies.cu": [
+        right("copy_all_steps", _QUADS[before32].ravel()),
+        right("copy_own_without_barrier", t128),
+        wrong("copy_without_wait", finding("async_race", "start of copy", "read of copy", variable="tile")),
+        wrong("copy_own_without_wait", finding("async_race", "start of copy", "read of copy", variable="tile")),
+        wrong(
+            "copy_without_commit",
+            finding("async_race", "start of copy", "read of copy", variable="tile"),
+            remark="a wait covers committed groups only",
+        ),
+        wrong("copy_without_barrier", race("start of copy", "read of copy", variable="tile")),
+        right("pipeline_right", _TILES[before32].ravel()),
+        wrong("pipeline_late_wait", finding("async_race", "next copy", "pipeline read", variable="buffer")),
+        wrong(
+            "pipeline_no_barrier_after_wait",
+            race("first copy", "pipeline read", variable="buffer"),
+            race("next copy", "pipeline read", variable="buffer"),
+            consequences="async_race",
+        ),
+        wrong("pipeline_no_barrier_before_reuse", race("next copy", "pipeline read", variable="buffer")),
+        right("ragged_tile_zeros", np.where(31 - t32 < 20, 31 - t32, 0)),
+        wrong("ragged_tile_past_end", finding("out_of_bounds", "copy past the end", offset=80)),
+        right("overwritten_after_wait", _CLEARED[::-1].ravel()),
+        wrong("overwritten_before_wait", finding("async_race", "overwritten copy", "overwriting", variable="tile")),
+    ],
+}
+CASES = [Case(file=file, name=name, **rest) for file, rows in _TABLE.items() for name, rest in rows]

@@ -1,0 +1,133 @@
+"""Compiles kernels/*.cu with the checked simulator and runs single cases: what was computed, what was found.
+
+    library = CheckedLibrary(build(folder))
+    outcome = library.run(case)
+
+Standard library, numpy and common/ only, so that compare_sanitizer.py can use it on a machine without pytest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from checked_cases import SOURCES, Case
+from checked_library import compile_checked
+
+from common.inspect.source_lines import Place, SourceLines, place_of
+
+RESULT_SIZE = 256  # as in kernels/case.h
+
+
+def build(folder: Path, jobs: int = 2) -> Path:
+    """The shared library of all cases."""
+    return compile_checked(SOURCES, folder, jobs)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding of the report with its source places.
+
+    Attributes:
+        kind, variable, offset, actions, kernel, count: as reported.
+        places: ("shared_races.cu", 34) of each access, or of the host call.
+        launch: of the kernel.
+    """
+
+    kind: str
+    places: frozenset[tuple[str, int]]
+    variable: str
+    offset: int
+    actions: tuple[str, ...]
+    kernel: str
+    launch: tuple[str, int]
+    count: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case came to: its numbers, what the checker found, the error's text ("" if none)."""
+
+    result: np.ndarray
+    found: list[Found]
+    error: str
+
+
+class CheckedLibrary:
+    """The loaded library of build()."""
+
+    def __init__(self, path: Path) -> None:
+        self.functions = ctypes.CDLL(str(path))
+        self.functions.simulator_check_report.restype = ctypes.c_char_p
+        self.lines = SourceLines(path)
+
+    def run(self, case: Case) -> Outcome:
+        """Runs the case under the checker."""
+        result = np.full(RESULT_SIZE, np.nan, np.float32)
+        function = getattr(self.functions, case.name)
+        function.restype = ctypes.c_char_p
+        self.functions.simulator_check_begin(1)
+        error = function(ctypes.c_void_p(result.ctypes.data))
+        report = json.loads(self.functions.simulator_check_report().decode())
+        self.functions.simulator_check_begin(0)
+        pcs = [access["pc"] for finding in report["findings"] for access in finding["accesses"]]
+        places = self.lines.places(pcs)
+        return Outcome(result, [_found(one, places) for one in report["findings"]], (error or b"").decode())
+
+
+def _found(finding: dict, places: dict[int, Place | None]) -> Found:
+    launch = _short(place_of(finding["launch"]))
+    return Found(
+        kind=finding["kind"],
+        places=frozenset(_short(places[access["pc"]]) for access in finding["accesses"]) or frozenset([launch]),
+        variable=finding["variable"],
+        offset=finding["byte_offset"],
+        actions=tuple(access["action"] for access in finding["accesses"]),
+        kernel=finding["kernel"],
+        launch=launch,
+        count=finding["count"],
+    )
+
+
+def _short(place: Place | None) -> tuple[str, int]:
+    return (Path(place.file).name, place.line) if place else ("", 0)
+
+
+def _shown(places: frozenset[tuple[str, int]]) -> str:
+    return ", ".join(f"{file}:{line}" for file, line in sorted(places))
+
+
+def objections(case: Case, outcome: Outcome) -> list[str]:
+    """How the outcome differs from what the case states; empty if it does not."""
+    expected = {
+        (one.kind, frozenset((case.file, case.line(comment)) for comment in one.lines)): one for one in case.findings
+    }
+    said = []
+    for found in outcome.found:
+        key = (found.kind, found.places)
+        shown = f"{found.kind} at {_shown(found.places)}"
+        if key not in expected:
+            if found.kind not in case.consequences:
+                said.append(f"unexpected: {shown} ({found.variable}, byte {found.offset})")
+            continue
+        one = expected[key]
+        if one.variable and found.variable != one.variable:
+            said.append(f"{shown}: variable is {found.variable!r}, not {one.variable!r}")
+        if one.offset is not None and found.offset != one.offset:
+            said.append(f"{shown}: byte offset is {found.offset}, not {one.offset}")
+    missing = expected.keys() - {(found.kind, found.places) for found in outcome.found}
+    for kind, places in missing:
+        said.append(f"missed: {kind} at {_shown(places)}")
+    if bool(outcome.error) != case.raises:
+        said.append(f"error: {outcome.error}" if outcome.error else "no error")
+    if case.error not in outcome.error:
+        said.append(f"the error does not say {case.error!r}: {outcome.error}")
+    for comment in case.error_lines:
+        if f"{case.file}:{case.line(comment)}" not in outcome.error:
+            said.append(f"the error does not name line {case.line(comment)} ({comment}): {outcome.error}")
+    if case.result is not None and not case.is_result(outcome.result):
+        said.append(f"computes {outcome.result[: case.result.size]}, not {case.result}")
+    return said

@@ -1,0 +1,106 @@
+"""Inputs for the tests of the fast attention kernels, and what must come out."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from common.reference import attention as reference
+
+BATCH, HEADS, S_Q, S_K = 2, 3, 21, 37  # no two sizes are equal: a wrong stride shows
+
+
+def tensors(
+    ops,
+    dtype: torch.dtype,
+    seq_q: int = S_Q,
+    seq_k: int = S_K,
+    head_dim: int = 16,
+    batch: int = BATCH,
+    heads: int = HEADS,
+    kv_heads: int | None = None,
+    sharpness: float = 1.5,
+    mean_value: float = 2,
+) -> list[Tensor]:
+    """query, key, value and a gradient of the output, normally distributed; the same ones for the same sizes.
+
+    As they are, the weights are peaked and the mean of the values is far from 0, so that nothing passes by luck.
+
+    Args:
+        ops: whose device they are on.
+        dtype: of all four.
+        seq_q, seq_k, head_dim, batch, heads, kv_heads: their sizes; kv_heads is heads unless given.
+        sharpness: standard deviation of query and key.
+        mean_value: of the elements of value.
+    """
+    generator = torch.Generator().manual_seed(seq_q + 1000 * seq_k + head_dim)
+
+    def normal(heads: int, seq: int) -> Tensor:
+        return torch.randn(batch, heads, seq, head_dim, generator=generator)
+
+    kv_heads = kv_heads or heads
+    query, key = sharpness * normal(heads, seq_q), sharpness * normal(kv_heads, seq_k)
+    value, grad_out = mean_value + normal(kv_heads, seq_k), normal(heads, seq_q)
+    return [x.to(ops.device, dtype) for x in (query, key, value, grad_out)]
+
+
+# (S_q, S_k, key_step, key_offset): keys that stand apart, for a causal mask. The first key at the first query, later or
+# before; sizes on both sides of a tile's edge; queries that see no key, keys that no query sees
+POSITIONS = [(70, 35, 2, 0), (200, 67, 3, 2), (133, 17, 8, 5), (40, 90, 2, -31), (150, 150, 3, 100), (65, 65, 8, 0)]
+
+
+def position_mask(seq_q: int, seq_k: int, key_step: int, key_offset: int, device) -> Tensor:
+    """bool [seq_q, seq_k]: True where key j, which stands at key_offset + j * key_step, is at or before query i."""
+    return key_offset + key_step * torch.arange(seq_k, device=device) <= torch.arange(seq_q, device=device)[:, None]
+
+
+def operators_of(ops):
+    """The operators themselves, as torch.ops has them."""
+    return getattr(torch.ops, ops.libraries[0].name)
+
+
+def scores(query: Tensor, key: Tensor, **options) -> Tensor:
+    """[batch, heads, S_q, S_k], masked; key may have fewer heads than query."""
+    return reference.scores(query, key.repeat_interleave(query.size(1) // key.size(1), 1), **options)
+
+
+def attention(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, **options) -> Tensor:
+    """PyTorch in the precision of the kernels, then as float64: scores and softmax in float32 at least, the weights
+    and the output in dtype."""
+    if (mask := options.get("mask")) is not None and mask.is_floating_point():
+        options["mask"] = mask.to(torch.promote_types(dtype, torch.float32))
+    exact = [x.to(torch.promote_types(dtype, torch.float32)) for x in (query, key)]
+    weights = reference.softmax(scores(*exact, **options)).to(dtype)
+    return (weights @ value.to(dtype).repeat_interleave(query.size(1) // value.size(1), 1)).double()
+
+
+def packed(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    """The three as slices of one [batch, S, 3, heads, head_dim]: what a single linear layer gives."""
+    whole = torch.stack([query, key, value]).permute(1, 3, 0, 2, 4).contiguous()
+    return [x.transpose(1, 2) for x in whole.unbind(2)]
+
+
+def rows_first(*inputs: Tensor) -> list[Tensor]:
+    """[batch, S, heads, head_dim] in memory."""
+    return [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
+
+
+def gaps(*inputs: Tensor, before: int = 0, behind: int) -> list[Tensor]:
+    """Rows that begin `before` elements into memory rows of head_dim + before + behind elements."""
+    return [
+        torch.nn.functional.pad(x, (before, behind), value=math.nan)[..., before : x.size(-1) + before] for x in inputs
+    ]
+
+
+LAYOUTS = {
+    "packed": packed,
+    "rows first": rows_first,
+    "rows 16-byte aligned, gaps between them": partial(gaps, behind=8),
+    "rows of odd length": partial(gaps, behind=1),
+    "rows that begin anywhere": partial(gaps, before=1, behind=7),
+    "every second row": lambda *inputs: [x.repeat_interleave(2, 2)[:, :, ::2] for x in inputs],
+    "every second head": lambda *inputs: [x.repeat_interleave(2, 1)[:, ::2] for x in inputs],
+}

@@ -1,0 +1,106 @@
+"""The simulator's test kernels as one shared library, called through ctypes.
+
+compile_library(sources, folder)      by the simulator
+compile_with_nvcc(sources, folder)    for a GPU
+Library(path).name(arrays, ...)       calls an EXPORTed function
+"""
+
+import ctypes
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.simulator import rewriter
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests" / "common" / "simulator"
+
+
+def run(command: list) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def compile_library(sources: list[Path], folder: Path, name: str = "kernels") -> Path:
+    """The .cu files and the runtime as one shared library; fails when the compiler says anything at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [rewriter.translate(source, folder, [ROOT]).path for source in sources] + rewriter.RUNTIME_SOURCES
+    compiler = os.environ.get("CXX", "c++")
+    includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
+
+    def compile_one(file: Path) -> Path:
+        result = folder / f"{file.name}.o"
+        said = run([compiler, *rewriter.CXX_FLAGS, "-DCUDA_SIMULATOR", "-fPIC", *includes, "-c", file, "-o", result])
+        assert not said, said
+        return result
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(compile_one, files))
+    library = folder / f"{name}.so"
+    run([compiler, "-shared", "-pthread", *objects, "-o", library, "-ldl"])
+    return library
+
+
+def compile_with_nvcc(sources: list[Path], folder: Path) -> Path:
+    from common.compiling import toolchain
+
+    nvcc = toolchain.find_nvcc()
+    library = folder / "kernels_gpu.so"
+    flags = ["-std=c++20", "-arch=native", "-shared", "-Xcompiler=-fPIC", f"-I{ROOT}"]
+    run([nvcc.path, *flags, *sources, "-o", library])
+    return library
+
+
+class Library:
+    """library.name(arrays and integers): calls an EXPORTed function; an error becomes a RuntimeError."""
+
+    def __init__(self, path: Path, on_gpu: bool = False):
+        self.path, self.on_gpu, self.functions = path, on_gpu, ctypes.CDLL(str(path))
+
+    def __getattr__(self, name: str):
+        return lambda *arguments: self.call(name, *arguments)
+
+    def call(self, name: str, *arguments) -> None:
+        function = getattr(self.functions, name)
+        function.restype = ctypes.c_char_p
+        arrays = [a for a in arguments if isinstance(a, np.ndarray)]
+        places = {id(a): self.place(a) if self.on_gpu else a.ctypes.data for a in arrays}
+        values = [ctypes.c_void_p(places[id(a)]) if isinstance(a, np.ndarray) else ctypes.c_long(a) for a in arguments]
+        message = function(*values)
+        if self.on_gpu:
+            for a in arrays:
+                ctypes.memmove(a.ctypes.data, places[id(a)], a.nbytes)
+                self.functions.managed_free(ctypes.c_void_p(places[id(a)]))
+        if message is not None:
+            raise RuntimeError(message.decode())
+
+    def place(self, array: np.ndarray) -> int:
+        """A copy that the GPU can read and write."""
+        address = ctypes.c_void_p()
+        self.functions.managed_allocate(ctypes.byref(address), ctypes.c_long(max(1, array.nbytes)))
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+        return address.value
+
+
+SOURCES = sorted((HERE / "kernels").glob("*.cu"))
+
+
+def line_of(file: str, comment: str) -> str:
+    """`errors.cu:17` for the line with `// line: comment`."""
+    lines = (HERE / "kernels" / file).read_text().splitlines()
+    (number,) = [i for i, line in enumerate(lines, 1) if line.endswith(f"// line: {comment}")]
+    return f"{file}:{number}"
+
+
+def fails(simulator, function: str, *arguments) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        getattr(simulator, function)(*arguments)
+    out = np.zeros(8, np.float32)
+    simulator.launch_fine(out)
+    assert (out == 3).all(), "the next launch works"
+    return str(caught.value)

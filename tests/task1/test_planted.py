@@ -1,0 +1,316 @@
+"""Mistakes planted in task 1's layer (Python) and kernels (CUDA): each gets the verdict it must get.
+
+A mistake is a set of exact replacements in task1/solution/attention.py or task1/solution/naive_attention.cu.
+"""
+
+import importlib.util
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from checked_findings import findings_of
+from planted import Planted, planted_text
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+from common.console.paths import ROOT
+from common.testing.case import ERROR, FAIL
+from common.testing.checking import check, poisoned_memory
+from task1.cases import cases
+
+CASES = {case.name: case for case in cases()}
+LAYER_FILE = ROOT / "task1" / "solution" / "attention.py"
+
+FULL, CAUSAL = "as MultiheadAttention", "as MultiheadAttention, causal"
+HEADS = ".view(split).transpose(1, 2)"
+FUTURE = "dtype=torch.bool, device=x.device).triu(diagonal=1)"
+HIDE = "scores = scores.masked_fill(future, -torch.inf)"
+SOFTMAX = "weights = torch.softmax(scores, dim=-1)"
+SCORES = "scores = query @ key.transpose(-2, -1) / self.head_dim**0.5"
+
+# name -> (replacements, the case, the mistake's name, words of the diagnosis)
+LAYER = {
+    "heads viewed in one go": (
+        [(HEADS, ".reshape(batch, self.num_heads, seq_len, self.head_dim)", 3)],
+        FULL,
+        "heads not transposed",
+        r"transpose\(1, 2\)",
+    ),
+    "heads interleaved": (
+        [
+            (
+                "split = (batch, seq_len, self.num_heads, self.head_dim)",
+                "split = (batch, seq_len, self.head_dim, -1)",
+                1,
+            ),
+            (HEADS, ".view(split).permute(0, 3, 1, 2)", 3),
+        ],
+        FULL,
+        "heads interleaved",
+        r"Split it into \(num_heads, head_dim\)",
+    ),
+    "scale forgotten": ([(" / self.head_dim**0.5", "", 1)], CAUSAL, "scale forgotten", "The scores are not scaled"),
+    "square root forgotten": (
+        [("head_dim**0.5", "head_dim", 1)],
+        FULL,
+        "scale applied twice",
+        "square root is missing",
+    ),
+    "scale of all heads": ([("head_dim**0.5", "hidden_dim**0.5", 1)], FULL, "scaled by the hidden size", "of one head"),
+    "diagonal hidden": ([(FUTURE, FUTURE.replace("1)", "0)"), 1)], CAUSAL, "mask off by one", "the diagonal is masked"),
+    "one ahead": ([(FUTURE, FUTURE.replace("1)", "2)"), 1)], CAUSAL, "mask off by one", r"sees key i \+ 1"),
+    "past hidden": (
+        [(FUTURE, FUTURE.replace("triu(diagonal=1)", "tril(diagonal=-1)"), 1)],
+        CAUSAL,
+        "mask transposed",
+        "must see j <= i",
+    ),
+    "never masked": ([(HIDE, "pass", 1)], CAUSAL, "causal mask missing", "queries see keys of the future"),
+    "always masked": (
+        [("if self.causal:", "if True:", 1)],
+        FULL,
+        "causal mask not asked for",
+        "although causal is false",
+    ),
+    "masked with 0": ([(HIDE, HIDE.replace("-torch.inf", "0.0"), 1)], CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
+    "masked too late": (
+        [
+            (HIDE, "pass", 1),
+            (SOFTMAX, f"{SOFTMAX}\n        weights = weights.masked_fill(future, 0.0) if self.causal else weights", 1),
+        ],
+        CAUSAL,
+        "masked after the softmax",
+        "no longer sum to 1",
+    ),
+    "softmax over the queries": (
+        [(SOFTMAX, SOFTMAX.replace("-1", "-2"), 1)],
+        FULL,
+        "softmax over the wrong axis",
+        "along each row of S",
+    ),
+    "no softmax": (
+        [(SOFTMAX, "weights = scores", 1)],
+        FULL,
+        "softmax missing",
+        "multiplied by the scores S themselves",
+    ),
+    "keys and values swapped": (
+        [("query @ key.transpose", "query @ value.transpose", 1), ("weights @ value", "weights @ key", 1)],
+        FULL,
+        "K and V swapped",
+        "the scores come from V",
+    ),
+    "key not transposed": (
+        [("key.transpose(-2, -1)", "key.reshape(batch, self.num_heads, self.head_dim, seq_len)", 1)],
+        FULL,
+        "K not transposed",
+        "K is read as if",
+    ),
+    "no output projection": (
+        [("self.out_projection(self.merge_heads(heads))", "self.merge_heads(heads)", 1)],
+        FULL,
+        "output projection missing",
+        "returned as they are",
+    ),
+}
+# What PyTorch itself or the shape check refuses; the verdict must name the student's line
+LAYER_ERRORS = {
+    "transpose forgotten": (
+        [(HEADS, ".view(split)", 3)],
+        r"attention.py:\d+ in forward: ValueError: query has shape \[2, 21, 3, 8\]; it must be",
+    ),
+    "keys not turned over": ([("key.transpose(-2, -1)", "key", 1)], r"attention.py:\d+ in forward: RuntimeError: "),
+    "heads not merged": ([("self.merge_heads(heads)", "heads", 1)], r"attention.py:\d+ in forward: RuntimeError: "),
+}
+
+MASKED = "masked_score(sum * scale, mask, batch_head, q, k)"
+VISIBLE = "masked_score(0.0f, mask, batch_head, q, k) == 0.0f"
+PRODUCT = "static_cast<float>(query_row[d]) * static_cast<float>(key_row[d])"
+
+GUARD = "index >= batch_heads * S_q * head_dim"
+KERNELS = Planted(
+    "task1",
+    {
+        "number_without_block_size": [
+            ("static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x", "int64_t(blockIdx.x) + threadIdx.x", 1)
+        ],
+        "number_in_32_bits": [("static_cast<int64_t>(blockIdx.x) * blockDim.x", "blockIdx.x * blockDim.x", 1)],
+        "rounded_down": [("ceil_div(threads, THREADS)", "threads / THREADS", 1)],
+        # scores_kernel
+        "no_guard_for_scores": [("if (index >= batch_heads * S_q * S_k) return;", "", 1)],
+        "query_and_key_exchanged": [
+            ("k = index % S_k;\n    q = index / S_k % S_q;", "q = index % S_q;\n    k = index / S_q % S_k;", 1)
+        ],
+        "K_of_the_first_matrix": [("«key + (batch_head * S_k + k) * head_dim»", "key + k * head_dim", 1)],
+        "last_column_left_out": [("«d < head_dim»; ++d", "d + 1 < head_dim", 1)],
+        "products_in_16_bits": [(PRODUCT, "static_cast<float>(query_row[d] * key_row[d])", 1)],
+        "diagonal_hidden": [("causal && k > q", "causal && k >= q", 1)],
+        "never_causal": [("causal && k > q", "false", 1)],
+        "counted_from_the_end": [("causal && k > q", "causal && k > q + S_k - S_q", 1)],
+        "scale_forgotten": [(MASKED, MASKED.replace(" * scale", ""), 1)],
+        "bool_inverted": [(MASKED, f"{VISIBLE} ? -INFINITY : sum * scale", 1)],
+        "mask_before_the_scale": [(MASKED, "masked_score(sum, mask, batch_head, q, k) * scale", 1)],
+        "mask_of_the_first_query": [(MASKED, MASKED.replace("q, k", "0, k"), 1)],
+        "mask_ignored": [(MASKED, "sum * scale", 1)],
+        "mask_of_the_first_head": [(MASKED, MASKED.replace("batch_head", "0"), 1)],
+        "masked_with_a_large_number": [(MASKED, f"{VISIBLE} ? sum * scale : -1e9f", 1)],
+        # softmax_kernel
+        "no_guard_for_rows": [("if (index >= rows) return;", "", 1)],
+        "first_row_for_all": [("«scores + index * cols»;", "scores", 1)],
+        "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f", 1)],
+        "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1)],
+        "not_normalised": [("weights_row[k] *= «inverse_sum»;", "1.0f", 1)],
+        "zero_over_zero": [("sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum", 1)],
+        "softmax_forgotten": [("launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);", "", 1)],
+        "rows_of_one_head": [("launch_softmax(scores, scores, «batch_heads * S_q»,", "S_q", 1)],
+        # output_kernel
+        "guard_off_by_one": [(GUARD, GUARD.replace(">=", ">"), 1)],
+        "V_of_the_first_matrix": [("value + row / S_q * S_k * head_dim + d", "value + d", 1)],
+        "V_transposed": [
+            ("value + row / S_q * S_k * head_dim + «d»", "d * S_k", 1),
+            ("value_column[«k * head_dim»]", "k", 1),
+        ],
+        "last_key_left_out": [("«k < S_k»; ++k) sum +=", "k + 1 < S_k", 1)],
+        "sum_overwritten": [
+            (
+                "sum += weights_row[k] * static_cast<float>(value_column[k * head_dim]);",
+                "sum = weights_row[k] * static_cast<float>(value_column[k * head_dim]);",
+                1,
+            )
+        ],
+    },
+)
+SQUARE, CROSS, PV = "Q K^T, 40 tokens", "Q K^T, 13 queries, 47 keys", "P V, 13 queries, 47 keys"
+BOOL_S, FLOAT_S = "Q K^T, bool mask [heads, 1, S_k]", "Q K^T, float mask, scale 0.5"
+BOOL, PADDING, EMPTY = (
+    "bool mask [batch, heads, S_q, S_k]",
+    "padding [batch, 1, 1, S_k]",
+    "queries that may see nothing",
+)
+BIAS, BIAS_PER_HEAD = "float mask [1, 1, S_q, S_k]", "float mask [heads, S_q, S_k], causal"
+MASKED_ROW = "masked entries, a masked row"
+
+# (planted, case, the mistake's name, words of the diagnosis)
+KERNEL = [
+    ("number_without_block_size", SQUARE, "unwritten outputs", "never written"),
+    ("query_and_key_exchanged", SQUARE, "output transposed", "Each output matrix is written transposed"),
+    ("not_normalised", "7 x 31", "not normalised", "not divided by the sum of their row"),
+    ("V_of_the_first_matrix", PV, "V of the first matrix", "the matrix's offset is missing"),
+    ("K_of_the_first_matrix", CROSS, "K of the first matrix", "the matrix's offset is missing"),
+    ("no_max", "large offsets", "no max subtraction", "exp.x. overflows float32"),
+    ("V_transposed", PV, "V transposed", "V is read as if"),
+    ("scale_forgotten", SQUARE, "scale forgotten", "must be multiplied by"),
+    ("infinity_minus_infinity", MASKED_ROW, "masked row is NaN", "so is 0 / 0"),
+    ("last_key_left_out", PV, "last key left out", "runs while k < S_k"),
+    ("last_column_left_out", CROSS, "last column left out", "runs while d < head_dim"),
+    ("sum_overwritten", PV, "sum overwritten", r"added up \(\+=\)"),
+    ("first_row_for_all", "7 x 31", None, "Row 1 holds what belongs in row 0"),
+    ("diagonal_hidden", "Q K^T, causal", "mask off by one", "the diagonal is masked"),
+    ("diagonal_hidden", "causal", "mask off by one", "the diagonal is masked"),
+    ("bool_inverted", BOOL_S, "mask inverted", "true means that the query may attend"),
+    ("bool_inverted", BOOL, "mask inverted", "true means that the query may attend"),
+    ("products_in_16_bits", "float16, products beyond 65,504", None, "elements are wrong"),
+    ("never_causal", "Q K^T, 31 queries, 7 keys, causal", "causal mask missing", "keys of the future"),
+    ("mask_before_the_scale", FLOAT_S, "mask added before the scale", "it belongs to the scaled scores"),
+    ("mask_before_the_scale", BIAS, "mask added before the scale", "it belongs to the scaled scores"),
+    (
+        "counted_from_the_end",
+        "7 queries, 31 keys, causal",
+        "causal mask counted from the end",
+        "both count from the start",
+    ),
+    ("mask_of_the_first_query", BOOL, "mask broadcast wrong", "The mask of the first query is used for every query"),
+    ("mask_ignored", FLOAT_S, "mask ignored", "The float mask that was given is not applied"),
+    ("mask_ignored", BOOL, "mask ignored", "The bool mask that was given is not applied"),
+    ("mask_of_the_first_head", BOOL_S, "mask broadcast wrong", "The mask of the first head is used"),
+    ("mask_of_the_first_head", BIAS_PER_HEAD, "mask broadcast wrong", "The mask of the first head is used"),
+    ("masked_with_a_large_number", PADDING, "masked row is uniform", "gives the mean of V"),
+    ("zero_over_zero", MASKED_ROW, "masked row is NaN", "so is 0 / 0"),
+    ("zero_over_zero", PADDING, "masked row is NaN", "so is 0 / 0"),
+    ("zero_over_zero", EMPTY, "masked row is NaN", "so is 0 / 0"),
+    ("softmax_forgotten", "full", "softmax missing", "multiplied by the scores S themselves"),
+    ("rows_of_one_head", "full", None, "elements are wrong"),
+]
+# Found by the checked build: (planted, case, the tensor beyond whose end a thread goes)
+OUT_OF_BOUNDS = [
+    ("no_guard_for_scores", CROSS, "query"),
+    ("no_guard_for_rows", "7 x 31", "x"),
+    ("guard_off_by_one", PV, "weights"),
+]
+
+
+def planted_layer(monkeypatch, replacements) -> SimpleNamespace:
+    """Operators whose Python side is the solution's attention.py with the replacements made."""
+    name = "task1.attention"
+    spec = importlib.util.spec_from_loader(name, loader=None)
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    module.__file__ = str(LAYER_FILE)
+    exec(compile(planted_text(LAYER_FILE, replacements), module.__file__, "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, name, module)
+    return SimpleNamespace(task="task1", variant="student", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("planted", LAYER)
+def test_a_mistake_in_the_layer_is_named(monkeypatch, planted: str) -> None:
+    replacements, case, name, words = LAYER[planted]
+    verdict = check(CASES[case], planted_layer(monkeypatch, replacements))
+    told = " ".join(verdict.diagnosis)
+    assert verdict.status == FAIL, told
+    assert verdict.mistakes[:1] == [name], told
+    assert re.search(words, told), told
+
+
+@pytest.mark.parametrize("planted", LAYER_ERRORS)
+def test_what_pytorch_refuses_names_the_line(monkeypatch, planted: str) -> None:
+    replacements, words = LAYER_ERRORS[planted]
+    verdict = check(CASES[FULL], planted_layer(monkeypatch, replacements))
+    told = " ".join(verdict.diagnosis)
+    assert verdict.status == ERROR
+    assert re.search(words, told), told
+    assert re.fullmatch(r"task1/solution/attention.py:\d+", verdict.file_line)
+
+
+@pytest.mark.parametrize(("planted", "case", "name", "words"), KERNEL)
+def test_a_mistake_in_the_kernels_is_named(backend: str, planted: str, case: str, name: str | None, words: str) -> None:
+    verdict = check(CASES[case], KERNELS.operators(planted, backend))
+    told = " ".join(verdict.diagnosis)
+    assert verdict.status == FAIL, told
+    assert verdict.mistakes[:1] == ([name] if name else []), told
+    assert re.search(words, told), told
+
+
+def test_a_grid_without_blocks_is_reported(backend: str) -> None:
+    """Fewer than 256 threads, divided and rounded down, give a grid of 0 blocks: CUDA refuses the launch."""
+    verdict = check(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
+    assert verdict.status == ERROR
+    assert re.search(r"naive_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
+
+
+@pytest.mark.parametrize(("planted", "case", "tensor"), OUT_OF_BOUNDS)
+def test_a_missing_guard_is_found_by_the_checked_build(planted: str, case: str, tensor: str) -> None:
+    findings = findings_of(KERNELS.operators(planted, "simulator", checked=True), CASES[case])
+    assert {one.kind for one in findings} == {"out_of_bounds"}
+    assert findings[0].variable == tensor
+    assert findings_of(KERNELS.operators(None, "simulator", checked=True), CASES[case]) == []
+
+
+def test_the_solution_passes_everything(backend: str, solution) -> None:
+    for case in CASES.values():
+        verdict = check(case, solution("task1"))
+        assert verdict.ok or (case.gpu_only and backend == "simulator"), (case.name, verdict.diagnosis)
+
+
+@pytest.mark.gpu
+def test_32_bit_thread_numbers_are_wrong_beyond_2_to_the_32() -> None:
+    """The solution is right for more than 2^32 scores; a kernel that counts its threads in 32 bits leaves some out."""
+    if torch.cuda.mem_get_info()[0] < 30 * 2**30:
+        pytest.skip("needs 30 GiB of free GPU memory")
+    query, key, value = (torch.randn(1, 1, 66_000, 1, device="cuda") for _ in range(3))
+    expected = torch.softmax(query[0, 0, -1].double() * key[0, 0, :, 0].double(), 0) @ value[0, 0].double()
+    with poisoned_memory():
+        right = load(BuildRequest("task1", "solution")).naive_attention(query, key, value, False)
+        wrong = KERNELS.operators("number_in_32_bits", "cuda").naive_attention(query, key, value, False)
+    torch.testing.assert_close(right[0, 0, -1].double(), expected, rtol=1e-4, atol=1e-4)
+    assert bool(wrong[0, 0, -1].isnan().all())

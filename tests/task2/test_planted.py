@@ -1,0 +1,113 @@
+"""Mistakes planted in the real kernels of task 2, compiled and run: each is named or located in words.
+
+The mistakes are in kernel_mistakes.py.
+"""
+
+import re
+
+import pytest
+from kernel_mistakes import TASK2
+
+from common.testing.case import FAIL
+from common.testing.checking import check
+from task2.cases import cases
+
+CASES = {case.name: case for case in cases()}
+
+BOOL, PADDING = "bool mask [S_q, S_k], causal", "padding [batch, 1, 1, S_k]"
+FLOAT, BIAS = "float mask [batch, heads, S_q, S_k]", "float mask [1, heads, 1, S_k]"
+SOFTMAX_MASKS = "masked entries, a masked row"
+
+# (mistake, case, its name, words of the diagnosis)
+PLANTED = [
+    ("no_max", "large offsets", "no max subtraction", "The maximum of the row is not subtracted before exp"),
+    ("B_not_transposed", "A B^T, 64 x 64 x 64", "B not transposed", r"element \(k, n\) of B\^T is b\[n \* K \+ k\]"),
+    ("B_not_transposed", "A B^T, 63 x 65 x 64", "B not transposed", "B is read as if it lay in memory as"),
+    ("nothing_written", "causal", "unwritten outputs", "All elements still hold the NaN .* never written"),
+    ("last_tile_dropped", "A B, 32 x 31 x 33", "last tile dropped", "Only the first 32 of the K = 33 products"),
+    ("last_tile_dropped", "A B^T, 113 x 7 x 203", "last tile dropped", "Only the first 192 of the K = 203 products"),
+    ("last_tile_dropped", "A B^T, batch 3, 37 x 50 x 41", "last tile dropped", "partial tile along K is left out"),
+    ("softmax_of_columns", "113 x 203", "softmax over the wrong axis", "the columns sum to 1 where the rows should"),
+    ("softmax_of_columns", "1023 x 1024", "softmax over the wrong axis", "wrong axis"),
+    ("one_column_per_thread", "1025 columns", "unwritten outputs", "1538 of 2050 elements .* Only col >= 256 is wrong"),
+    (
+        "last_row_unwritten",
+        "A B, 64 x 64 x 64",
+        "unwritten outputs",
+        r"64 of 4096 elements still hold .* Only row 63 \(of 64\)",
+    ),
+    ("softmax_zeros", "one warp wide", "all zeros", "Every output is 0"),
+    ("gemm_zeros", "A B^T, K = 1", "all zeros", "Every output is 0"),
+    ("gemm_zeros", "A B, 64 x 64 x 64", "all zeros", "Every output is 0"),
+    ("gemm_zeros", "full", "all zeros", "Every output is 0"),
+    ("scale_forgotten", "full", "scale forgotten", r"must be multiplied by 1 / sqrt\(head_dim\) = 0.25"),
+    ("scale_forgotten", "causal", "scale forgotten", "The scores are not scaled"),
+    ("scale_forgotten", "CustomAttention module", "scale forgotten", "The scores are not scaled"),
+    ("diagonal_hidden", "causal", "mask off by one", "the diagonal is masked too"),
+    ("diagonal_hidden", "CustomAttention module", "mask off by one", "the diagonal is masked too"),
+    ("sees_one_ahead", "causal", "mask off by one", r"query i sees key i \+ 1"),
+    ("sees_one_ahead", "7 tokens, head_dim 5", "mask off by one", r"query i sees key i \+ 1"),
+    ("bool_inverted", PADDING, "mask inverted", "true means that the query may attend"),
+    ("mask_not_passed_on", FLOAT, "mask ignored", "The float mask that was given is not applied"),
+    ("counted_from_the_end", "40 queries, 23 keys, causal", "causal mask counted from the end", "count from the start"),
+    (
+        "mask_of_the_first_batch_entry",
+        PADDING,
+        "mask broadcast wrong",
+        "The mask of the first batch entry is used for every",
+    ),
+    ("mask_before_the_scale", BIAS, "mask added before the scale", "it belongs to the scaled scores"),
+    ("mask_not_passed_on", BOOL, "mask ignored", "The bool mask that was given is not applied"),
+    ("mask_of_the_first_head", FLOAT, "mask broadcast wrong", "The mask of the first head is used for every head"),
+    ("mask_of_the_first_head", BIAS, "mask broadcast wrong", "its stride must not be 0"),
+    ("masked_with_a_large_number", PADDING, "masked row is uniform", "gives the mean of V"),
+    ("float_as_bool", FLOAT, "float mask read as bool", "It must be added to the scores"),
+    ("mask_not_passed_on", BOOL, "mask ignored", "The bool mask that was given is not applied"),
+    ("mask_not_passed_on", BIAS, "mask ignored", "The float mask that was given is not applied"),
+    ("infinity_minus_infinity", SOFTMAX_MASKS, "masked row is NaN", "In this course such a row is all zeros"),
+    ("infinity_minus_infinity", PADDING, "masked row is NaN", "A query that may see no key gives NaN"),
+    ("zero_over_zero", SOFTMAX_MASKS, "masked row is NaN", "In this course such a row is all zeros"),
+    ("zero_over_zero", FLOAT, "masked row is NaN", "A query that may see no key gives NaN"),
+]
+
+# Races. In the simulator their outcome is always the same; a GPU may happen to give the right result.
+RACES = [
+    ("no_barrier_between_reductions", "one warp wide", "threads disagree"),
+    ("no_barrier_between_reductions", "113 x 203", "threads disagree"),
+    ("no_barrier_between_reductions", "1023 x 1024", "threads disagree"),
+    ("no_barrier_between_reductions", "1025 columns", "threads disagree"),
+    ("no_barrier_in_the_tree", "1023 x 1024", "threads disagree"),
+    ("no_barrier_in_the_tree", "1025 columns", "threads disagree"),
+]
+
+
+@pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
+def test_a_planted_mistake_is_named(backend: str, planted: str, case: str, name: str, words: str) -> None:
+    verdict = check(CASES[case], TASK2.operators(planted, backend))
+    told = " ".join(verdict.diagnosis)
+    assert verdict.status == FAIL
+    assert verdict.mistakes[:1] == [name], told
+    assert re.search(words, told), told
+
+
+@pytest.mark.parametrize(("planted", "case", "name"), RACES)
+def test_a_missing_barrier_in_the_softmax_is_told(planted: str, case: str, name: str) -> None:
+    verdict = check(CASES[case], TASK2.operators(planted, "simulator"))
+    told = " ".join(verdict.diagnosis)
+    assert verdict.status == FAIL
+    assert verdict.mistakes == [name], told
+    assert "__syncthreads() between writing the shared partial results and reading them" in told
+
+
+def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
+    verdict = check(CASES["A B, 32 x 31 x 33"], TASK2.operators("no_barrier_after_multiply", "simulator"))
+    assert verdict.status == FAIL
+    assert verdict.mistakes == []
+    told = " ".join(verdict.diagnosis)
+    assert "elements are wrong" in told
+    assert "one __syncthreads() between loading the tiles and using them" in told
+
+
+def test_the_solution_itself_passes_where_the_mistakes_fail(backend: str, solution) -> None:
+    for name in sorted({case for _, case, *_ in PLANTED + RACES}):
+        assert check(CASES[name], solution("task2")).ok, name

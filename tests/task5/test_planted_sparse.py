@@ -1,0 +1,219 @@
+"""Mistakes planted in sliding window and block-sparse attention: every one is caught, and where it can be, named."""
+
+import re
+
+import pytest
+from checked_findings import findings_of
+from planted import Planted, assert_all_pass, assert_told
+
+from common.testing.case import ERROR
+from common.testing.checking import check
+from task5.cases.sparse import block_cases, window_cases
+
+LEFT, RIGHT, HIDDEN = "ahead - r <= -window", "ahead - r >= right", "ahead - r >= right || ahead - r <= -window"
+EDGE = "causal ? 1 : window"
+FIRST, BEGIN = "q_start - window + 1", "first > 0 ? first / tile_keys * tile_keys : 0"
+END = "q_start + rows + (causal ? 0 : window - 1)"
+PLACE = "count + __popc(lanes & ((1u << lane) - 1))"
+ROW = "int64_t{head % heads} * q_blocks + static_cast<int>(q_start) / block"
+LISTED = "n < count && n < k_blocks"
+LEFT_OUT = "if (causal && k_start >= q_start + T::B_R) break;"
+RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "", 1)
+
+SPARSE = Planted(
+    "task5",
+    {
+        # attention_tiles.cuh
+        "diagonal_not_masked": [("causal && ahead > r", "false", 1)],
+        "masked_with_0": [("s[r] = «-INFINITY»;", "0.0f", 1)],
+        "O_not_rescaled": [RESCALE_O],
+        "no_key_yet": [("m_new == -INFINITY ? 0.0f : m_new", "m_new", 1)],
+        "no_barrier_at_the_end": [("v_tile, first_row);\n    «__syncthreads();»", "", 1)],
+        # window_keys
+        "first_tile_rounded_up": [(BEGIN, "(first > 0 ? first + tile_keys - 1 : 0) / tile_keys * tile_keys", 1)],
+        "begins_with_the_last_row": [(FIRST, "q_start + rows - window", 1)],
+        "begins_at_q_start": [(FIRST, "q_start", 1)],
+        "begins_before_the_first_key": [(BEGIN, "first", 1)],
+        "ends_at_q_start": [(END, "q_start", 1)],
+        "ends_as_with_causal": [(END, "q_start + rows", 1)],
+        "ends_behind_the_last_key": [("end < S_k ? end : S_k", "end", 1)],
+        # rows_outside_window
+        "window_too_large": [(LEFT, "ahead - r < -window", 1)],
+        "window_too_small": [(LEFT, "ahead - r <= 1 - window", 1)],
+        "no_left_edge": [(LEFT, "false", 1)],
+        "no_right_edge": [(RIGHT, "false", 1)],
+        "window_ahead": [(HIDDEN, "ahead - r < 0 || ahead - r >= window", 1)],
+        "every_row_is_the_first": [(HIDDEN, "ahead >= right || ahead <= -window", 1)],
+        "own_key_hidden": [(EDGE, "causal ? 0 : window", 1)],
+        "one_key_ahead": [(EDGE, "causal ? 2 : window", 1)],
+        "always_causal": [(EDGE, "1", 1)],
+        "both_sides_always": [(EDGE, "window", 1)],
+        "end_of_keys_not_masked": [("«key_position >= S_k» || ahead - r", "false", 1)],
+        # sliding_window_kernel, launch_sliding_window, custom_sliding_window_attention
+        "mask_within_the_tile": [
+            ("«k_start + lane», q_start + first_row, S_k, window", "lane", 1),
+            ("k_start + lane, «q_start + first_row», S_k, window", "first_row", 1),
+        ],
+        "window_shared_memory_not_asked_for": [
+            ("sliding_window_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, «T::BYTES»", "48 * 1024", 1)
+        ],
+        "window_ignored": [("head_dim, «window», causal, scale * LOG2_E", "S_q + S_k", 1)],
+        "window_scale_forgotten": [("window, causal, «scale * LOG2_E»", "LOG2_E", 1)],
+        # compress_block_mask_kernel
+        "first_32_columns": [("«start < k_blocks»; start += 32", "start < 32", 1)],
+        "mask_inverted": [("column < k_blocks && mask[column]", "column < k_blocks && !mask[column]", 1)],
+        "places_begin_again": [(PLACE, "__popc(lanes & ((1u << lane) - 1))", 1)],
+        "counts_not_added_up": [("count += __popc(lanes);", "count = __popc(lanes);", 1)],
+        "own_lane_counted": [("(1u << lane) - 1", "(2u << lane) - 1", 1)],
+        "higher_lanes_counted": [("lanes & ((1u << lane) - 1)", "lanes >> lane >> 1", 1)],
+        "rest_not_filled": [("for (int n = count + lane; n < k_blocks; n += 32) columns[n] = -1;", "", 1)],
+        "count_not_written": [("if (lane == 0) counts[row] = count;", "", 1)],
+        # block_sparse_kernel, custom_block_sparse_attention
+        "list_of_head_0": [(ROW, "static_cast<int>(q_start) / block", 1)],
+        "list_of_the_batch_entry": [("«head % heads»} * q_blocks", "head / heads", 1)],
+        "row_mixed_up": [(ROW, "static_cast<int>(q_start) / block * heads + head % heads", 1)],
+        "row_of_the_tile": [("static_cast<int>(q_start) / «block»;", "T::B_R", 1)],
+        "first_row_of_the_mask": [(ROW, "int64_t{head % heads} * q_blocks", 1)],
+        "last_block_dropped": [(LISTED, "n + 1 < count && n < k_blocks", 1)],
+        "only_the_first_block": [(LISTED, "n < count && n < 1", 1)],
+        "count_ignored": [(LISTED, "n < k_blocks", 1)],
+        "n_for_the_block": [("columns[row * k_blocks + n]", "n", 1)],
+        "only_the_first_tile": [("«k_start < end»; k_start += T::B_C", "k_start < end - block + T::B_C", 1)],
+        "last_tile_dropped": [("«k_start < end»; k_start += T::B_C", "k_start + T::B_C < end", 1)],
+        "blocks_taken_for_tiles": [
+            ("k_start = «int64_t{column} * block»;", "int64_t{column} * T::B_C", 1),
+            ("(column + int64_t{1}) * block", "int64_t{column} * T::B_C + block", 1),
+        ],
+        "blocks_not_causal": [("causal && ahead > r", "false", 1), (LEFT_OUT, "", 1)],
+        "diagonal_left_out": [("«k_start >= q_start + T::B_R») break;", "k_start >= q_start", 1)],
+        "block_mask_within_the_tile": [
+            ("«k_start + lane», q_start + first_row, S_k, causal", "lane", 1),
+            ("k_start + lane, «q_start + first_row», S_k, causal", "first_row", 1),
+        ],
+        "number_not_checked": [("column < 0 || column >= k_blocks", "column < 0", 1)],
+    },
+    label="sparse",
+    file="sparse_attention.cu",
+)
+
+CASES = {f"{case.part}: {case.name}": case for case in window_cases() + block_cases()}
+EVEN, RAGGED = "window: 64 tokens, window 16", "window: 203 tokens, window 37"
+BLIND, BOTH = "window: 203 x 60, window 30: blind rows", "window: both sides: 150 x 113"
+LISTS, LONG_LISTS, ALL = "blocks: lists: 3 x 4 x 5", "blocks: lists: 2 x 3 x 100", "blocks: lists: 1 x 7 x 64, all true"
+BY_32, BY_64, CAUSAL = "blocks: 96 x 128 by 32", "blocks: 256 x 256 by 64", "blocks: causal, 256 x 256 by 64"
+
+# (mistake, case, the mistake's name or None, words of the diagnosis)
+PLANTED = [
+    ("first_tile_rounded_up", RAGGED, "first tile left out", "by rounding down, not up"),
+    ("begins_with_the_last_row", RAGGED, "first tile left out", "not the one that the last row sees"),
+    ("begins_at_q_start", RAGGED, "first tile left out", "not q_start"),
+    ("ends_at_q_start", RAGGED, "tiles on the diagonal left out", "its last query sees keys up to"),
+    ("ends_as_with_causal", BOTH, "loop ends too early", "the diagonal, as with causal"),
+    ("window_too_large", RAGGED, "window off by one", r"one key too large: key i - window is seen"),
+    ("window_too_large", EVEN, "window off by one", r"one key too large: key i - window is seen"),
+    ("window_too_small", RAGGED, "window off by one", r"one key too small"),
+    ("no_left_edge", RAGGED, "left edge not masked", "no left edge"),
+    ("no_left_edge", BOTH, "left edge not masked", "no left edge"),
+    ("no_right_edge", RAGGED, None, "elements are wrong"),
+    ("no_right_edge", BOTH, "right edge not masked", "no right edge"),
+    ("window_ahead", RAGGED, "window on the wrong side", "must be i - window < j <= i"),
+    ("every_row_is_the_first", RAGGED, "mask of the warp's first row", r"query_position \+ r"),
+    ("own_key_hidden", RAGGED, "mask off by one", "own key must be seen"),
+    ("one_key_ahead", RAGGED, "mask off by one", r"query i sees key i \+ 1"),
+    ("always_causal", BOTH, "window of a causal mask", "right half too"),
+    ("both_sides_always", RAGGED, "causal mask missing", "the keys i < j < i"),
+    ("end_of_keys_not_masked", BOTH, "padding counts", "hide keys from S_k = 113 on"),
+    ("mask_within_the_tile", RAGGED, "mask counted within the tile", "add q_start and k_start"),
+    ("window_ignored", RAGGED, "window ignored", "as if there were no window"),
+    ("window_scale_forgotten", RAGGED, "scale forgotten", r"must be multiplied by 1 / sqrt\(head_dim\)"),
+    ("masked_with_0", RAGGED, "masked scores are 0", r"exp\(0\) is 1"),
+    ("O_not_rescaled", RAGGED, "no rescale in the online softmax", r"O must be multiplied .* \(tiles of 32 keys\)"),
+    ("no_key_yet", RAGGED, "masked row is NaN", "no key of the first tile"),
+    ("no_key_yet", BLIND, "masked row is NaN", "no key of the first tile"),
+    ("first_32_columns", LONG_LISTS, "only the first columns", "in steps of 32"),
+    ("mask_inverted", LISTS, "mask inverted", "where the mask is false"),
+    ("places_begin_again", LONG_LISTS, "unwritten outputs", "never written"),
+    ("counts_not_added_up", LONG_LISTS, "counts not added up", "add up those of all"),
+    ("own_lane_counted", LISTS, "unwritten outputs", "never written"),
+    ("higher_lanes_counted", LISTS, None, "which lanes hold a true block"),
+    ("rest_not_filled", LISTS, "unwritten outputs", "never written"),
+    ("count_not_written", ALL, "unwritten outputs", r"Only entry \(0: count\) 0 "),
+    ("list_of_head_0", BY_32, "list of the wrong head", "follow the mask of head 0"),
+    ("list_of_the_batch_entry", BY_32, "list of the wrong head", "take head % heads"),
+    ("row_mixed_up", BY_32, "row of the mask mixed up", r"head \* q_blocks \+ q_start / block"),
+    ("first_row_of_the_mask", BY_64, "first row of the mask", "the row is q_start / block"),
+    ("last_block_dropped", BY_32, "last block dropped", r"while n < counts\[row\]"),
+    ("only_the_first_block", BY_32, "only the first block", "after one turn"),
+    ("count_ignored", "blocks: other blocks behind the count", "mask ignored", r"only the first counts\[row\]"),
+    ("n_for_the_block", BY_32, "n taken for the block", r"columns\[row\]\[n\]"),
+    ("only_the_first_tile", BY_64, "only the first tile of a block", "a block of 64 has 2 tiles"),
+    (
+        "last_tile_dropped",
+        "blocks: causal, 384 x 384 by 128",
+        "last tile of a block dropped",
+        r"\(column \+ 1\) \* block",
+    ),
+    ("blocks_taken_for_tiles", BY_64, "blocks taken for tiles", "c \\* block = c \\* 64"),
+    ("blocks_not_causal", CAUSAL, "causal mask missing", "keys of the future"),
+    ("diagonal_not_masked", CAUSAL, "causal ignored inside diagonal blocks", "inside the tiles on the diagonal"),
+    ("diagonal_left_out", CAUSAL, "diagonal left out", "begins at q_start"),
+    ("block_mask_within_the_tile", CAUSAL, "mask counted within the tile", "add q_start and k_start"),
+    ("masked_with_0", CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
+    ("O_not_rescaled", BY_64, "no rescale in the online softmax", r"O must be multiplied .* \(tiles of 32 keys\)"),
+]
+# Races, and reads of what belongs to others: in the simulator their outcome is always the same
+RACES = [
+    ("begins_before_the_first_key", EVEN, "NaN"),
+    ("ends_behind_the_last_key", BOTH, "NaN"),
+    ("no_barrier_at_the_end", BY_32, "elements are wrong"),
+]
+# mistake, case, kind and variable of the finding in the checked build
+CHECKED = [
+    ("begins_before_the_first_key", EVEN, "out_of_bounds", "key|value"),
+    ("ends_behind_the_last_key", BOTH, "out_of_bounds", "key|value"),
+    ("no_barrier_at_the_end", BY_32, "race", "shared"),
+    ("row_of_the_tile", BY_64, "out_of_bounds", "counts|columns"),
+    ("number_not_checked", "blocks: numbers that are no block's", "out_of_bounds", "key|value"),
+]
+
+
+@pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
+def test_a_mistake_is_caught(backend, planted, case, name, words):
+    verdict = check(CASES[case], SPARSE.operators(planted, backend))
+    assert_told(verdict, words)
+    assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
+
+
+@pytest.mark.parametrize(("planted", "case", "words"), RACES)
+def test_a_race_is_caught_in_the_simulator(planted, case, words):
+    assert_told(check(CASES[case], SPARSE.operators(planted, "simulator")), words)
+
+
+def test_shared_memory_that_was_not_asked_for(backend):
+    case = CASES["window: 300 tokens, window 97"]
+    verdict = check(case, SPARSE.operators("window_shared_memory_not_asked_for", backend))
+    assert verdict.status == ERROR
+    assert re.search(r"sparse_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
+    assert check(case, SPARSE.operators(None, backend)).ok
+
+
+def test_every_mistake_is_planted_somewhere():
+    planted = {one[0] for one in PLANTED + RACES + CHECKED}
+    assert set(SPARSE.mistakes) - planted == {"window_shared_memory_not_asked_for"}
+
+
+def test_the_solution_passes_everything(solution):
+    assert_all_pass(CASES.values(), solution("task5"))
+
+
+@pytest.mark.parametrize(("planted", "case", "kind", "variable"), CHECKED)
+def test_the_checked_build_finds_it(planted, case, kind, variable):
+    findings = findings_of(SPARSE.operators(planted, "simulator", checked=True), CASES[case])
+    assert {one.kind for one in findings} == {kind}, findings
+    assert any(re.fullmatch(variable, one.variable) for one in findings), findings
+
+
+def test_the_checked_build_finds_nothing_in_the_solution():
+    ops = SPARSE.operators(None, "simulator", checked=True)
+    for name in (RAGGED, BOTH, LONG_LISTS, CAUSAL, "blocks: numbers that are no block's"):
+        assert findings_of(ops, CASES[name]) == [], name

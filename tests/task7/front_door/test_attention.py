@@ -1,0 +1,461 @@
+"""task7.front_door.attention: beside torch's scaled_dot_product_attention on everything that it takes, and what is
+refused."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+
+from common.reference import attention as reference
+from common.reference.bounds import max_error_of, running_sum_floor
+from common.testing.case import PASS, Case
+from common.testing.checking import check
+from task7.front_door import attention
+from task7.front_door.attention import CUDAAttention, scaled_dot_product_attention
+
+DOORS = [("naive", "solution"), ("tiled", "solution"), ("flash", "solution"), ("flash", "tuned")]
+MASKED = [door for door in DOORS if door != ("flash", "solution")]
+every_door = pytest.mark.parametrize(("mode", "variant"), DOORS)
+every_masked_door = pytest.mark.parametrize(("mode", "variant"), MASKED)
+
+# shapes of query, key and value; the sizes differ, so that a wrong stride shows
+ONE, TWO = ((5, 8), (7, 8), (7, 8)), ((3, 5, 8), (3, 7, 8), (3, 7, 8))
+FOUR = ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8))
+FIVE = ((2, 4, 3, 5, 8), (2, 4, 3, 7, 8), (2, 4, 3, 7, 8))
+GROUPED = ((2, 6, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8))
+
+
+@pytest.fixture
+def device(backend: str) -> torch.device:
+    return torch.device("cuda" if backend == "cuda" else "cpu")
+
+
+def pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options) -> Tensor:
+    """torch's function on the CPU. For a scale of 0 or less its unfused kernels: the fused one multiplies the -inf of
+    is_causal by it and makes the result NaN."""
+    scale = options.get("scale")
+    given = (x if x is None else x.cpu() for x in (query, key, value, mask))
+    with sdpa_kernel(SDPBackend.MATH) if scale is not None and scale <= 0 else nullcontext():
+        return F.scaled_dot_product_attention(*given, **options).to(query.device)
+
+
+def as_mask(mask: Tensor | None) -> Tensor | None:
+    """Bool masks travel as uint8, which can lie between guards; see common.testing.cases.attention."""
+    return mask.bool() if mask is not None and mask.dtype == torch.uint8 else mask
+
+
+def assert_agrees(
+    device: torch.device,
+    door: tuple[str, str],
+    shapes,
+    mask: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    layout=lambda x: x,
+    expected=pytorch,
+    **options,
+) -> None:
+    """The front door's result beside torch's in float64, by the bound of common.testing.checking.
+
+    layout: how query, key and value lie in memory. expected: in place of torch's function.
+    """
+    mode, variant = door
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        query, key, value = (torch.randn(shape, generator=generator).to(dtype).float() for shape in shapes)
+        made = {"query": query, "key": key, "value": (value + 2).to(dtype).float()}
+        return made if mask is None else {**made, "mask": mask}
+
+    def call(ops, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        laid = (layout(x.to(dtype)) for x in (query, key, value))
+        out = scaled_dot_product_attention(*laid, as_mask(mask), mode=mode, variant=variant, **options)
+        assert out.dtype == dtype and out.is_contiguous()
+        return out.float()
+
+    def wanted(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        return expected(query, key, value, as_mask(mask), **options)
+
+    floor = 1e-5 + running_sum_floor(max(shapes[1][-2], 1), 4)
+    if dtype != torch.float32:
+        floor += 8 * torch.finfo(dtype).eps / 2  # weights and outputs, 8 at most, are rounded to dtype
+    axes = ("batch", "head", "row", "col")
+    verdict = check(Case("case", "part", inputs, call, wanted, floor, axes, draws=1), SimpleNamespace(device=device))
+    assert verdict.status == PASS, "\n".join([f"{verdict.max_error} > {verdict.bound}", *verdict.diagnosis])
+
+
+SHAPES = {
+    "no batch": ONE,
+    "one batch dimension": TWO,
+    "two": FOUR,
+    "three": FIVE,
+    "four": ((2, 1, 2, 3, 5, 8), (2, 1, 2, 3, 7, 8), (2, 1, 2, 3, 7, 8)),
+    "one query": ((2, 3, 1, 8), (2, 3, 7, 8), (2, 3, 7, 8)),
+    "one of each": ((1, 1), (1, 1), (1, 1)),
+    "more queries than keys": ((3, 9, 8), (3, 4, 8), (3, 4, 8)),
+    "heads of keys broadcast": ((2, 3, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8)),
+    "heads of queries broadcast": ((2, 1, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8)),
+    "each broadcasts to another": ((2, 1, 1, 5, 8), (1, 3, 1, 7, 8), (4, 7, 8)),
+    "fewer dimensions of keys": ((2, 3, 5, 8), (7, 8), (3, 7, 8)),
+    "narrow values": ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 3)),
+    "wide values": ((3, 5, 8), (3, 7, 8), (3, 7, 20)),
+    "no keys": ((2, 3, 5, 8), (2, 3, 0, 8), (2, 3, 0, 8)),
+    "no queries": ((2, 3, 0, 8), (2, 3, 7, 8), (2, 3, 7, 8)),
+    "no batches": ((0, 3, 5, 8), (0, 3, 7, 8), (0, 3, 7, 8)),
+    "values of width 0": ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 0)),
+    "queries of width 0": ((2, 3, 5, 0), (2, 3, 7, 0), (2, 3, 7, 4)),
+    "all of width 0": ((2, 3, 5, 0), (2, 3, 7, 0), (2, 3, 7, 0)),
+}
+
+
+@every_door
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape(device, mode, variant, name, is_causal):
+    assert_agrees(device, (mode, variant), SHAPES[name], is_causal=is_causal)
+
+
+GQA_SHAPES = {
+    "6 on 2 heads": GROUPED,
+    "6 on 1": ((2, 6, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8)),
+    "6 on 6": ((2, 6, 5, 8), (2, 6, 7, 8), (2, 6, 7, 8)),
+    "another number for values": ((2, 6, 5, 8), (2, 2, 7, 8), (2, 3, 7, 8)),
+    "no batch": ((6, 5, 8), (3, 7, 8), (3, 7, 8)),
+    "two batch dimensions": ((2, 2, 6, 5, 8), (2, 2, 3, 7, 8), (2, 2, 3, 7, 8)),
+    "batches broadcast": ((2, 6, 5, 8), (1, 2, 7, 8), (2, 7, 8)),
+    "wide values": ((6, 5, 8), (3, 7, 8), (3, 7, 12)),
+    "no keys": ((2, 6, 5, 8), (2, 2, 0, 8), (2, 2, 0, 8)),
+}
+
+
+@every_door
+@pytest.mark.parametrize("name", GQA_SHAPES)
+def test_fewer_heads_of_keys_than_of_queries(device, mode, variant, name):
+    for is_causal in (False, True):
+        assert_agrees(device, (mode, variant), GQA_SHAPES[name], is_causal=is_causal, enable_gqa=True)
+
+
+@every_door
+@pytest.mark.parametrize("scale", [0.0, 0.5, -1.5, 2])
+def test_scale(device, mode, variant, scale):
+    for is_causal in (False, True):
+        assert_agrees(device, (mode, variant), FOUR, scale=scale, is_causal=is_causal)
+
+
+MEMORY = {
+    "heads beside each other": lambda x: x.transpose(-3, -2).contiguous().transpose(-3, -2),
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "every second element": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "a slice": lambda x: torch.cat([x, x], -1)[..., x.size(-1) :],
+    "expanded": lambda x: x[:1].expand(x.shape),
+}
+
+
+@every_door
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("layout", MEMORY)
+def test_inputs_may_lie_in_memory_in_any_way(device, mode, variant, layout, dtype):
+    def expected(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return pytorch(*(MEMORY[layout](x) for x in (query, key, value)))
+
+    for shapes in (TWO, FOUR):
+        assert_agrees(device, (mode, variant), shapes, dtype=dtype, layout=MEMORY[layout], expected=expected)
+
+
+@every_door
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_16_bit_inputs(device, mode, variant, dtype):
+    for shapes, options in ((TWO, {"is_causal": True}), (GROUPED, {"enable_gqa": True}), (SHAPES["no keys"], {})):
+        assert_agrees(device, (mode, variant), shapes, dtype=dtype, **options)
+
+
+def make_mask(kind: str, *shape: int) -> Tensor:
+    """About a third of it hidden; from the second query, where there is one, every key."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    shown = torch.rand(shape, generator=generator) < 0.65
+    if len(shape) > 1 and shape[-2] > 1:
+        shown[..., 1, :] = False
+    if kind == "bool":
+        return shown.to(torch.uint8)
+    return torch.randn(shape, generator=generator).masked_fill(~shown, -math.inf)
+
+
+MASKS = [  # of scores [2, 3, 5, 7]
+    *((5, 7), (1, 7), (5, 1), (1, 1), (3, 5, 7), (3, 1, 1), (2, 3, 5, 7), (2, 1, 1, 7), (1, 3, 5, 1)),
+]
+
+
+@every_masked_door
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_a_mask_broadcasts(device, mode, variant, shape, kind):
+    """Rows with nothing to attend to included: torch gives zeros, too."""
+    assert_agrees(device, (mode, variant), FOUR, make_mask(kind, *shape))
+
+
+@every_masked_door
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_a_mask_with_any_number_of_dimensions(device, mode, variant, kind):
+    door = mode, variant
+    for shapes, mask in (
+        (ONE, (5, 7)),
+        (TWO, (1, 5, 7)),
+        (TWO, (7,)),
+        (FIVE, (4, 3, 5, 7)),
+        (FIVE, (2, 1, 3, 1, 7)),
+        (SHAPES["each broadcasts to another"], (2, 3, 1, 5, 7)),
+        (SHAPES["no keys"], (5, 0)),
+    ):
+        assert_agrees(device, door, shapes, make_mask(kind, *mask))
+    # torch's mask broadcasts to the batch dimensions of query and key; this one to those of value as well
+    assert_agrees(
+        device,
+        door,
+        SHAPES["each broadcasts to another"],
+        make_mask(kind, 2, 3, 4, 5, 7),
+        expected=lambda query, key, value, mask: reference.attention(query, key, value, mask=mask),
+    )
+    assert_agrees(device, door, GROUPED, make_mask(kind, 6, 5, 7), enable_gqa=True)
+    assert_agrees(device, door, GROUPED, make_mask(kind, 2, 1, 1, 7), enable_gqa=True)
+
+
+@every_masked_door
+@pytest.mark.parametrize("shape", [(), (7,), (1,)], ids=str)
+def test_a_mask_with_fewer_dimensions_than_torch_takes(device, mode, variant, shape):
+    def expected(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        return pytorch(query, key, value, mask.expand(5, 7))
+
+    assert_agrees(device, (mode, variant), FOUR, torch.rand(shape), expected=expected)
+
+
+@every_masked_door
+def test_a_16_bit_mask(device, mode, variant):
+    query, key, value = (torch.randn(shape, device=device).half() for shape in TWO)
+    mask = make_mask("float", 5, 7).half().to(device)
+    out = scaled_dot_product_attention(query, key, value, mask, mode=mode, variant=variant)
+    wide = scaled_dot_product_attention(query, key, value, mask.float(), mode=mode, variant=variant)
+    assert torch.equal(out, wide)
+    exact = F.scaled_dot_product_attention(*(x.double() for x in (query, key, value, mask)))
+    assert max_error_of(out, exact) <= 4 * torch.finfo(torch.float16).eps
+
+
+@every_door
+def test_autocast_casts_as_torch_does(device, mode, variant):
+    query, key, value = (torch.randn(shape, device=device) for shape in TWO)
+    with torch.autocast(device.type, torch.bfloat16):
+        out = scaled_dot_product_attention(query.half(), key, value, mode=mode, variant=variant)
+        assert F.scaled_dot_product_attention(query.half(), key, value).dtype == out.dtype == torch.bfloat16
+    cast = [query.half().bfloat16(), key.bfloat16(), value.bfloat16()]
+    assert torch.equal(out, scaled_dot_product_attention(*cast, mode=mode, variant=variant))
+
+
+sizes = st.integers(0, 5)
+
+
+@st.composite
+def calls(draw):
+    """Shapes that broadcast or group, and options; with a mask that broadcasts to the scores, or without."""
+    batch = draw(st.lists(st.integers(1, 3), max_size=3))
+    seq_q, seq_k, head_dim, value_head_dim = draw(sizes), draw(sizes), draw(st.integers(1, 9)), draw(sizes)
+    grouped = len(batch) > 0 and draw(st.booleans())
+
+    def part_of(whole: list[int], keep: int = 0) -> list[int]:
+        """Some of its dimensions as 1, and some left out in front, but for the last `keep`."""
+        fewer = [size if number >= len(whole) - keep or draw(st.booleans()) else 1 for number, size in enumerate(whole)]
+        return fewer[draw(st.integers(0, len(whole) - keep)) :]
+
+    heads = batch[-1] if batch else 1
+    query = [*batch[:-1], heads * draw(st.integers(1, 3))] if grouped else batch
+    keys = part_of(batch, keep=int(grouped))
+    shapes = (*query, seq_q, head_dim), (*keys, seq_k, head_dim), (*keys, seq_k, value_head_dim)
+    mask = draw(st.sampled_from(["bool", "float", None]))
+    options = {"enable_gqa": grouped, "scale": draw(st.sampled_from([None, 0.4, -1.0]))}
+    if mask is None:
+        return shapes, None, options | {"is_causal": draw(st.booleans())}
+    shape = part_of([*query, seq_q, seq_k])
+    return shapes, make_mask(mask, *([1] * (2 - len(shape)) + shape)), options
+
+
+@every_masked_door
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(call=calls())
+def test_any_call(device, mode, variant, call):
+    shapes, mask, options = call
+    assert_agrees(device, (mode, variant), shapes, mask, **options)
+
+
+GRADIENTS = {
+    "causal": (FOUR, None, {"is_causal": True}),
+    "no batch": (ONE, None, {}),
+    "broadcast": (SHAPES["each broadcasts to another"], None, {"scale": 0.4}),
+    "grouped": (GROUPED, "bool", {"enable_gqa": True}),
+    "grouped in two ways": (GQA_SHAPES["another number for values"], None, {"enable_gqa": True}),
+    "narrow values": (SHAPES["narrow values"], "float", {}),
+    "wide values": (SHAPES["wide values"], None, {"is_causal": True}),
+    "no keys": (SHAPES["no keys"], None, {}),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_the_tuned_kernels(device, name):
+    shapes, kind, options = GRADIENTS[name]
+    torch.manual_seed(0)
+    mask = None if kind is None else as_mask(make_mask(kind, 5, 7)).to(device)
+    inputs = [torch.randn(shape, device=device).requires_grad_() for shape in shapes]
+    weight = torch.randn(pytorch(*inputs, mask, **options).shape, device=device)
+
+    def gradients(function, dtype: torch.dtype, **door) -> list[Tensor]:
+        copies = [x.detach().to(dtype).requires_grad_() for x in inputs]
+        cast = mask.to(dtype) if kind == "float" else mask
+        return torch.autograd.grad(function(*copies, cast, **options, **door), copies, weight.to(dtype))
+
+    got = gradients(scaled_dot_product_attention, torch.float32, mode="flash", variant="tuned")
+    same = gradients(pytorch, torch.float32)
+    exact = gradients(pytorch, torch.float64)
+    for x, x_same, x64, x_in in zip(got, same, exact, inputs, strict=True):
+        assert x.shape == x_in.shape
+        assert max_error_of(x, x64) <= 2 * max_error_of(x_same, x64) + 1e-5
+
+
+def test_compile_without_a_graph_break_once_loaded(device):
+    query, key, value = (torch.randn(shape, device=device).requires_grad_() for shape in GROUPED)
+    module = CUDAAttention(is_causal=True, enable_gqa=True, mode="flash", variant="tuned")
+    expected = module(2 * query, key, value[..., :3])
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *given: module(2 * given[0], *given[1:]), fullgraph=True, backend="aot_eager")
+    out = compiled(query, key, value[..., :3])
+    assert torch.equal(out, expected)
+    inputs = (query, key, value)
+    for x, y in zip(torch.autograd.grad(out.sum(), inputs), torch.autograd.grad(expected.sum(), inputs), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_no_gradient_is_asked_of_other_kernels(device):
+    inputs = [torch.randn(shape, device=device).requires_grad_() for shape in TWO]
+    for mode in ("naive", "tiled", "flash"):
+        for number, name in enumerate(("query", "key", "value")):
+            some = [x if i == number else x.detach() for i, x in enumerate(inputs)]
+            words = f"{name} requires a gradient, and mode '{mode}' with variant 'solution' has no backward pass: use"
+            with pytest.raises(ValueError, match=words):
+                scaled_dot_product_attention(*some, mode=mode, variant="solution")
+        with torch.no_grad():
+            assert not scaled_dot_product_attention(*inputs, mode=mode).requires_grad
+    mask = torch.zeros(5, 7, device=device, requires_grad=True)
+    for mode, variant in MASKED:
+        with pytest.raises(ValueError, match=r"attn_mask requires a gradient, .*: pass attn_mask.detach\(\)"):
+            scaled_dot_product_attention(*(x.detach() for x in inputs), mask, mode=mode, variant=variant)
+
+
+def test_the_module_is_the_function(device):
+    query, key, value = (torch.randn(shape, device=device) for shape in GROUPED)
+    mask = as_mask(make_mask("bool", 5, 7)).to(device)
+    module = CUDAAttention(scale=0.3, enable_gqa=True, mode="tiled")
+    expected = scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=True, mode="tiled")
+    assert torch.equal(module(query, key, value, mask), expected)
+    causal = CUDAAttention(is_causal=True, enable_gqa=True, mode="flash", variant="tuned")
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(causal(query, key, value), expected, rtol=1e-5, atol=1e-5)
+    assert "enable_gqa=True" in repr(causal) and "variant='tuned'" in repr(causal)
+    assert not list(module.parameters())
+    with pytest.raises(ValueError, match="mode is 'fast'"):
+        CUDAAttention(mode="fast")
+
+
+def of(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+REFUSED = [
+    ({"mode": "fast"}, "mode is 'fast'; it must be 'naive', 'tiled' or 'flash'"),
+    ({"variant": "best"}, "variant is 'best'; it must be 'student', 'solution' or 'tuned'"),
+    ({"mode": "tiled", "variant": "tuned"}, "variant is 'tuned' with mode 'tiled'; only mode 'flash' has tuned"),
+    ({"dropout_p": 0.1}, "dropout_p is 0.1; it must be 0.0, since the kernels have no dropout: torch.nn"),
+    ({"query": of(8)}, r"query has shape \[8\]; it must have 2 dimensions or more"),
+    ({"value": of(7, 8), "enable_gqa": True}, "value has shape .* 3 dimensions or more with enable_gqa"),
+    ({"key": of(3, 7, 9)}, "query has shape .* and key .*; their last sizes, head_dim, must be equal"),
+    ({"value": of(3, 6, 8)}, "key has shape .* and value .*; their last sizes but one, S_k, must be equal"),
+    ({"key": of(2, 7, 8)}, r"batch dimensions \[3\], \[2\], \[3\], which do not broadcast; .* enable_gqa=True"),
+    ({"key": of(2, 7, 8), "enable_gqa": True}, "key has 2 heads, .* and query 3, .* key must divide that of query"),
+    ({"value": of(0, 7, 8), "enable_gqa": True}, "value has 0 heads"),
+    ({"query": of(3, 5, 8, dtype=torch.float64)}, "query has dtype torch.float64; it must be torch.float32, torch.fl"),
+    ({"value": of(3, 7, 8, dtype=torch.float16)}, "value has dtype torch.float16; it must be query's, torch.float32"),
+    ({"key": torch.zeros(3, 7, 8, device="meta")}, "key is on the device 'meta'; it must be on query's"),
+    ({"query": torch.zeros(3, 5, 8, device="meta")}, "query is on the device 'meta'; it must be on 'cpu' or 'cuda'"),
+    ({"key": of(3, 7, 8).to_sparse()}, "key is torch.sparse_coo; it must be dense"),
+    (
+        {"query": torch.nested.nested_tensor([of(5, 8)] * 3, layout=torch.jagged)},
+        "query is nested; it must be dense",
+    ),
+    ({"attn_mask": of(4, 7)}, r"attn_mask has shape \[4, 7\]; it must broadcast to .* = \[3, 5, 7\]"),
+    ({"attn_mask": of(1, 3, 5, 7)}, r"attn_mask has shape \[1, 3, 5, 7\]; it must broadcast"),
+    ({"attn_mask": of(5, 7, dtype=torch.int32)}, "attn_mask has dtype torch.int32; it must be torch.bool, torch.fl"),
+    ({"attn_mask": of(5, 7, dtype=torch.float16)}, "attn_mask has dtype torch.float16; it must be .* or query's"),
+    ({"attn_mask": causal_lower_right(5, 7)}, "attn_mask is a CausalBias; .* the bool mask torch.ones"),
+    (
+        {"mode": "flash", "variant": "solution", "attn_mask": of(5, 7)},
+        "mode 'flash' with variant 'solution' takes none: use variant='tuned'",
+    ),
+    ({"mode": "flash", "value": of(3, 7, 129)}, "head_dim is 129 .*up to 128: use mode='naive' or mode='tiled'"),
+    ({"scale": math.inf}, "scale is inf; it must be finite"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_is_refused(changed, words):
+    arguments = {"query": of(3, 5, 8), "key": of(3, 7, 8), "value": of(3, 7, 8), "mode": "naive"}
+    with pytest.raises(ValueError, match=words):
+        scaled_dot_product_attention(**{**arguments, **changed})
+
+
+def test_without_a_variant_flash_takes_what_torchs_takes(device):
+    """A mask and gradients go to the tuned kernels, all else to the solution's."""
+    query, key, value = (torch.randn(shape, device=device).requires_grad_() for shape in FOUR)
+    mask = as_mask(make_mask("bool", 5, 7)).to(device)
+    for masks, options in (((mask,), {}), ((), {"is_causal": True})):
+        out = scaled_dot_product_attention(query, key, value, *masks, **options)
+        tuned = scaled_dot_product_attention(query, key, value, *masks, **options, variant="tuned")
+        assert torch.equal(out, tuned) and out.requires_grad
+        with torch.no_grad():
+            out = CUDAAttention(**options)(query, key, value, *masks)
+            variant = "tuned" if masks else "solution"
+            same = scaled_dot_product_attention(query, key, value, *masks, **options, variant=variant)
+            assert torch.equal(out, same)
+            expected = pytorch(query, key, value, *masks, **options)
+            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mask_with_is_causal_is_torchs_error():
+    query, key, value = (of(*shape) for shape in TWO)
+    mask = torch.ones(5, 7, dtype=torch.bool)
+    for function in (F.scaled_dot_product_attention, scaled_dot_product_attention):
+        with pytest.raises(RuntimeError, match="is_causal"):
+            function(query, key, value, mask, is_causal=True)
+    with pytest.raises(TypeError, match="key is None; it must be a tensor"):
+        scaled_dot_product_attention(query, None, value)
+
+
+def test_operators_are_built_on_first_use_and_kept(monkeypatch):
+    """Which task, variant and backend stand behind the modes."""
+    asked = []
+
+    def load(request):
+        asked.append((request.task, request.variant, request.backend))
+        zeros = lambda query, *_: torch.zeros_like(query)  # noqa: E731
+        return SimpleNamespace(naive_attention=zeros, attention=zeros, flash_attention=zeros)
+
+    monkeypatch.setattr(attention, "load", load)
+    monkeypatch.setattr(attention, "_loaded", {})
+    for mode in ("naive", "tiled", "flash"):
+        for variant in ("student", "solution"):
+            for _ in range(2):
+                scaled_dot_product_attention(*(of(*shape) for shape in TWO), mode=mode, variant=variant)
+    tasks = ("task1", "task2", "task4")
+    assert asked == [(task, variant, "simulator") for task in tasks for variant in ("student", "solution")]

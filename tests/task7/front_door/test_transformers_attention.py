@@ -1,0 +1,352 @@
+"""The course's attention inside plain transformers: from_pretrained, generate(), caches, padding, what is refused.
+
+The oracle is transformers' own sdpa attention with DynamicCache. First comes the Python around the kernels, on
+`TorchOps`, then the real kernels.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch_operators import GROUPED, TorchOps, attached, padded, positions, tiny_config, tiny_model, tokens
+from transformers import AutoModelForCausalLM, DeepseekV3Config, DynamicCache, GemmaConfig, GPT2Config
+
+from common.kernels.gpt2.supported_models import check_config
+from task7.front_door import kernel_attention
+from task7.front_door.cache import KernelCache
+from task7.front_door.kernel_attention import KernelAttention, register
+
+MODEL_TYPES = ("gpt2", *GROUPED)
+GREEDY = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+
+@pytest.fixture(autouse=True)
+def torch_settings():
+    """No gradients, and one thread: on a busy machine PyTorch's threads would wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(threads)
+
+
+def assert_exact(logits, model, ids, begin=0, **where):
+    """At most twice as far from float64 as transformers' own float32 logits of ids[:, begin:], plus their rounding.
+
+    where: mask and positions; the logits of padding do not count.
+    """
+    exact = copy.deepcopy(model).double()(ids, **where).logits[:, begin:]
+    sdpa = model(ids, **where).logits[:, begin:]
+    kept = where["attention_mask"][:, begin:].bool() if where else torch.ones(exact.shape[:2], dtype=torch.bool)
+    assert (logits - exact)[kept].abs().max() <= 2 * (sdpa - exact)[kept].abs().max() + 1e-5
+
+
+# ---- prefill and decode --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("gpt2", {}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+        ("gpt2", {"scale_attn_weights": False}),
+        ("gpt2", {"n_embd": 64, "n_head": 1}),
+        *((model_type, {}) for model_type in GROUPED),
+        ("llama", {"num_key_value_heads": 1}),
+    ],
+)
+def test_prefill_and_decode_match_sdpa(model_type, config):
+    model = tiny_model(model_type, **config)
+    ours, attention = attached(model)
+    ids = tokens(3, 20)
+    assert_exact(ours(ids, use_cache=False).logits, model, ids)
+    assert attention.calls == {"flash_attention": 2}
+
+    attention.reset_calls()
+    cache = KernelCache(attention, ours)
+    parts = [ours(ids[:, :9], past_key_values=cache).logits]
+    parts += [ours(ids[:, t : t + 1], past_key_values=cache).logits for t in range(9, 20)]
+    assert_exact(torch.cat(parts, 1), model, ids)
+    assert attention.calls == {"flash_attention": 2, "update_cache": 24, "decode_attention": 22}
+    assert cache.get_seq_length() == 20 and cache.get_max_length() == 32
+
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert_exact(ours(ids, past_key_values=cache).logits, model, ids)
+
+
+def test_a_prompt_of_one_token_is_a_prefill():
+    model = tiny_model()
+    ours, attention = attached(model)
+    logits = ours(tokens(2, 1), past_key_values=KernelCache(attention, ours)).logits
+    assert_exact(logits, model, tokens(2, 1))
+    assert attention.calls == {"flash_attention": 2, "update_cache": 2}
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_transformers_own_cache_decodes_through_our_kernel(model_type):
+    model = tiny_model(model_type)
+    ours, attention = attached(model)
+    cache, ids = DynamicCache(), tokens(2, 6)
+    ours(ids[:, :5], past_key_values=cache)
+    logits = ours(ids[:, 5:], past_key_values=cache).logits
+    assert_exact(logits, model, ids, begin=5)
+    assert attention.calls == {"flash_attention": 2, "decode_attention": 2}
+
+
+def test_our_cache_serves_transformers_own_attention():
+    model, ids = tiny_model(), tokens(2, 6)
+    cache = KernelCache(KernelAttention(TorchOps(), TorchOps()), model)
+    model(ids[:, :5], past_key_values=cache)
+    logits = model(ids[:, 5:], past_key_values=cache).logits
+    assert_exact(logits, model, ids, begin=5)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+@pytest.mark.parametrize("ours_cache", [True, False])
+def test_several_tokens_on_a_cache_that_is_not_empty(model_type, ours_cache):
+    """As in a chat: a second turn, then decoding goes on."""
+    model = tiny_model(model_type)
+    ours, attention = attached(model)
+    cache, ids = KernelCache(attention, ours) if ours_cache else DynamicCache(), tokens(2, 14)
+    parts = [ours(ids[:, a:b], past_key_values=cache).logits for a, b in ((0, 5), (5, 12), (12, 13), (13, 14))]
+    assert_exact(torch.cat(parts, 1), model, ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_models_are_converted_at_the_boundary(dtype):
+    model = tiny_model().to(dtype)
+    ours, attention = attached(model)
+    cache, ids = KernelCache(attention, ours), tokens(1, 8)
+    first = ours(ids[:, :7], past_key_values=cache).logits
+    second = ours(ids[:, 7:], past_key_values=cache).logits
+    assert first.dtype == second.dtype == dtype
+    assert cache.layers[0].kv_cache.k.dtype == torch.float32
+    expected, found = model(ids).logits.float(), torch.cat([first, second], 1).float()
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+def test_two_attentions_in_one_process_do_not_mix():
+    model = tiny_model()
+    first, first_attention = attached(model)
+    _, second_attention = attached(model)
+    first(tokens(1, 4), use_cache=False)
+    assert first_attention.calls["flash_attention"] == 2 and not second_attention.calls
+
+
+# ---- padding -------------------------------------------------------------------------------------
+
+MASKS = {
+    "left": padded(tokens(3, 9), 4, 9, 1),
+    "right": padded(tokens(3, 9), 4, 9, 1, left=False),
+    "with holes": (tokens(3, 9), torch.tensor([[0, 1, 1, 0, 1, 1, 0, 0, 1], [1] * 9, [0] * 4 + [1] * 4 + [0]])),
+}
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+@pytest.mark.parametrize("ours_cache", [True, False])
+@pytest.mark.parametrize("kind", MASKS)
+def test_padding_is_not_attended_to(model_type, kind, ours_cache):
+    """Prefill and three decodes of sequences that are padded; logits of padding do not count."""
+    model = tiny_model(model_type)
+    ours, attention = attached(model)
+    ids, mask = MASKS[kind]
+    ids, mask = torch.cat([ids, tokens(3, 3, seed=2)], 1), torch.cat([mask, torch.ones(3, 3, dtype=torch.int64)], 1)
+    where = positions(mask)
+    cache = KernelCache(attention, ours) if ours_cache else DynamicCache()
+    parts = []
+    for a, b in ((0, 9), (9, 10), (10, 11), (11, 12)):
+        call = {"attention_mask": mask[:, :b], "position_ids": where[:, a:b]}
+        parts.append(ours(ids[:, a:b], past_key_values=cache, **call).logits)
+    assert_exact(torch.cat(parts, 1), model, ids, attention_mask=mask, position_ids=where)
+    if ours_cache:
+        assert cache.layers[0].kv_cache.lengths.tolist() == mask.sum(-1).tolist()
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_beam_search_and_lookup_of_the_prompt_on_transformers_own_cache(model_type):
+    """Both move a cache about; the second also feeds several tokens at once and takes some of them back."""
+    model = tiny_model(model_type)
+    ours, _ = attached(model)
+    ids, mask = MASKS["left"]
+    beams = GREEDY | {"num_beams": 3, "attention_mask": mask}
+    assert torch.equal(ours.generate(ids, **beams), model.generate(ids, **beams))
+    assert torch.equal(
+        ours.generate(ids[1:2], prompt_lookup_num_tokens=3, **GREEDY), model.generate(ids[1:2], **GREEDY)
+    )
+
+
+def test_a_cache_is_as_good_as_new_after_a_padded_batch():
+    model = tiny_model()
+    ours, attention = attached(model)
+    cache, (ids, mask) = KernelCache(attention, ours), MASKS["left"]
+    ours(ids, attention_mask=mask, past_key_values=cache)
+    cache.reset()
+    ids = tokens(3, 5)
+    ours(ids[:, :4], past_key_values=cache)
+    assert_exact(ours(ids[:, 4:], past_key_values=cache).logits, model, ids, begin=4)
+
+
+def test_padding_that_comes_or_goes_is_refused():
+    ours, attention = attached(tiny_model())
+    ids, mask = MASKS["left"]
+    one_more = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
+    for first, then, words in ((mask, None, "was padded"), (None, one_more, "was not padded")):
+        cache = KernelCache(attention, ours)
+        ours(ids, attention_mask=first, past_key_values=cache)
+        with pytest.raises(ValueError, match=words):
+            ours(ids[:, :1], attention_mask=then, past_key_values=cache)
+    cache = KernelCache(attention, ours)
+    ours(ids, attention_mask=mask, past_key_values=cache)
+    with pytest.raises(ValueError, match="padding with 2 new tokens on a KV cache that holds 9"):
+        ours(ids[:, :2], past_key_values=cache)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_unsupported_calls_are_refused_by_name():
+    ours, attention = attached(tiny_model())
+    ids = tokens(2, 6)
+    with pytest.raises(ValueError, match=r"an attention mask of four dimensions .* register\(variant='tuned'\) does"):
+        ours(ids, attention_mask=torch.zeros(2, 1, 6, 6))
+    with pytest.raises(ValueError, match="packed"):
+        ours(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False)
+    with pytest.raises(ValueError, match=r"cache has 12 slots, .* leave cache_implementation out"):
+        ours.generate(ids, cache_implementation="static", **GREEDY | {"max_new_tokens": 7})
+    with pytest.raises(ValueError, match="beam search"):
+        ours.generate(ids, num_beams=2, past_key_values=KernelCache(attention, ours), max_new_tokens=3)
+    with torch.enable_grad(), pytest.raises(ValueError, match="no backward"):
+        ours(ids)
+    with pytest.raises(ValueError, match=r"dropout=0.1"):
+        ours.train()(ids)
+
+
+def call(attention, heads=4, kv_heads=4, head_dim=8, value_head_dim=8, **others):
+    """The attention function itself, as an architecture might call it."""
+    query, key = torch.zeros(1, heads, 3, head_dim), torch.zeros(1, kv_heads, 3, head_dim)
+    return attention.forward(torch.nn.Module(), query, key, torch.zeros(1, kv_heads, 3, value_head_dim), None, **others)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"sliding_window": 2}, "a sliding window"),
+        ({"softcap": 30.0}, "a cap on the scores"),
+        ({"s_aux": torch.zeros(4)}, "attention sinks"),
+        ({"position_bias": torch.zeros(1)}, "a position bias"),
+        ({"is_causal": False}, "not causal"),
+        ({"value_head_dim": 4}, r"values of head_dim 4 with queries of 8 \(MLA\)"),
+        ({"head_dim": 129, "value_head_dim": 129}, "head_dim 129: at most 128"),
+        ({"kv_heads": 3}, "4 query heads on 3 key heads"),
+    ],
+)
+def test_what_other_architectures_ask_of_their_attention_is_refused(asked, words):
+    attention = KernelAttention(TorchOps(), TorchOps())
+    assert call(attention)[0].shape == (1, 3, 4, 8)
+    with pytest.raises(ValueError, match=f"do not support .*{words}"):
+        call(attention, **asked)
+
+
+def test_a_full_cache_is_refused_and_keeps_its_tokens():
+    ours, attention = attached(tiny_model())
+    cache, ids = KernelCache(attention, ours, max_seq_len=6), tokens(1, 6)
+    ours(ids, past_key_values=cache)
+    with pytest.raises(ValueError, match="full"):
+        ours(ids[:, :1], past_key_values=cache)
+    assert cache.get_seq_length() == 6
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_models_that_work_are_accepted(model_type):
+    check_config(tiny_config(model_type))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (GPT2Config(n_embd=1024, n_head=4), ["head_dim is 256", "at most 128"]),
+        (GPT2Config(add_cross_attention=True), ["add_cross_attention"]),
+        (tiny_config("llama", head_dim=192), ["head_dim is 192"]),
+        (tiny_config("mistral", sliding_window=16), ["sliding_window is 16", "'full_attention' in every layer"]),
+        (
+            tiny_config("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1),
+            ["'sliding_attention'", "sliding_window is 8"],
+        ),
+        (GemmaConfig(), ["model_type is 'gemma'", "'gpt2', 'llama'"]),
+        (DeepseekV3Config(), ["model_type is 'deepseek_v3'", "MLA"]),
+    ],
+)
+def test_other_models_are_refused(config, words):
+    with pytest.raises(ValueError) as error:
+        check_config(config)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_an_unknown_variant_is_refused_before_anything_is_built():
+    with pytest.raises(ValueError, match="variant is 'fast'; allowed: 'student', 'solution', 'tuned'"):
+        register("fast")
+
+
+# ---- plain transformers on the real kernels --------------------------------------------------------
+
+
+@pytest.fixture(scope="session", params=["solution", "tuned"])
+def course(request, backend):
+    """register() of this variant."""
+    return register(request.param, backend)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_from_pretrained_and_generate_give_sdpas_text(course, tmp_path, model_type):
+    """Equal prompts, then prompts of different lengths; transformers' cache, then ours."""
+    tiny_model(model_type).save_pretrained(tmp_path)
+    ours, reference = (
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=name).to(course.device)
+        for name in (kernel_attention.NAME, "sdpa")
+    )
+    for ids, mask in ((tokens(3, 9), torch.ones(3, 9, dtype=torch.int64)), MASKS["left"]):
+        ids, how = ids.to(course.device), GREEDY | {"attention_mask": mask.to(course.device)}
+        expected = reference.generate(ids, **how)
+        for cache in ({}, {"past_key_values": KernelCache(course, ours)}):
+            course.reset_calls()
+            assert torch.equal(ours.generate(ids, **how, **cache), expected)
+            assert course.calls["flash_attention"] == 2 and course.calls["decode_attention"] == 2 * 11
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_16_bit_models(course, model_type, dtype):
+    """No further from float64 than twice sdpa's own error in this dtype; the tuned cache is in the model's dtype."""
+    model = tiny_model(model_type).to(course.device)
+    ids, mask = (x.to(course.device) for x in MASKS["left"])
+    where = {"attention_mask": mask, "position_ids": positions(mask)}
+    exact = copy.deepcopy(model).double()(ids, **where).logits
+    model = model.to(dtype)
+    ours = course.attach(copy.deepcopy(model))
+    cache = KernelCache(course, ours)
+    first = ours(
+        ids[:, :8], past_key_values=cache, attention_mask=mask[:, :8], position_ids=where["position_ids"][:, :8]
+    )
+    second = ours(ids[:, 8:], past_key_values=cache, attention_mask=mask, position_ids=where["position_ids"][:, 8:])
+    found = torch.cat([first.logits, second.logits], 1)
+    assert found.dtype == dtype and cache.layers[0].kv_cache.k.dtype == (dtype if course.tuned else torch.float32)
+    kept = mask.bool()
+    error, same = ((x.double() - exact)[kept].norm() for x in (found, model(ids, **where).logits))
+    assert error <= 2 * same
+
+
+def test_the_tuned_kernels_take_any_mask(backend):
+    course = register("tuned", backend)
+    model = tiny_model("llama").to(course.device)
+    ours = course.attach(copy.deepcopy(model))
+    ids = tokens(2, 8).to(course.device)
+    packed = {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]], device=course.device), "use_cache": False}
+    torch.testing.assert_close(ours(ids, **packed).logits, model(ids, **packed).logits, rtol=1e-3, atol=1e-3)
+    prefix = torch.ones(1, 1, 8, 8, dtype=torch.bool, device=course.device).tril()
+    prefix[..., :3] = True  # the first three tokens see each other
+    torch.testing.assert_close(
+        ours(ids, attention_mask=prefix).logits, model(ids, attention_mask=prefix).logits, rtol=1e-3, atol=1e-3
+    )

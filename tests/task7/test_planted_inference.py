@@ -1,0 +1,274 @@
+"""Mistakes planted in the Python around task 7's kernels: `python -m task7.test` must catch each.
+
+A mistake replaces a method of the real objects; the kernels are `TorchOps`, so that nothing else is wrong.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_operators import tiny_model, torch_kernels
+
+from common.kernels.decode.cache import KVCache
+from common.kernels.gpt2 import engine
+from common.kernels.gpt2 import forward as gpt2_forward
+from common.kernels.gpt2.decode_step import DecodeState, TorchStep
+from common.kernels.gpt2.engine import Engine
+from task7.cases import model as task7_model
+from task7.front_door.cache import KernelCacheLayer
+from task7.front_door.kernel_attention import KernelAttention
+from task7.tools import models
+
+NEW_TOKENS = 10
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """On a busy machine PyTorch's threads would wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# ---- transformers' modules: attention and cache ----------------------------------------------------
+
+
+def one_slot_off(monkeypatch):
+    """From the second token on every key and value lies one slot too far."""
+    right = KVCache.append
+
+    def append(self, key, value):
+        if self.seq_len > 0:
+            self.ops.update_cache(self.k, self.v, key, value, self.lengths + 1)
+            self.lengths += key.shape[2]
+            self._host_lengths = [length + key.shape[2] for length in self._host_lengths]
+        else:
+            self.k.zero_()
+            self.v.zero_()
+            right(self, key, value)
+
+    monkeypatch.setattr(KVCache, "append", append)
+
+
+def length_not_advanced(monkeypatch):
+    """The device's lengths stay behind: each token overwrites the one before."""
+    right = KVCache.append
+
+    def append(self, key, value):
+        before = self.lengths.clone()
+        right(self, key, value)
+        if key.shape[2] == 1:
+            self.lengths.copy_(before)
+
+    monkeypatch.setattr(KVCache, "append", append)
+
+
+def keys_and_values_exchanged(monkeypatch):
+    right = KernelCacheLayer.update
+    monkeypatch.setattr(KernelCacheLayer, "update", lambda self, key, value, *rest: right(self, value, key, *rest))
+
+
+def scale_of_the_wrong_width(monkeypatch):
+    """1 / head_dim in place of its square root."""
+    right = KernelAttention.forward
+
+    def forward(self, module, query, key, value, mask, scaling=None, **others):
+        return right(self, module, query, key, value, mask, scaling=1 / query.size(-1), **others)
+
+    monkeypatch.setattr(KernelAttention, "forward", forward)
+
+
+def prefill_not_causal(monkeypatch):
+    right = KernelAttention._flash
+
+    def flash(self, query, key, value, scale, causal=True, **others):
+        return right(self, query, key, value, scale, causal=False, **others)
+
+    monkeypatch.setattr(KernelAttention, "_flash", flash)
+
+
+def groups_interleaved(monkeypatch):
+    """Query head h on key head h % kv_heads in place of h // group."""
+    right = KernelAttention._flash
+
+    def flash(self, query, key, value, *rest, **others):
+        group = query.size(1) // key.size(1)
+        return right(self, query, key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1), *rest, **others)
+
+    monkeypatch.setattr(KernelAttention, "_flash", flash)
+
+
+# mistake -> where the first difference must be said to be
+TEXT = {
+    one_slot_off: "a decode step",
+    length_not_advanced: "a decode step",
+    keys_and_values_exchanged: "a decode step|the prefill's token",
+    scale_of_the_wrong_width: "a decode step",
+    prefill_not_causal: "the prefill's token",
+}
+
+
+def texts():
+    bench = task7_model.Bench(torch_kernels())
+    return [bench.text(number, NEW_TOKENS) for number in range(len(task7_model.PROMPTS))]
+
+
+def said(verdicts) -> str:
+    return "; ".join(verdict.ours for verdict in verdicts if not verdict.passed)
+
+
+@pytest.mark.parametrize("mistake", TEXT, ids=lambda mistake: mistake.__name__)
+def test_the_text_catches_it(monkeypatch, mistake):
+    mistake(monkeypatch)
+    words = said(texts())
+    assert any(place in words for place in TEXT[mistake].split("|")), words
+
+
+def test_the_perplexity_catches_a_prefill_that_sees_the_future(monkeypatch):
+    prefill_not_causal(monkeypatch)
+    assert not task7_model.Bench(torch_kernels()).perplexity("perplexity", count=1, length=64).passed
+
+
+@pytest.fixture
+def grouped_storyteller(monkeypatch):
+    """In the storyteller's place a Llama with random weights: 4 heads on 2 of keys and values."""
+    tokenizer, _ = models.load(str(models.STORYTELLER), local=True)
+    model = tiny_model("llama", vocab_size=8192, max_position_embeddings=128)
+    monkeypatch.setattr(models, "load", lambda *args, **options: (tokenizer, model))
+
+
+def test_the_text_of_a_model_with_groups_catches_interleaved_ones(monkeypatch, grouped_storyteller):
+    assert all(verdict.passed for verdict in texts())
+    groups_interleaved(monkeypatch)
+    assert "the prefill's token" in said(texts())
+
+
+# ---- the lean engine -------------------------------------------------------------------------------
+
+
+def first_token_dropped(monkeypatch):
+    right = Engine.generate
+    monkeypatch.setattr(
+        Engine,
+        "generate",
+        lambda self, prompts, **how: right(self, [prompt[1:] or prompt for prompt in prompts], **how),
+    )
+
+
+def ends_of_the_longest_prompt(monkeypatch):
+    """The first new token is read where the longest prompt ends, for shorter ones behind their padding."""
+    right = DecodeState.begin
+
+    def begin(self, last_slots, stop_token):
+        right(self, last_slots.fill_(last_slots.max()), stop_token)
+
+    monkeypatch.setattr(DecodeState, "begin", begin)
+
+
+def position_is_stale(monkeypatch):
+    """Every new token is embedded at, and written to, the place of the first one."""
+    right = TorchStep.advance
+
+    def advance(self, tokens):
+        before = self.state.positions.clone()
+        right(self, tokens)
+        if int(self.state.steps[0]) > 1:
+            self.state.positions.copy_(before)
+            torch.add(self.state.positions, 1, out=self.state.lengths)
+
+    monkeypatch.setattr(TorchStep, "advance", advance)
+
+
+def newest_key_not_seen(monkeypatch):
+    right = gpt2_forward.DecodeAttention.__call__
+
+    def attend(self, number, qkv):
+        self.lengths.sub_(1)
+        out = right(self, number, qkv)
+        self.lengths.add_(1)
+        return out
+
+    monkeypatch.setattr(gpt2_forward.DecodeAttention, "__call__", attend)
+
+
+def temperature_ignored(monkeypatch):
+    right = DecodeState.choose
+
+    def choose(self, logits, sampled):
+        self.temperature.fill_(1.0)
+        return right(self, logits, sampled)
+
+    monkeypatch.setattr(DecodeState, "choose", choose)
+
+
+def top_k_ignored(monkeypatch):
+    right = DecodeState.choose
+
+    def choose(self, logits, sampled):
+        self.top_k.fill_(logits.size(-1))
+        return right(self, logits, sampled)
+
+    monkeypatch.setattr(DecodeState, "choose", choose)
+
+
+def top_p_ignored(monkeypatch):
+    right = DecodeState.choose
+
+    def choose(self, logits, sampled):
+        self.top_p.fill_(1.0)
+        return right(self, logits, sampled)
+
+    monkeypatch.setattr(DecodeState, "choose", choose)
+
+
+def last_layernorm_without_the_sum(monkeypatch):
+    """The last block's output never reaches the residual stream."""
+    right = engine.blocks
+
+    class Without:
+        def __init__(self, gpt2, calls):
+            self.gpt2, self.left = gpt2, calls
+
+        def layernorm(self, x, residual, *rest):
+            self.left -= 1
+            return self.gpt2.layernorm(x, residual if self.left else None, *rest)
+
+        def bias_gelu(self, *given):
+            return self.gpt2.bias_gelu(*given)
+
+    def blocks(weights, gpt2, x, attend):
+        return right(weights, Without(gpt2, 1 + 2 * len(weights.layers)), x, attend)
+
+    monkeypatch.setattr(engine, "blocks", blocks)
+
+
+ENGINE = {
+    first_token_dropped: "greedy",
+    ends_of_the_longest_prompt: "greedy",
+    position_is_stale: "greedy",
+    newest_key_not_seen: "greedy",
+    temperature_ignored: "drawn",
+    top_k_ignored: "drawn",
+    top_p_ignored: "drawn",
+    last_layernorm_without_the_sum: "perplexity",
+}
+
+
+def engine_verdicts():
+    bench = task7_model.Bench(torch_kernels())
+    return [*bench.engine_texts(NEW_TOKENS), bench.perplexity("engine", count=1, length=64)]
+
+
+def test_the_right_engine_passes():
+    assert all(verdict.passed for verdict in engine_verdicts())
+
+
+@pytest.mark.parametrize("mistake", ENGINE, ids=lambda mistake: mistake.__name__)
+def test_the_engines_part_catches_it(monkeypatch, mistake):
+    """By a text or by the perplexity; what is drawn wrongly shows in the drawn text only."""
+    mistake(monkeypatch)
+    failed = [verdict for verdict in engine_verdicts() if not verdict.passed]
+    kinds = {verdict.check.split()[0] for verdict in failed}
+    assert ENGINE[mistake] in kinds, kinds
+    assert ENGINE[mistake] != "drawn" or kinds == {"drawn"}

@@ -1,0 +1,54 @@
+"""python -m task7.benchmark: what it counts and how it ends; the times themselves need a GPU."""
+
+import pytest
+from rich.console import Console
+
+from common.compiling import toolchain
+from task7.tools import benchmark
+
+
+def test_runs_that_warm_up_do_not_count():
+    calls = []
+
+    def generate(prompt, new_tokens):
+        calls.append((prompt, new_tokens))
+        return 10.0 * len(calls), [float(len(calls))] * (new_tokens - 1)
+
+    measured = benchmark.measure(generate, [1, 2], 51, runs=3)
+    assert calls == [([1, 2], 51)] * 5
+    assert measured.ttft == [30.0, 40.0, 50.0] and measured.tbt == [5.0] * 50 and measured.tbt_median == 5.0
+
+
+def test_the_table_has_the_share_of_the_limit():
+    measured = {
+        "engine": benchmark.Measured([2.0, 1.0, 3.0], [0.2] * 60),
+        "sdpa": benchmark.Measured([8.0], [0.7, 0.9] * 30),
+    }
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(benchmark.table(measured, 0.06, "GPT-2"))
+    ours, sdpa = (line for line in capture.get().splitlines() if "engine" in line or "sdpa" in line)
+    assert [cell.strip() for cell in ours.split("│")[1:-1]] == [
+        *("engine", "2.00", "0.200", "0.200 .. 0.200", "5,000", "30%", "1.00")
+    ]
+    assert "0.800" in sdpa and "0.700 .. 0.900" in sdpa and "4.00" in sdpa
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--new-tokens", "50"], "--new-tokens 51"),
+        (["--prompt", "1000"], "at most 1024"),
+        (["--peers", "flash"], "invalid choice: 'flash'"),
+    ],
+)
+def test_bad_arguments(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        benchmark.main(arguments)
+    assert stopped.value.code == 2 and words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(toolchain.choose_backend("auto").name == "cuda", reason="there is a GPU")
+def test_without_a_gpu_it_says_so(capsys):
+    assert benchmark.main(["--peers"]) == 2
+    assert "A benchmark needs a GPU" in capsys.readouterr().out
