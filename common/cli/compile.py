@@ -50,7 +50,8 @@ def report_build(console: Console, task: str, result: BuildResult) -> None:
     if result.kernels:
         console.print(_kernel_table(result.kernels))
     if result.gaps:
-        console.print(f"{counted(len(result.gaps), 'gap')} to fill:")
+        are = "is" if len(result.gaps) == 1 else "are"
+        console.print(f"{counted(len(result.gaps), 'gap')} {are} not filled yet:")
         for gap in result.gaps:
             console.print(f"  {escape(str(gap))}", highlight=False)
     did = "built" if result.rebuilt else "nothing had changed"

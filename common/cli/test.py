@@ -108,6 +108,9 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
     return _run(console, test, cases, ops, options, arguments)
 
 
+test_main.__test__ = False  # for pytest, which would take it for a test
+
+
 def _run(
     console: Console,
     test: TaskTest,

@@ -49,9 +49,8 @@ def find(tool: str) -> Path:
 
 def child(task: str, options: argparse.Namespace, cases: Sequence[Case]) -> list[str]:
     """The command to run under a tool: these cases of the task, with the same sources."""
-    command = [sys.executable, "-m", f"{task}.test", "--under-tool", "--backend", "cuda", "--seed", str(options.seed)]
-    command += ["--solution"] if options.solution else []
-    command += ["--tuned"] if options.tuned else []
+    command = [sys.executable, "-m", f"{task}.test", "--under-tool", "--variant", options.variant]
+    command += ["--backend", "cuda", "--seed", str(options.seed)]
     command += ["--arch", options.arch] if options.arch else []
     for case in cases:
         command += ["--case", full_name(case)]

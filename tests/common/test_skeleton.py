@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from common import skeleton
+from common.compiling import manifest
 
 SOLUTION = """\
 void kernel() {
@@ -103,7 +104,9 @@ def test_overwriting_keeps_the_students_work(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "kernel.cu").write_text(SOLUTION)
     student = tmp_path / "task9" / "kernel.cu"
-    monkeypatch.setattr(skeleton, "ROOT", tmp_path)
+    (tmp_path / "task9" / "task.json").write_text('{"files": ["kernel.cu"]}')
+    for module in (skeleton, manifest):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     assert skeleton.main(["task9"]) == 0 and student.read_text() == STUDENT
     for work in ("first", "second"):
         student.write_text(work)

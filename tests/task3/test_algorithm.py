@@ -23,6 +23,7 @@ from common.console.paths import build_root
 from common.diagnosis.mistakes import merge as merge_mistakes
 from common.measure.allocations import AllocationRecorder
 from common.reference import attention as reference
+from task3.cases.memory import complaint
 from task3.solution.attention import flash_attention
 from task3.tools import memory
 
@@ -238,7 +239,7 @@ def test_memory_grows_with_the_tokens_and_not_with_their_square() -> None:
         inputs = torch.randn(3, 1, 2, tokens, 8).unbind(0)
         with AllocationRecorder() as made:
             flash_attention(*inputs, B_r=32, B_c=32)
-        assert memory.complaint(made, inputs[0], inputs[1], 32, 32) == ""
+        assert complaint(made, inputs[0], inputs[1], 32, 32) == ""
         peaks.append(made.peak_bytes)
     assert peaks[2] - peaks[1] == 2 * (peaks[1] - peaks[0])
 

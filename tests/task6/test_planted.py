@@ -138,14 +138,14 @@ LAYER_ERRORS = {
 
 @pytest.fixture
 def python_with(monkeypatch):
-    """python_with(replacements): task6.attention is the solution with these mistakes, until the test ends."""
+    """python_with(replacements): task6.solution.attention has these mistakes, until the test ends."""
 
     def plant(replacements) -> None:
-        spec = importlib.util.spec_from_loader("task6.attention", loader=None)
+        spec = importlib.util.spec_from_loader("task6.solution.attention", loader=None)
         module = importlib.util.module_from_spec(spec)
         module.__file__ = str(SOLUTION)
         exec(compile(planted_text(SOLUTION, replacements), module.__file__, "exec"), module.__dict__)
-        monkeypatch.setitem(sys.modules, "task6.attention", module)
+        monkeypatch.setitem(sys.modules, "task6.solution.attention", module)
 
     return plant
 

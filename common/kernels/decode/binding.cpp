@@ -108,7 +108,7 @@ void update(const Caches& caches, const Tensor& key, const Tensor& value, const 
     arguments.element_bytes = static_cast<int>(key.element_size());
     DeviceScope device(caches.k);
     arguments.stream = current_stream(caches.k);
-    update_cache(arguments);
+    launch_update_cache(arguments);
 }
 
 CacheType cache_type(ScalarType dtype) {
@@ -145,7 +145,7 @@ Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, 
     arguments.out = out.data_ptr();
     arguments.workspace = data<float>(workspace);
     arguments.stream = current_stream(query);
-    decode(arguments, type);
+    launch_decode(arguments, type);
     return out;
 }
 

@@ -77,7 +77,7 @@ static bool vectors_fit(const UpdateArguments& a) {
     return all % 16 == 0;
 }
 
-void update_cache(const UpdateArguments& arguments) {
+void launch_update_cache(const UpdateArguments& arguments) {
     if (vectors_fit(arguments)) return launch<uint4>(arguments);
     if (arguments.element_bytes == 4) return launch<uint32_t>(arguments);
     launch<uint16_t>(arguments);

@@ -50,7 +50,7 @@ struct UpdateArguments {
     cudaStream_t stream;
 };
 
-void update_cache(const UpdateArguments& arguments);
+void launch_update_cache(const UpdateArguments& arguments);
 
 // out = softmax(scale * query @ K^T) @ V over the first lengths[b] slots of sequence b; query head h reads K/V head
 // h / (heads / kv_heads). Lengths are clamped to 0 .. capacity; with a length of 0 the output is 0. A token whose block
@@ -69,6 +69,6 @@ struct DecodeArguments {
 
 enum class CacheType { FLOAT32, FLOAT16, BFLOAT16 };
 
-// How many floats of workspace decode() needs for these arguments; `out` and `workspace` may still be missing.
+// How many floats of workspace launch_decode() needs for these arguments; `out` and `workspace` may still be missing.
 int64_t decode_workspace(const DecodeArguments& arguments, CacheType type);
-void decode(const DecodeArguments& arguments, CacheType type);
+void launch_decode(const DecodeArguments& arguments, CacheType type);

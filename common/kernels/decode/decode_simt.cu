@@ -27,4 +27,4 @@ static int64_t decode_any(const DecodeArguments& a, CacheType type, bool launch)
 int64_t decode_workspace(const DecodeArguments& arguments, CacheType type) {
     return decode_any(arguments, type, false);
 }
-void decode(const DecodeArguments& arguments, CacheType type) { decode_any(arguments, type, true); }
+void launch_decode(const DecodeArguments& arguments, CacheType type) { decode_any(arguments, type, true); }

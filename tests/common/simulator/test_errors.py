@@ -138,7 +138,12 @@ def python_command(simulator, code: str) -> list[str]:
 
 def run_python(simulator, code: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        python_command(simulator, code), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        python_command(simulator, code),
+        cwd=ROOT / "tests" / "helpers",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -158,7 +163,11 @@ def test_ctrl_c_reaches_python(simulator):
     code += "out = np.zeros(128, np.int32)\nprint('ready', flush=True)\n"
     code += "while True: library.launch_many(out, 20)\n"
     process = subprocess.Popen(
-        python_command(simulator, code), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        python_command(simulator, code),
+        cwd=ROOT / "tests" / "helpers",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)

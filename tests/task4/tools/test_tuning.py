@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from dataclasses import replace
@@ -17,6 +16,7 @@ from common.compiling.load import load
 from common.compiling.nvcc import compile_only
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
+from common.compiling.variant import Variant
 from common.console.paths import ROOT, build_root
 from common.measure import gpus
 from common.reference import attention as reference
@@ -241,7 +241,7 @@ def test_the_tuner_shows_and_writes(tmp_path, capsys):
     file = tmp_path / "tiles.h"
     shutil.copy(tiles.FILE, file)
     before = tiles.read_tiles(file)
-    options = SimpleNamespace(solution=True, keep=True, shared_kb=99, picture=str(tmp_path))
+    options = SimpleNamespace(variant=Variant.SOLUTION, keep=True, shared_kb=99, picture=str(tmp_path))
     tuning = FakeTuning()
     for keep in (True, False):
         options.keep = keep
@@ -253,10 +253,7 @@ def test_the_tuner_shows_and_writes(tmp_path, capsys):
         assert ("left as it was" in said) == keep
         assert tiles.read_tiles(file) == (before if keep else before | {32: fast.tiles})
     assert "// Chosen by python -m task4.tune --solution, 99 KB, fake" in file.read_text()
-    if importlib.util.find_spec("matplotlib"):
-        assert (tmp_path / "tiles.png").stat().st_size > 5000
-    else:
-        assert "no picture: matplotlib is missing" in said
+    assert (tmp_path / "tiles.png").stat().st_size > 5000
     wrong = FakeTuning(wrong=SMALL)
     assert tune.report(Console(width=120), wrong, SMALL, TINY, options, FakeStopwatch(wrong, {}), file) == 1
     said = capsys.readouterr().out
@@ -290,14 +287,14 @@ def test_without_a_gpu_the_possible_tiles_are_shown(monkeypatch, capsys):
 
 def test_gaps_must_be_filled_first():
     with pytest.raises(ValueError, match=r"task4/flash_attention.cu:\d+ in load_tile is not implemented yet"):
-        compile_candidates(SMALL, solution=False, shared_kb=64, backend="simulator")
+        compile_candidates(SMALL, variant=Variant.STUDENT, shared_kb=64, backend="simulator")
     with pytest.raises(ValueError, match="none of these tiles is possible"):
-        compile_candidates([TOO_LARGE], solution=True, shared_kb=64, backend="simulator")
+        compile_candidates([TOO_LARGE], variant=Variant.SOLUTION, shared_kb=64, backend="simulator")
 
 
 def test_one_library_holds_all_tiles():
     """Each choice launches the kernel with its own tiles, whose results are right."""
-    tuning = compile_candidates([*SMALL, TOO_LARGE], solution=True, shared_kb=64, backend="simulator")
+    tuning = compile_candidates([*SMALL, TOO_LARGE], variant=Variant.SOLUTION, shared_kb=64, backend="simulator")
     assert set(tuning.places) == set(SMALL)
     for one in SMALL:
         assert tune_run.complaint(tuning, one) == ""

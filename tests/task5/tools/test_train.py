@@ -68,7 +68,9 @@ def test_without_gradient_operators_backward_says_what_to_pass(solution):
     ops = solution("task5")
     module = CustomStridedAttention(16, 2, 3, True, ops)
     out = module(torch.randn(1, 6, 16, device=ops.device))
-    with pytest.raises(ValueError, match=r"gradient_ops is None.*gradient_ops=task4\.tuned\.load\(backend\)"):
+    with pytest.raises(
+        ValueError, match=r"gradient_ops is None.*gradient_ops=common\.kernels\.flash\.flash\.load\(backend\)"
+    ):
         out.sum().backward()
 
 
@@ -174,17 +176,16 @@ def run(root, *options: str) -> subprocess.CompletedProcess:
 
 
 def test_the_command(root, solution, gradient_ops, tmp_path, monkeypatch, capsys):
-    """With few steps; without matplotlib it says so and is done."""
+    """With few steps."""
     backend = gradient_ops.backend
     monkeypatch.setitem(training.SETTINGS, backend, TINY)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     file = tmp_path / "loss.png"
     options = ["--solution", "--backend", backend, "--steps", "2", "--stride", "3", "--picture", str(file)]
     assert training.main(options) == 0
     said = capsys.readouterr().out
     assert "2 records of 4 tokens" in said and "2 steps" in said and "tokens/s" in said
     assert "dense" in said and "1, 3" in said and "guessing: loss 2.773, accuracy 6.2%" in said
-    assert "no picture: matplotlib is missing; install it: pip install" in said and not file.exists()
+    assert "picture: " in said and file.stat().st_size > 5000
 
 
 @pytest.mark.parametrize(

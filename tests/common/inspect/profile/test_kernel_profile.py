@@ -351,7 +351,6 @@ def test_numbers(text, shown):
 
 
 def test_the_worst_shared_line_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
     mild = line(offsets=[8 * i for i in WARP], place=Place("k.cu", 1))
     bad = line(offsets=[128 * i for i in WARP], place=Place("k.cu", 2))
     wide = line("global", offsets=[4096 * i for i in WARP], place=Place("k.cu", 3), requests=10_000)
@@ -364,7 +363,6 @@ def test_the_worst_shared_line_is_drawn(tmp_path):
 
 
 def test_nothing_is_drawn_of_nothing(tmp_path):
-    pytest.importorskip("matplotlib")
     bare = kernel(line("global"), operations=None)
     assert profile_pictures.draw([bare], H200, tmp_path) == []
     no_offsets = kernel(line(offsets=[4 * i for i in WARP], worst=0), operations=None)

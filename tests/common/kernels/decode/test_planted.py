@@ -37,7 +37,7 @@ using ClusterWarp = MmaWarp<__half, 64, 1>;
 int64_t decode_workspace(const DecodeArguments& a, CacheType type) {
     return type == CacheType::FLOAT32 ? decode_list<ListWarp>(a, false) : 0;
 }
-void decode(const DecodeArguments& a, CacheType type) {
+void launch_decode(const DecodeArguments& a, CacheType type) {
     if (type == CacheType::FLOAT32) decode_list<ListWarp>(a, true);
     else decode_clusters<ClusterWarp>(a);
 }
