@@ -62,7 +62,7 @@ std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::option
                                               const Tensor& weight, const Tensor& bias, double eps) {
     const FloatType type = type_of(x, "x");
     check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
-    check_at_most(x.size(0), MAX_ROWS, "rows", x, "x", "a grid has no more blocks");
+    check_at_most(x.size(0), MAX_LAYERNORM_ROWS, "rows", x, "x", "a grid has no more blocks");
     check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     if (residual) {
         check_tensor(*residual, "residual", {"rows", "width"}, x.scalar_type());
