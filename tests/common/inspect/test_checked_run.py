@@ -104,10 +104,11 @@ def test_bare_cases_run_once_without_guards_and_poison(capsys):
 
 
 def test_the_command_of_a_child():
-    options = SimpleNamespace(seed=3, solution=True, tuned=False, arch="sm_90a")
+    options = SimpleNamespace(seed=3, variant=Variant.SOLUTION, arch="sm_90a")
     command = gpu_tools.child("task2", options, [CASES["softmax: 7 x 31"]])
     assert command[1:] == [
-        *("-m", "task2.test", "--under-tool", "--backend", "cuda", "--seed", "3", "--solution", "--arch", "sm_90a"),
+        *("-m", "task2.test", "--under-tool", "--variant", "solution", "--backend", "cuda"),
+        *("--seed", "3", "--arch", "sm_90a"),
         *("--case", "softmax: 7 x 31"),
     ]
 
