@@ -1,34 +1,73 @@
-"""python -m common.benchmark build: how long task 2's kernels take to build."""
+"""python -m common.benchmark NAME: how fast the kernels of common/kernels are on a GPU, and how long a build takes.
+
+flash, gemm, softmax, sparse, decode     a room beside its peers; `python -m common.benchmark flash --help`
+build                                    build times of task 2
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 
+from common.cli.benchmark import benchmark_main, positive
 from common.compiling import toolchain
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
+from common.console.terminal import say
+from common.measure.benchmark.problem import Benchmark
+from common.measure.benchmarks import gemm, softmax
+from common.measure.benchmarks.decode import decode_benchmark
+from common.measure.benchmarks.flash import flash_benchmark
+from common.measure.benchmarks.sdpa import HALF
+from common.measure.benchmarks.sparse import sparse_benchmark
 from common.measure.build_times import measure_builds
+
+
+def _sparse(program: str) -> Benchmark:
+    def dtype(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--dtype", choices=HALF, default="bf16", help="default: bf16")
+
+    def operators(options: argparse.Namespace):
+        return load(BuildRequest("sparse", backend="cuda"))
+
+    return sparse_benchmark(program, operators, {"tuned": "tuned"}, lambda options: options.dtype, dtype)
+
+
+ROOMS: dict[str, Callable[[str], Benchmark]] = {
+    "decode": decode_benchmark,
+    "flash": flash_benchmark,
+    "gemm": gemm.gemm_benchmark,
+    "softmax": softmax.softmax_benchmark,
+    "sparse": _sparse,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m common.benchmark", description="Measure what the course rests on.")
-    what = parser.add_subparsers(dest="what", required=True)
-    builds = what.add_parser("build", help="build times of task 2")
-    builds.add_argument("--backend", choices=("auto", *toolchain.BACKENDS), default="auto")
-    builds.add_argument("--repeats", type=int, default=3, help="rounds (default 3)")
+    parser = argparse.ArgumentParser(prog="python -m common.benchmark", description=__doc__.split("\n")[0])
+    parser.add_argument("name", choices=(*ROOMS, "build"), help="what is measured; NAME --help lists its options")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = parser.parse_args(arguments[:1]).name
+    if name != "build":
+        return benchmark_main(ROOMS[name](f"common.benchmark {name}"), arguments[1:])
+    return _builds(arguments[1:])
+
+
+def _builds(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m common.benchmark build", description="Build times of task 2.")
+    parser.add_argument("--backend", choices=("auto", *toolchain.BACKENDS), default="auto")
+    parser.add_argument("--rounds", type=positive(int), default=3, help="default 3")
     options = parser.parse_args(argv)
-    if options.repeats < 1:
-        parser.error(f"--repeats is {options.repeats}; it must be at least 1")
     console = Console()
     try:
         backend = toolchain.choose_backend(options.backend).name
-        console.print(measure_builds(backend, options.repeats, console))
+        console.print(measure_builds(backend, options.rounds, console))
     except (BuildError, toolchain.ToolchainError) as error:
-        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        say(console, error)
         return 1
     return 0
 

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 
 from common.cli.options import EXPECTED_ERRORS
 from common.compiling import report as compile_report
 from common.compiling.nvcc import compile_only
 from common.console.paths import ROOT, build_root, shown_path
+from common.console.terminal import say
 
 ARCHS = ("sm_75", "sm_80", "sm_90a")
 
@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         done = pool.map(lambda job: _compile(*job), jobs)
         for ok, words in track(done, "nvcc", len(jobs), console=console, disable=not console.is_terminal):
             bad += not ok
-            console.print(escape(words), highlight=False, soft_wrap=True)
-    console.print(f"{len(jobs) - bad} of {len(jobs)} compiled without a warning")
+            say(console, words)
+    say(console, f"{len(jobs) - bad} of {len(jobs)} compiled without a warning")
     return 1 if bad or not jobs else 0
 
 

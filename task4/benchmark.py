@@ -1,6 +1,7 @@
 """python -m task4.benchmark: how fast attention is on a GPU, every version of the course beside PyTorch's."""
 
-from task4.tools.benchmark.command import main
+from common.cli.benchmark import benchmark_main
+from task4.tools.benchmark import BENCHMARK
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(benchmark_main(BENCHMARK))

@@ -1,6 +1,7 @@
 """python -m task5.benchmark: how fast sparse attention is on a GPU, beside PyTorch's."""
 
-from task5.tools.benchmark.command import main
+from common.cli.benchmark import benchmark_main
+from task5.tools.benchmark import BENCHMARK
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(benchmark_main(BENCHMARK))

@@ -1,6 +1,7 @@
 """python -m task6.benchmark: how fast one decode step of attention is on a GPU, beside PyTorch's."""
 
-from task6.tools.benchmark import main
+from common.cli.benchmark import benchmark_main
+from task6.tools.benchmark import BENCHMARK
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(benchmark_main(BENCHMARK))

@@ -15,7 +15,7 @@ from common.compiling.load import build
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError, BuildResult
 from common.console.paths import shown_path
-from common.console.terminal import working
+from common.console.terminal import say, working
 from common.console.words import counted
 
 
@@ -33,12 +33,12 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
         with working(console, f"compiling {task} ({options.variant.words}) ..."):
             results = build(request_of(task, options))
     except EXPECTED_ERRORS as error:
-        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        say(console, error)
         console.print(f"[red]{task}: not built[/]")
         return 1 if isinstance(error, BuildError) else 2
     for result in results:
         if options.verbose:
-            console.print(escape((result.folder / "compile.log").read_text()), highlight=False, soft_wrap=True)
+            say(console, (result.folder / "compile.log").read_text())
         report_build(console, task, result)
     return 0
 
@@ -51,16 +51,16 @@ def report_build(console: Console, task: str, result: BuildResult) -> None:
         console.print(_kernel_table(result.kernels))
     if result.gaps:
         are = "is" if len(result.gaps) == 1 else "are"
-        console.print(f"{counted(len(result.gaps), 'gap')} {are} not filled yet:")
+        say(console, f"{counted(len(result.gaps), 'gap')} {are} not filled yet:")
         for gap in result.gaps:
-            console.print(f"  {escape(str(gap))}", highlight=False)
+            say(console, f"  {gap!s}")
     did = "built" if result.rebuilt else "nothing had changed"
     where = (
         "compiled only: this torch has no CUDA to load it with"
         if result.library is None
         else shown_path(result.library)
     )
-    console.print(f"{task}: {did}, {result.seconds:.1f} s ({escape(where)})", highlight=False, soft_wrap=True)
+    say(console, f"{task}: {did}, {result.seconds:.1f} s ({where})")
 
 
 def _kernel_table(kernels: Sequence[KernelResources]) -> Table:

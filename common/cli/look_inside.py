@@ -21,7 +21,7 @@ from common.compiling.nvcc import compile_only
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError
 from common.console.paths import build_root, shown_path
-from common.console.terminal import wide, working
+from common.console.terminal import say, wide, working
 from common.inspect import checked_run, gpu_tools
 from common.inspect.findings import compute_sanitizer
 from common.inspect.profile import ncu, pictures
@@ -65,11 +65,10 @@ def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Na
 
 def _representatives(console: Console, cases: Sequence[Case], seed: int) -> list[Case]:
     chosen = checked_run.representatives(cases, seed)
-    console.print(
+    say(
+        console,
         "one case per part and operator, the largest that is quick (--case NAME chooses others): "
-        f"{escape('; '.join(map(full_name, chosen)))}",
-        highlight=False,
-        soft_wrap=True,
+        f"{'; '.join(map(full_name, chosen))}",
     )
     return chosen
 
@@ -97,14 +96,14 @@ def report_profiles(
 ) -> int:
     """Prints all kernels of all cases, costliest first, and draws the pictures. 0 if every case passed."""
     console = wide(console)
-    console.print(f"\n{escape(title)}: profile", highlight=False)
+    say(console, f"\n{title}: profile")
     for case, verdict, kernels in found:
         console.print(f"\n[bold underline]{escape(full_name(case))}[/]  {escape(verdict.shapes)}", highlight=False)
         if not verdict.ok:
             first = verdict.diagnosis[0] if verdict.diagnosis else ""
             console.print(f"[red]{verdict.status}[/] {escape(first)}", highlight=False)
         elif not kernels:
-            console.print("no kernel ran")
+            say(console, "no kernel ran")
         for kernel in sorted(kernels, key=lambda one: _least_time(one, gpu), reverse=True):
             print_kernel(console, kernel, gpu)
     every = [kernel for _, _, kernels in found for kernel in kernels]
@@ -112,7 +111,7 @@ def report_profiles(
         print_legend(console, gpu, measured)
         folder = Path(picture_folder) if picture_folder else build_root() / "profile" / task
         for file in pictures.draw(every, gpu, folder):
-            console.print(f"picture: {shown_path(file)}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"picture: {shown_path(file)}")
     return 0 if all(verdict.ok or verdict.status == SKIPPED for _, verdict, _ in found) else 1
 
 

@@ -20,6 +20,7 @@ from common.compiling import toolchain
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
 from common.compiling.variant import Variant
+from common.console.terminal import say
 
 EXPECTED_ERRORS = (BuildError, toolchain.ToolchainError, FileNotFoundError, ValueError)
 
@@ -106,7 +107,7 @@ def command_of(program: str, argv: Sequence[str] | None) -> str:
         program: what stands behind python -m.
         argv: what main was given; None: the process's own arguments.
     """
-    return shlex.join(["python", "-m", program, *(sys.argv[1:] if argv is None else argv)])
+    return shlex.join(["python", "-m", *program.split(), *(sys.argv[1:] if argv is None else argv)])
 
 
 def say_backend(console: Console, requested: str) -> None:
@@ -114,4 +115,4 @@ def say_backend(console: Console, requested: str) -> None:
     backend = toolchain.choose_backend(requested)
     if backend.problem:
         console.print(f"[yellow]{escape(backend.problem)}[/]")
-    console.print(f"backend: {backend.name} ({escape(backend.reason)})", highlight=False)
+    say(console, f"backend: {backend.name} ({backend.reason})")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.markup import escape
 
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.compiling.gaps import find_gaps
@@ -23,7 +22,7 @@ from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.places import places_of
 from common.compiling.variant import Variant
-from common.console.terminal import wide, working
+from common.console.terminal import say, wide, working
 from common.testing import report
 from common.testing.case import PASS, SKIPPED, Case
 from common.testing.case_choice import choose, for_operators, print_list
@@ -98,7 +97,7 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         with working(console, f"compiling {test.task} ({options.variant.words}) ..."):
             ops = load(request_of(test.task, options))
     except EXPECTED_ERRORS as error:
-        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        say(console, error)
         console.print(f"[red]{test.task}: nothing was run[/]")
         return NOTHING_RUN
     if options.under_tool:
@@ -164,7 +163,7 @@ def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> li
         gaps = [str(gap) for gap in find_gaps(sources) if gap.function == function]
         if gaps:
             said = f"{part} (optional): not filled yet, so not tested: {'; '.join(gaps)}. --{part} tests it"
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
+            say(console, said)
             cases = [case for case in cases if case.part != part]
     return cases
 

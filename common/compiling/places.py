@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.compiling.gaps import registered_operators
+from common.compiling.gaps import find_gaps, registered_operators
 from common.compiling.manifest import read_manifest, tasks
 from common.compiling.variant import Variant
 from common.console.paths import ROOT
@@ -38,6 +38,11 @@ class Place:
     def operators(self) -> set[str]:
         """The names of the operators that the binding registers."""
         return registered_operators(self.binding)
+
+
+def is_filled(task: str) -> bool:
+    """Whether the student has filled every gap of the task's kernels."""
+    return not find_gaps(kernel for place in places_of(task, Variant.STUDENT) for kernel in place.kernels)
 
 
 def rooms() -> list[str]:

@@ -1,5 +1,6 @@
 """What is printed while something works, and how wide.
 
+say(console, text)        prints text as it is
 wide(console)             room for tables where the output is no terminal
 working(console, "...")   a spinner on a terminal, one line elsewhere
 """
@@ -15,6 +16,17 @@ from rich.console import Console
 def wide(console: Console) -> Console:
     """The same console; where it is no terminal, with room for tables."""
     return console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
+
+
+def say(console: Console, text: object, style: str = "") -> None:
+    """Prints text as it is: brackets are no markup, and numbers get no colours.
+
+    A sentence breaks between words, so that paths stay whole; what has lines of its own, such as a compiler's output,
+    keeps them.
+    """
+    text = str(text)
+    lines = "\n" in text.strip()
+    console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=lines, overflow="ignore")
 
 
 @contextlib.contextmanager

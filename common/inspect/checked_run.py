@@ -15,7 +15,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.markup import escape
 
-from common.console.terminal import wide
+from common.console.terminal import say, wide
 from common.console.words import counted
 from common.inspect.checked_library import CHECK, PROFILE, CheckedOperators
 from common.inspect.findings.model import ENDS_THE_KERNEL, Finding, grouped
@@ -46,14 +46,13 @@ def small_cases(console: Console, cases: Sequence[Case], seed: int) -> list[Case
     for_gpu = sum(case.gpu_only for case in cases)
     left_out = [f"{case.part}: {case.name}" for case in cases if not case.gpu_only and case not in small]
     if left_out:
-        console.print(
+        say(
+            console,
             f"left out, over {MOST_ELEMENTS:,} input elements or {MOST_MATRICES:,} matrices: "
-            f"{escape('; '.join(left_out))} (--case runs them)",
-            highlight=False,
-            soft_wrap=True,
+            f"{'; '.join(left_out)} (--case runs them)",
         )
     if for_gpu:
-        console.print(f"left out, for a GPU only: {counted(for_gpu, 'case')}", highlight=False)
+        say(console, f"left out, for a GPU only: {counted(for_gpu, 'case')}")
     return small
 
 
@@ -90,7 +89,7 @@ def report_findings(console: Console, found: Sequence[tuple[str, Sequence[Findin
     """The findings of all `cases` that ran, alike ones told once, or that there are none."""
     groups = grouped(found)
     if not cases:
-        console.print("\nNo case ran, so nothing was looked at.")
+        say(console, "\nNo case ran, so nothing was looked at.")
         return
     if not groups:
         console.print(f"\n[green]No findings[/] in {counted(cases, 'case')}.", highlight=False)

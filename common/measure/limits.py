@@ -31,6 +31,10 @@ class Limits:
     copy: float
     matmul: dict[str, float]
 
+    def of(self, kind: str) -> float:
+        """The rate of "copy", or of a kind of matrix product."""
+        return self.copy if kind == "copy" else self.matmul[kind]
+
 
 @contextmanager
 def float32_precision(precision: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
     timings = measure({"ours": ops.softmax, "torch": lambda x: torch.softmax(x, -1)}, make_inputs)
     timings["ours"].seconds          the median
+    middle(times)                    80% of them lie between these two
 
 What makes the numbers comparable:
 
@@ -116,3 +117,11 @@ def measure(
             if number >= warm_up:
                 runs[name].append(seconds)
     return {name: Timing(tuple(times)) for name, times in runs.items()}
+
+
+def middle(times: Sequence[float]) -> tuple[float, float]:
+    """The two times between which 80% of these lie: the first and the last decile."""
+    if len(times) < 2:
+        return times[0], times[0]
+    deciles = statistics.quantiles(times, n=10, method="inclusive")
+    return deciles[0], deciles[-1]

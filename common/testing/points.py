@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.markup import escape
 
-from common.console.terminal import wide
+from common.console.terminal import say, wide
 from common.testing.case import Verdict
 
 
@@ -43,11 +42,9 @@ def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence
     console.print()
     for one in lines:
         why = f"   {one.why}" if one.why else ""
-        console.print(
-            f"  {one.part:<12} {_points(one.earned)} of {_points(one.possible)}{escape(why)}", highlight=False
-        )
+        say(console, f"  {one.part:<12} {_points(one.earned)} of {_points(one.possible)}{why}")
     earned, possible = sum(one.earned for one in lines), sum(one.possible for one in lines)
-    console.print(f"Points: {_points(earned)} of {_points(possible)}", highlight=False)
+    say(console, f"Points: {_points(earned)} of {_points(possible)}")
 
 
 def _points(value: float) -> str:

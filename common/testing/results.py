@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.console.paths import ROOT
+from common.console.terminal import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -168,7 +169,7 @@ def report(console: Console, name: str, block: Block) -> None:
     """
     kept = write_block(RESULTS, name, block)
     beside = f"; what it said before is in {kept.name}" if kept else ""
-    console.print(f"written into {RESULTS.name}{beside}", highlight=False)
+    say(console, f"written into {RESULTS.name}{beside}")
 
 
 def try_report(console: Console, name: str, block: Block) -> list[str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from common.cli.options import add_variant_arguments
 from common.compiling.variant import Variant
+from common.console.terminal import say
 from common.measure.allocations import AllocationRecorder
 from common.reference import attention as reference
 from common.testing.python_side import python_module
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = python_module("task3", options.variant)
     torch.set_num_threads(1)  # the tiles are small: handing them to threads takes longer than working on them
     console = Console()
-    console.print("KiB beside the inputs at most; 1 head, head_dim 64, tiles of 64 x 64, float32", highlight=False)
+    say(console, "KiB beside the inputs at most; 1 head, head_dim 64, tiles of 64 x 64, float32")
     table = Table(box=SIMPLE)
     for column in ("tokens", "flash_attention", "its largest tensor", "with S stored"):
         table.add_column(column, justify="right")
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with torch.no_grad(), AllocationRecorder() as tiled:
                 module.flash_attention(*inputs)
         except NotImplementedError:
-            console.print("flash_attention has unfilled gaps; python -m task3.test --algorithm names them")
+            say(console, "flash_attention has unfilled gaps; python -m task3.test --algorithm names them")
             return 1
         with torch.no_grad(), AllocationRecorder() as stored:
             reference.attention(*inputs)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from common.cli.options import add_variant_arguments
 from common.compiling.variant import Variant
+from common.console.terminal import say
 from common.testing.python_side import python_module
 
 SCORES = ([1.0, 3.0], [2.0, 5.0])  # per tile; the maximum rises in the second
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             state = module.add_tile(before, _row(scores), _row(values).transpose(-2, -1))
         except NotImplementedError:
-            console.print("add_tile has an unfilled gap")
+            say(console, "add_tile has an unfilled gap")
             return 1
         m, l, o = (float(x) for x in state)  # noqa: E741
         factor = math.exp(float(before.m) - m)
@@ -53,6 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(table)
     at_once = torch.softmax(torch.tensor([*SCORES[0], *SCORES[1]], dtype=torch.float64), 0)
     right = float(at_once @ torch.tensor([*VALUES[0], *VALUES[1]], dtype=torch.float64))
-    console.print(f"O / l = {o / l:.4f}; softmax over all four scores at once: {right:.4f}", highlight=False)
-    console.print(f"with line 10 as it is printed: O = {misprinted:.4f}, O / l = {misprinted / l:.4f}", highlight=False)
+    say(console, f"O / l = {o / l:.4f}; softmax over all four scores at once: {right:.4f}")
+    say(console, f"with line 10 as it is printed: O = {misprinted:.4f}, O / l = {misprinted / l:.4f}")
     return 0

@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from common.console.terminal import say
 from common.measure import report
 from common.measure.limits import float32_precision, measure_limits
 from common.measure.timing import Stopwatch, Timing, measure
@@ -211,10 +212,10 @@ def run(test_run: TestRun) -> list[Earned]:
     matmul_rate = measure_limits(matmul=("float32",)).matmul["float32"]
     measured = [measure_layer(configuration, ops) for configuration in CONFIGURATIONS]
     console.print(table(measured, matmul_rate))
-    console.print(
+    say(
+        console,
         f"a configuration earns {points_for(FULL_FROM):g} points from {FULL_FROM:g} x and {points_for(HALF_FROM):g} "
         f"from {HALF_FROM:g} x",
-        highlight=False,
     )
     problems = []
     if options.report:

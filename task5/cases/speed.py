@@ -1,28 +1,36 @@
-"""The times of task 5's test: the chosen kernels in float32, beside PyTorch's; see task5/tools/benchmark."""
+"""The times of task 5's test: its kernels beside PyTorch's at one length, as `python -m task5.benchmark` does."""
 
 from __future__ import annotations
 
+import argparse
+
+from common.cli.benchmark import block, measure
+from common.measure import report
+from common.measure.benchmarks.sparse import PATTERNS, PEERS, grid, kernel_version, torch_versions
 from common.testing import results
 from common.testing.measurement import Earned, Measurement, TestRun
-from task5.tools.benchmark import tables
-from task5.tools.benchmark.command import BLOCK, measure_all
-from task5.tools.benchmark.problems import PATTERNS, grid
+from task5.tools.benchmark import BLOCK, LABELS
 
 SEQ_LEN = 4096  # at which a round takes milliseconds
-ROUNDS = 20
+OPTIONS = argparse.Namespace(seconds=120.0, rounds=20)
 
 
 def run(test_run: TestRun) -> list[Earned]:
     """Times every pattern, prints the tables, and writes them into Results.md with --report."""
-    from common.measure import report
+    ops, variant = test_run.ops, str(test_run.ops.variant)
+    problems = grid("bf16" if variant == "tuned" else "fp32", PATTERNS, (SEQ_LEN,))
+    peers = [name for name in PEERS if name != "flex"]  # which takes minutes to compile
 
-    dtype = "fp16" if test_run.ops.variant == "tuned" else "fp32"
-    problems = grid(dtype, PATTERNS, (SEQ_LEN,))
-    measured = measure_all(test_run.console, problems, test_run.ops, flex=False, rounds=ROUNDS)
-    if not test_run.options.report:
-        return [Earned("benchmark")]
-    block = tables.block(report.machine(), test_run.command, measured, f"{test_run.ops.variant} kernels")
-    return [Earned("benchmark", problems=results.try_report(test_run.console, BLOCK, block))]
+    def versions(problem) -> dict:
+        return {variant: kernel_version(problem, ops, LABELS[variant]), **torch_versions(problem, peers)}
+
+    records, limits, lost = measure(test_run.console, problems, versions, OPTIONS)
+    problems = ["the GPU was lost"] if lost else []
+    problems += [f"{one.problem.setting}, {one.problem.column}: {one.left_out}" for one in records if one.failed]
+    if test_run.options.report and not problems:
+        made = block(test_run.command, report.machine(), records, limits)
+        problems = results.try_report(test_run.console, BLOCK, made)
+    return [Earned("benchmark", problems=problems)]
 
 
 BENCHMARK = Measurement(

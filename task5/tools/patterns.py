@@ -24,7 +24,7 @@ from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of,
 from common.compiling.load import load
 from common.compiling.variant import Variant
 from common.console.paths import build_root
-from common.console.terminal import working
+from common.console.terminal import say, working
 from task5.tools.pattern_pictures import draw
 from task5.tools.probe import Attend, Probe, probe
 
@@ -98,15 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 ).items()
             }
     except NotImplementedError as gap:
-        console.print(escape(str(gap)), style="red", highlight=False, soft_wrap=True)
+        say(console, gap, "red")
         return 1
     except EXPECTED_ERRORS as error:
-        console.print(escape(str(error)), style="red", highlight=False, soft_wrap=True)
+        say(console, error, "red")
         return 2
     console.print(table(found, options.seq_len))
     folder = options.picture or build_root() / "patterns" / "task5"
     files = draw(found, folder)
-    console.print(f"{folder}: {', '.join(file.name for file in files)}", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"{folder}: {', '.join(file.name for file in files)}")
     return 0
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
@@ -32,7 +31,7 @@ from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root, shown_path
-from common.console.terminal import working
+from common.console.terminal import say, working
 from task5.given.model import StridedTransformer
 from task5.tools import training_plot
 from task5.tools.toy_task import SYMBOLS, Recall
@@ -213,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _train_both(console, options)
     except (*EXPECTED_ERRORS, NotImplementedError) as error:
-        console.print(f"train: {escape(str(error))}", highlight=False, soft_wrap=True)
+        say(console, f"train: {error!s}")
         return 1
 
 
@@ -237,11 +236,10 @@ def _train_both(console: Console, options: argparse.Namespace) -> int:
         gradient_ops = load(BuildRequest("flash", backend=options.backend, arch=options.arch))
     heads = "head" if setting.num_heads == 1 else "heads"
     small = " (a small task, since the simulator is slow)" if backend == "simulator" else ""
-    console.print(
+    say(
+        console,
         f"{task.pairs} records of {task.record} tokens, sequences of {task.seq_len}; width {setting.hidden_dim}, "
         f"{setting.num_heads} {heads}, batch {setting.batch}, {setting.steps} steps{small}",
-        highlight=False,
-        soft_wrap=True,
     )
     runs = {}
     for name, strides in (("dense", (1, 1)), ("strided", (1, stride))):
@@ -253,10 +251,10 @@ def _train_both(console: Console, options: argparse.Namespace) -> int:
         )
         runs[name] = strides, run
     console.print(table(runs))
-    console.print(f"guessing: loss {math.log(SYMBOLS):.3f}, accuracy {1 / SYMBOLS:.1%}", highlight=False)
+    say(console, f"guessing: loss {math.log(SYMBOLS):.3f}, accuracy {1 / SYMBOLS:.1%}")
     file = options.picture or build_root() / "training" / "loss.png"
     title = f"recall of {task.pairs} records of {task.record} tokens, stride {stride}, {ops.backend}"
     losses = {f"{name}, strides {strides[0]} and {strides[1]}": run.losses for name, (strides, run) in runs.items()}
     training_plot.draw(losses, title, {"guessing": math.log(SYMBOLS)}, file)
-    console.print(f"picture: {shown_path(file)}", highlight=False, soft_wrap=True)
+    say(console, f"picture: {shown_path(file)}")
     return 0

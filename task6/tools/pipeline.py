@@ -19,9 +19,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from common.console.terminal import working
+from common.console.terminal import say, working
 from common.measure import report
 from common.measure.limits import float32_precision
+from common.measure.timing import middle
 from common.testing import results
 from common.testing.measurement import Earned, Measurement, TestRun
 from common.testing.python_side import python_side
@@ -141,9 +142,8 @@ def _difference(ours: Sequence[Generation], theirs: Sequence[Generation]) -> str
 
 def spread(times: Sequence[float]) -> str:
     """ "1.23 ms (1.20 .. 1.31)": the median; 80% lie between the other two."""
-    ordered = sorted(times)
-    low, high = ordered[len(ordered) // 10], ordered[len(ordered) * 9 // 10]
-    return f"{statistics.median(ordered):.2f} ms ({low:.2f} .. {high:.2f})"
+    low, high = middle(times)
+    return f"{statistics.median(times):.2f} ms ({low:.2f} .. {high:.2f})"
 
 
 COLUMNS = ("", "yours", "PyTorch's attention", "speedup")
@@ -185,14 +185,12 @@ def run(test_run: TestRun) -> list[Earned]:
     console.print(table)
     console.print(notes(workload, not found.difference), highlight=False)
     if ops.backend == "simulator":
-        console.print("The simulator's times say nothing about a GPU.", highlight=False)
+        say(console, "The simulator's times say nothing about a GPU.")
     if found.difference:
         return [Earned("pipeline", problems=[found.difference])]
     if not options.report:
         return [Earned("pipeline")]
-    in_simulator = {"backend": "simulator", "torch": torch.__version__}
-    machine = report.machine() if ops.backend == "cuda" else in_simulator
-    block = results.Block(test_run.command, machine, COLUMNS, rows(found), [notes(workload, True)])
+    block = results.Block(test_run.command, report.machine(), COLUMNS, rows(found), [notes(workload, True)])
     return [Earned("pipeline", problems=results.try_report(console, BLOCK, block))]
 
 

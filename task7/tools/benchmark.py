@@ -1,4 +1,4 @@
-"""python -m task7.benchmark: how long GPT-2 124M takes to its first token, and from token to token, on a GPU.
+"""How long GPT-2 124M takes to its first token, and from token to token, on a GPU.
 
 Random weights, float16, a prompt of 512 tokens, one sequence, greedy; beside the engine on the tuned kernels:
 
@@ -14,17 +14,30 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, StaticCache
 
-PEERS = ("eager", "sdpa", "static")
-DTYPES = ("float16", "bfloat16", "float32")
+from common.cli.benchmark import FAILED, MEASURED, positive
+from common.cli.options import EXPECTED_ERRORS, add_variant_arguments, command_of
+from common.compiling.variant import Variant
+from common.console.terminal import say, wide
+from common.kernels.gpt2.engine import Engine
+from common.measure import report
+from common.measure.limits import measure_limits
+from common.measure.timing import middle
+from task7.given.operators import load_engine_kernels
+from task7.tools.options import DTYPES
+
+ENGINE, PEERS = "engine", ("eager", "sdpa", "static")
 
 # generate(prompt, new_tokens) -> (time to first token, times between tokens), milliseconds
 Generate = Callable[[list, int], tuple[float, list]]
@@ -32,7 +45,7 @@ Generate = Callable[[list, int], tuple[float, list]]
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one peer, in milliseconds: times to first token, one per run, and times between tokens of the last run."""
+    """Of one version, in milliseconds: times to first token, one per run, and times between tokens of the last run."""
 
     ttft: list
     tbt: list
@@ -42,19 +55,16 @@ class Measured:
         return statistics.median(self.tbt)
 
 
-def measure(generate: Generate, prompt: list, new_tokens: int, runs: int) -> Measured:
-    """Two runs that do not count, then `runs`."""
+def measure(generate: Generate, prompt: list, new_tokens: int, rounds: int) -> Measured:
+    """Two runs that do not count, then `rounds`."""
     for _ in range(2):
         generate(prompt, new_tokens)
-    results = [generate(prompt, new_tokens) for _ in range(runs)]
+    results = [generate(prompt, new_tokens) for _ in range(rounds)]
     return Measured([ttft for ttft, _ in results], results[-1][1])
 
 
 def engine(model, dtype: str, variant: str, max_seq_len: int) -> Generate:
     """Ours."""
-    from common.kernels.gpt2.engine import Engine
-    from common.kernels.gpt2.engine_kernels import load_engine_kernels
-
     made = Engine(model, load_engine_kernels(variant, "cuda"), dtype, max_seq_len=max_seq_len)
 
     def generate(prompt, new_tokens):
@@ -66,8 +76,6 @@ def engine(model, dtype: str, variant: str, max_seq_len: int) -> Generate:
 
 def transformers_peer(model, attention: str) -> Generate:
     """transformers' modules with a DynamicCache. attention: "eager" or "sdpa"."""
-    import torch
-    from transformers import DynamicCache
 
     @torch.no_grad()
     def generate(prompt, new_tokens):
@@ -84,9 +92,6 @@ def transformers_peer(model, attention: str) -> Generate:
 
 def compiled_peer(model, max_seq_len: int) -> Generate:
     """transformers' modules with a StaticCache; the steps are compiled, CUDA graphs included."""
-    import torch
-    from transformers import StaticCache
-
     model.set_attn_implementation("sdpa")
     compiled = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
     cache = StaticCache(config=model.config, max_cache_len=max_seq_len)
@@ -96,23 +101,14 @@ def compiled_peer(model, max_seq_len: int) -> Generate:
         model.set_attn_implementation("sdpa")
         cache.reset()
         positions = torch.arange(max_seq_len, device=model.device)
+        cached = {"past_key_values": cache, "use_cache": True}
 
         def prefill(tokens):
-            return model(
-                tokens, past_key_values=cache, use_cache=True, cache_position=positions[: len(prompt)], logits_to_keep=1
-            ).logits
+            return model(tokens, cache_position=positions[: len(prompt)], logits_to_keep=1, **cached).logits
 
         def step(number):
-            at = len(prompt) + number - 1
-            return lambda tokens: (
-                compiled(
-                    tokens,
-                    past_key_values=cache,
-                    use_cache=True,
-                    cache_position=positions[at : at + 1],
-                    position_ids=positions[None, at : at + 1],
-                ).logits
-            )
+            here = positions[len(prompt) + number - 1 :][:1]
+            return lambda tokens: compiled(tokens, cache_position=here, position_ids=here[None], **cached).logits
 
         return _timed(prefill, prompt, new_tokens, step)
 
@@ -121,8 +117,6 @@ def compiled_peer(model, max_seq_len: int) -> Generate:
 
 def _timed(prefill, prompt: list, new_tokens: int, step) -> tuple[float, list]:
     """Greedy generation. prefill(tokens) and step(number)(tokens) give logits [1, tokens, vocab]."""
-    import torch
-
     times = [time.perf_counter()]
     tokens = torch.tensor([prompt], device="cuda")
     for number in range(new_tokens):
@@ -133,20 +127,20 @@ def _timed(prefill, prompt: list, new_tokens: int, step) -> tuple[float, list]:
     return between[0], between[1:]
 
 
-def table(measured: dict[str, Measured], limit_ms: float, title: str) -> Table:
-    """A line per peer: both times, and the share of the limit."""
+def table(measured: Mapping[str, Measured], limit_ms: float, title: str) -> Table:
+    """A line per version: both times, and the share of the limit."""
     result = Table(title=escape(title), title_justify="left")
     result.add_column("")
     for column in ("TTFT\nms", "TBT\nms", "80% between\nms", "tokens/s", "weights /\nbandwidth", "times\nours"):
         result.add_column(column, justify="right", no_wrap=True)
     ours = next(iter(measured.values()))
     for name, one in measured.items():
-        tbt = sorted(one.tbt)
+        low, high = middle(one.tbt)
         result.add_row(
             escape(name),
             f"{statistics.median(one.ttft):.2f}",
             f"{one.tbt_median:.3f}",
-            f"{tbt[len(tbt) // 10]:.3f} .. {tbt[len(tbt) * 9 // 10]:.3f}",
+            f"{low:.3f} .. {high:.3f}",
             f"{1e3 / one.tbt_median:,.0f}",
             f"{limit_ms / one.tbt_median:.0%}",
             f"{one.tbt_median / ours.tbt_median:.2f}",
@@ -154,72 +148,67 @@ def table(measured: dict[str, Measured], limit_ms: float, title: str) -> Table:
     return result
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m task7.benchmark", description=__doc__.split("\n")[0])
+    add_variant_arguments(made, default=Variant.TUNED)
+    add = made.add_argument
+    add("--versions", nargs="+", choices=PEERS, default=PEERS, metavar="NAME", help=f"beside ours: {', '.join(PEERS)}")
+    add("--prompt", type=positive(int), default=512, metavar="N", help="tokens (default 512)")
+    add("--new-tokens", type=positive(int), default=128, metavar="N", help="tokens (default 128)")
+    add("--dtype", choices=DTYPES, default="fp16", help="default: %(default)s")
+    add("--rounds", type=positive(int), default=5, metavar="N", help="prefills of each version (default 5)")
+    add("--json", type=argparse.FileType("w"), metavar="FILE", help="write the numbers to FILE")
+    return made
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; exit status 0, 1: a kernel does not compile or a peer failed, 2: no GPU."""
-    parser = argparse.ArgumentParser(prog="python -m task7.benchmark", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--peers", nargs="*", choices=PEERS, default=PEERS, metavar="PEER", help=f"default: {' '.join(PEERS)}"
-    )
-    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens (default 512)")
-    parser.add_argument("--new-tokens", type=int, default=128, metavar="N", help="tokens (default 128)")
-    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="default: %(default)s")
-    parser.add_argument(
-        "--variant", choices=("tuned", "solution", "student"), default="tuned", help="whose kernels (default: tuned)"
-    )
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="prefills of each peer (default 5)")
-    options = parser.parse_args(argv)
+    made = parser()
+    options = made.parse_args(argv)
     total = options.prompt + options.new_tokens
-    if options.prompt < 1 or options.new_tokens < 51 or total > 1024 or options.runs < 1:
-        parser.error("--prompt must be at least 1, --new-tokens 51, both together at most 1024, and --runs 1")
-    console = Console()
-
-    from common.measure import report
-
+    if options.new_tokens < 51 or total > 1024:
+        made.error(f"--new-tokens is {options.new_tokens}; it must be 51 or more, and with --prompt at most 1024")
+    console = wide(Console())
     if not report.gpu_is_there(console):
         return report.NEEDS_GPU
-    return run(options, total, console)
+    return run(options, total, console, command_of("task7.benchmark", argv))
 
 
-def run(options: argparse.Namespace, total: int, console: Console) -> int:
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from common.compiling.result import BuildError
-    from common.compiling.toolchain import ToolchainError
-    from common.measure import report
-    from common.measure.limits import measure_limits
-
+def run(options: argparse.Namespace, total: int, console: Console, command: str) -> int:
+    """Times all versions and prints; the exit status."""
+    dtype = DTYPES[options.dtype]
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = GPT2LMHeadModel(GPT2Config()).to(getattr(torch, options.dtype)).eval()
+        model = GPT2LMHeadModel(GPT2Config()).to(getattr(torch, dtype)).eval()
     prompt = torch.randint(model.config.vocab_size, (options.prompt,)).tolist()
     # Every step reads all matrices, vectors and the head; of the embeddings one row
     read = sum(x.numel() * x.element_size() for x in model.parameters()) - model.transformer.wpe.weight.nbytes
     copy = measure_limits(matmul=()).copy
-    ours = f"engine, {options.variant}"
+    ours = f"{ENGINE}, {options.variant}"
     makers = {
-        ours: lambda: engine(model, options.dtype, options.variant, total),
+        ours: lambda: engine(model, dtype, options.variant, total),
         "eager": lambda: transformers_peer(model, "eager"),
         "sdpa": lambda: transformers_peer(model, "sdpa"),
         "static": lambda: compiled_peer(model, total),
     }
-    measured, status = {}, 0
-    for name in (ours, *options.peers):
+    measured, status = {}, MEASURED
+    for name in (ours, *options.versions):
         try:
-            measured[name] = measure(makers[name](), prompt, options.new_tokens, options.runs)
-        except (BuildError, ToolchainError, RuntimeError, ValueError) as error:
-            console.print(f"{name}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-            status = 1
+            measured[name] = measure(makers[name](), prompt, options.new_tokens, options.rounds)
+        except (*EXPECTED_ERRORS, RuntimeError) as error:
+            say(console, f"{name}: {error}", "red")
+            status = FAILED
             if name == ours:
                 return status
     machine = report.machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
     limit_ms = 1e3 * read / copy
-    console.print(
-        f"weights {read / 1e6:.0f} MB, copy {copy / 1e12:.2f} TB/s: at least {limit_ms:.3f} ms between tokens",
-        highlight=False,
-    )
-    title = f"GPT-2 124M, {options.dtype}, prompt {options.prompt}, {options.new_tokens} new tokens"
-    console.width = max(console.width, 110)
+    say(console, f"weights {read / 1e6:.0f} MB, copy {copy / 1e12:.2f} TB/s: at least {limit_ms:.3f} ms between tokens")
+    title = f"GPT-2 124M, {dtype}, prompt {options.prompt}, {options.new_tokens} new tokens"
     console.print(table(measured, limit_ms, title))
+    if options.json:
+        found = {name: asdict(one) for name, one in measured.items()}
+        content = {"machine": machine, "command": command, "limit_ms": limit_ms, "milliseconds": found}
+        options.json.write(json.dumps(content, indent=1) + "\n")
     return status

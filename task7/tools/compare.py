@@ -9,17 +9,16 @@ The reference is transformers with its sdpa attention and DynamicCache. --report
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from common.console.terminal import wide, working
+from common.console.terminal import say, wide, working
+from common.measure import report
 from common.testing import results
 from task7.tools.session import load_writer, write_texts
 
@@ -66,7 +65,7 @@ def compare(options, console: Console) -> None:
     console = wide(console)
     console.print(_table(lines))
     for line in [*texts, *ran]:
-        console.print(escape(line), highlight=False, soft_wrap=True)
+        say(console, line)
     if options.report:
         _report(console, options.command, lines, [*texts, *ran, *_stories(tokenizer, options, result)])
 
@@ -146,17 +145,6 @@ def _stories(tokenizer, options, result) -> list[str]:
     return told
 
 
-def machine() -> dict[str, str]:
-    """What the figures belong to."""
-    import torch
-
-    if torch.cuda.is_available():
-        from common.measure.report import machine as gpu_machine
-
-        return gpu_machine()
-    return {"machine": f"CPU with {os.cpu_count()} cores, the simulator", "torch": torch.__version__}
-
-
 def _report(console: Console, command: str, lines, notes) -> None:
     """Raises ValueError if Results.md has no place for it."""
-    results.report(console, BLOCK, results.Block(command, machine(), COLUMNS, lines, notes))
+    results.report(console, BLOCK, results.Block(command, report.machine(), COLUMNS, lines, notes))

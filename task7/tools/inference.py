@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from common.cli import options as cli
+from common.console.terminal import say
+from common.measure.timing import middle
 from task7.tools.compare import compare
 from task7.tools.options import Options, parse
 from task7.tools.session import explain_gap, load_writer, write_texts
@@ -43,12 +45,12 @@ def new_tokens(result) -> str:
 
 
 def tbt(result) -> str:
-    """The times between tokens: median and spread. Needs two tokens or more."""
-    ordered = sorted(result.tbt_ms)
-    low, high = ordered[len(ordered) // 10], ordered[len(ordered) * 9 // 10]
-    digits = 1 if ordered[0] >= 1 else 3
+    """The times between tokens: median and spread. Needs one or more."""
+    low, high = middle(result.tbt_ms)
+    digits = 1 if min(result.tbt_ms) >= 1 else 3
     return (
-        f"median {statistics.median(ordered):.{digits}f} ms; 80% lie between {low:.{digits}f} and {high:.{digits}f} ms"
+        f"median {statistics.median(result.tbt_ms):.{digits}f} ms; "
+        f"80% lie between {low:.{digits}f} and {high:.{digits}f} ms"
     )
 
 
@@ -80,6 +82,6 @@ def main(argv=None, reference=False):
         console.print(f"[red]generation stopped:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
-        console.print("interrupted")
+        say(console, "interrupted")
         return 130
     return 0

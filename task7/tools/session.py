@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from common.cli.options import say_backend
 from common.compiling import toolchain
-from common.console.terminal import working
+from common.console.terminal import say, working
 from common.kernels.gpt2.request import check_request
 from task7.given.operators import load_engine_kernels, load_kernels
 from task7.tools import models
@@ -120,9 +120,8 @@ def explain_gap(console, gap):
     """What to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
     console.print(f"[red]{escape(str(gap))}[/]", highlight=False, soft_wrap=True)
     without = " --engine transformers needs none of task 7's." if "task7/" in str(gap) else ""
-    console.print(
+    say(
+        console,
         "Fill it in and run that task's own test, then come back; or add --solution to use the "
         f"reference solution's kernels.{without}",
-        highlight=False,
-        soft_wrap=True,
     )

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
+from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding, Group
 from common.inspect.findings.words import explained, happened, is_named
@@ -26,7 +27,7 @@ def print_findings(console: Console, groups: Sequence[Group]) -> None:
     for number, group in enumerate(groups[:MOST_GROUPS], 1):
         _print_group(console, number, group)
     if len(groups) > MOST_GROUPS:
-        console.print(f"\n... and {len(groups) - MOST_GROUPS} more; correct these first")
+        say(console, f"\n... and {len(groups) - MOST_GROUPS} more; correct these first")
 
 
 def _print_group(console: Console, number: int, group: Group) -> None:

@@ -3,7 +3,6 @@
     DecodeState         what a batch knows between two steps
     TorchStep           the step of any kernels and any batch: torch's matrix products
     FusedStep           the step of the tuned kernels for up to 4 sequences: four kernels and the attention per layer
-    captured(step)      the same as a CUDA graph
 
 A step reads and writes nothing but tensors that stay where they are. So it can be captured once and replayed: every
 replay finds the new position where the last one left it.
@@ -11,8 +10,6 @@ replay finds the new position where the last one left it.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -224,25 +221,3 @@ class FusedStep:
             self._next_token(None, state.choose(self.logits, True), False)
         else:
             self._next_token(self.best, None, True)
-
-
-def captured(call: Callable[[], None]) -> Callable[[], None]:
-    """The call as a CUDA graph: what is returned replays it, in microseconds and without Python.
-
-    The call runs once beforehand, since what libraries set up at their first call must not be captured.
-    """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    # The graph knows only where its tensors lie, so the call, which holds them, has to live as long
-    return functools.partial(_replay, graph, call)
-
-
-def _replay(graph: torch.cuda.CUDAGraph, _holds_tensors: Callable[[], None]) -> None:
-    graph.replay()

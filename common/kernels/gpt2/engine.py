@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 
-from common.kernels.gpt2.decode_step import DecodeState, FusedStep, TorchStep, captured
+from common.kernels.cuda_graph import captured
+from common.kernels.gpt2.decode_step import DecodeState, FusedStep, TorchStep
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, blocks, embed
 from common.kernels.gpt2.request import check_request

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from common.compiling import toolchain
-from common.console.terminal import wide
+from common.console.terminal import say, wide
 from common.measure import gpus
 from common.measure.gpus import MAX_REGISTERS_PER_THREAD, GpuSpec
 from task4.given.tiles import TileSizes
@@ -55,10 +55,7 @@ def print_plan(console: Console, one: TilePlan, gpu: GpuSpec, why: str) -> None:
     """Everything the planner says."""
     padded = f" (padded to {one.D})" if one.head_dim != one.D else ""
     kernel = "tensor cores, mma.m16n8k16" if one.on_tensor_cores else "as in flash_attention.cu"
-    console.print(
-        f"tiles {one.tiles}, head_dim {one.head_dim}{padded}, {one.dtype} ({kernel}), on {gpu.name} ({escape(why)})",
-        highlight=False,
-    )
+    say(console, f"tiles {one.tiles}, head_dim {one.head_dim}{padded}, {one.dtype} ({kernel}), on {gpu.name} ({why})")
     console.print(_memory_table(one))
     limit = gpu.limits.shared_per_block
     facts = {

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from common.console.terminal import say
 from common.measure.gpus import GpuSpec
 from task4.tools.tuning.grid import Candidate
 from task4.tools.tuning.run import Outcome, best
@@ -76,9 +77,7 @@ def print_heat_maps(console: Console, outcomes: Sequence[Outcome]) -> None:
     print_legend(console, {word for one in outcomes for word in LEGEND if word in cell_text(one)})
     for one in outcomes:
         if one.wrong:
-            console.print(
-                f"wrong: head_dim {one.candidate.head_dim}, {one.candidate.tiles}: {escape(one.wrong)}", highlight=False
-            )
+            say(console, f"wrong: head_dim {one.candidate.head_dim}, {one.candidate.tiles}: {one.wrong}")
 
 
 def print_possible(console: Console, candidates: Sequence[Candidate], gpu: GpuSpec) -> None:
@@ -122,7 +121,7 @@ def print_legend(console: Console, words: set[str]) -> None:
     """What the words in the cells mean, of those that occur."""
     for word, meaning in LEGEND.items():
         if word in words:
-            console.print(f"  {word:<6} {escape(meaning)}", highlight=False)
+            say(console, f"  {word:<6} {meaning}")
 
 
 def _colour(value: float, values: Sequence[float]) -> tuple[int, ...]:

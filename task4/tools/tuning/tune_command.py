@@ -19,7 +19,7 @@ from common.cli.options import EXPECTED_ERRORS, add_variant_arguments
 from common.compiling import toolchain
 from common.compiling.variant import Variant
 from common.console.paths import build_root, shown_path
-from common.console.terminal import wide, working
+from common.console.terminal import say, wide, working
 from common.console.words import counted
 from common.measure import gpus
 from common.measure.timing import Stopwatch
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with working(console, f"{what} ..."):
             tuning = compile_candidates(candidates, options.variant, options.shared_kb)
     except EXPECTED_ERRORS as error:
-        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        say(console, error)
         console.print("[red]task4.tune: nothing was run[/]")
         return 2
     return report(console, tuning, candidates, workload, options)
@@ -69,15 +69,15 @@ def report(
     outcomes = run(tuning, candidates, workload, console, stopwatch)
     present = toolchain.find_gpu()
     where = present.name if present else tuning.ops.backend
-    console.print(
+    say(
+        console,
         f"{where}; {workload.batch} x {workload.heads} heads, {workload.tokens} tokens; a call without a mask and a "
         f"causal one, median of {workload.rounds}",
-        highlight=False,
     )
     tune_report.print_heat_maps(console, outcomes)
     picture = (Path(options.picture) if options.picture else build_root() / "tune") / "tiles.png"
     tune_report.draw(outcomes, f"task 4: TFLOP/s on {where}, {workload.tokens} tokens", picture)
-    console.print(f"picture: {shown_path(picture)}", highlight=False, soft_wrap=True)
+    say(console, f"picture: {shown_path(picture)}")
     fastest = best(outcomes)
     if not fastest:
         console.print("[red]no tiles gave right results: does `python -m task4.test` pass?[/]")
@@ -99,28 +99,28 @@ def _write(
     for D, one in fastest.items():
         old = rates.get((D, before[D]), 0.0)
         gained = f", {one.tflops / old:.2f} times as fast as {before[D]}" if old else f" (now {before[D]})"
-        console.print(f"  head_dim {D:<4} {one.candidate.tiles}: {one.tflops:.1f} TFLOP/s{gained}", highlight=False)
+        say(console, f"  head_dim {D:<4} {one.candidate.tiles}: {one.tflops:.1f} TFLOP/s{gained}")
     if options.keep:
-        console.print(f"{shown_path(file)} is left as it was (--keep)", highlight=False)
+        say(console, f"{shown_path(file)} is left as it was (--keep)")
         return
     chosen = {D: one.candidate.tiles for D, one in fastest.items()}
     command = " ".join(["python -m task4.tune", *(["--solution"] if options.variant == Variant.SOLUTION else [])])
     note = f"{command}, {options.shared_kb} KB, {where}"
     file.write_text(tiles_file.written(file.read_text(), chosen, options.shared_kb, note, file))
-    console.print(f"written to {shown_path(file)}; `python -m task4.compile` builds with it", highlight=False)
+    say(console, f"written to {shown_path(file)}; `python -m task4.compile` builds with it")
 
 
 def _without_gpu(
     console: Console, backend: toolchain.Backend, candidates: Sequence[Candidate], gpu, options: argparse.Namespace
 ) -> None:
     named = "asked for" if options.gpu else "name another with --gpu"
-    console.print(f"Nothing can be measured here: {escape(backend.reason)}.", highlight=False)
+    say(console, f"Nothing can be measured here: {backend.reason}.")
     if backend.problem:
         console.print(f"[yellow]{escape(backend.problem)}[/]")
-    console.print(
+    say(
+        console,
         f"This is what would be tried on {gpu.name} ({named}), with {options.shared_kb} KB of shared memory per block; "
         "tiles.h is left as it was.",
-        highlight=False,
     )
     tune_report.print_possible(console, candidates, gpu)
 

@@ -1,0 +1,226 @@
+"""python -m taskN.benchmark, python -m common.benchmark NAME: the command line around a Benchmark.
+
+raise SystemExit(benchmark_main(FLASH))
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from common.cli.options import EXPECTED_ERRORS, command_of
+from common.console.paths import shown_path
+from common.console.terminal import say, wide
+from common.measure import report
+from common.measure.benchmark import files, pictures, tables
+from common.measure.benchmark.goals import Conclusion, conclusions
+from common.measure.benchmark.problem import Benchmark, Problem, Version
+from common.measure.benchmark.runner import Record, Runner, shares
+from common.measure.limits import Limits, float32_precision, measure_limits
+from common.testing import results
+
+MEASURED, FAILED = 0, 1  # exit statuses, beside report.NEEDS_GPU
+
+
+def benchmark_main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
+    """The command line; exit status 0: measured. 1: a version is wrong, unfinished or does not compile. 2: no GPU."""
+    parser = parser_of(benchmark)
+    options = parser.parse_args(argv)
+    console = wide(Console())
+    if options.draw:
+        return _draw_again(parser, console, benchmark, options)
+    try:
+        problems = benchmark.problems(options)
+    except ValueError as error:
+        parser.error(str(error))
+    if not problems:
+        parser.error("with these options there is nothing to measure")
+    if not report.gpu_is_there(console):
+        return report.NEEDS_GPU
+    try:
+        with console.status("compiling ..."):
+            versions_of = benchmark.versions(options)
+    except EXPECTED_ERRORS as error:
+        say(console, error, "red")
+        return FAILED
+    names = options.versions or list(benchmark.labels)
+
+    def chosen(problem: Problem) -> dict[str, Version]:
+        return {name: version for name, version in versions_of(problem).items() if name in names}
+
+    records, limits, failed = measure(console, problems, chosen, options, benchmark.ladder(options))
+    drawn = conclusions(records, benchmark.goals)
+    if drawn:
+        console.print(tables.conclusion_table(drawn))
+    for line in benchmark.notes(records):
+        say(console, line)
+    command = command_of(benchmark.program, argv)
+    written = write(console, options, command, records, limits, drawn, benchmark)
+    return FAILED if failed or not written or any(one.failed for one in records) else MEASURED
+
+
+def measure(
+    console: Console,
+    problems: Sequence[Problem],
+    versions_of: Callable[[Problem], dict[str, Version]],
+    options: argparse.Namespace,
+    ladder: bool = False,
+) -> tuple[list[Record], Limits, bool]:
+    """Times all problems, and prints a table as soon as a setting is complete.
+
+    Args:
+        console: where to.
+        problems: those of one setting together.
+        versions_of: who computes a problem.
+        options: has `seconds` and `rounds`.
+        ladder: see Benchmark.
+
+    Returns:
+        (the records, what the machine can do at best, whether the GPU was lost on the way).
+    """
+    kinds = tuple(dict.fromkeys(problem.limit for problem in problems if problem.limit != "copy"))
+    with console.status("measuring what the machine can do ..."):
+        limits = measure_limits(matmul=kinds, rounds=5)
+    say(console, ", ".join(f"{name} {value}" for name, value in report.machine().items()))
+    rates = "".join(f"; matmul 8192^3, {kind}: {rate / 1e12:.1f} TFLOP/s" for kind, rate in limits.matmul.items())
+    say(console, f"copy {limits.copy / 1e12:.2f} TB/s read + written{rates}")
+    runner, records = Runner(options.seconds, options.rounds), []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
+        torch.no_grad(),
+        float32_precision("highest"),
+        warnings.catch_warnings(),
+    ):
+        # autograd's thread meets cuBLAS for the first time; harmless
+        warnings.filterwarnings("ignore", message=".*no current CUDA context.*")
+        bar = progress.add_task("", total=len(problems))
+        for number, (problem, share) in enumerate(zip(problems, shares(problems), strict=True)):
+            progress.update(bar, description=f"{problem.setting}, {problem.column}")
+            try:
+                records += runner.run(problem, versions_of(problem), share)
+            except RuntimeError as error:  # the GPU is lost: what was measured before is not
+                say(console, error, "red")
+                return records, limits, True
+            torch.cuda.empty_cache()
+            progress.advance(bar)
+            if number + 1 == len(problems) or problems[number + 1].setting != problem.setting:
+                setting = [one for one in records if one.problem.setting == problem.setting]
+                if setting:
+                    console.print(tables.table(setting, limits, ladder))
+                if words := tables.left_out_words(setting):
+                    say(console, words, "dim")
+    return records, limits, False
+
+
+def write(
+    console: Console,
+    options: argparse.Namespace,
+    command: str,
+    records: Sequence[Record],
+    limits: Limits,
+    drawn: Sequence[Conclusion],
+    benchmark: Benchmark,
+) -> bool:
+    """--json, --pictures, --output, --report; whether all that was asked for could be written."""
+    machine = report.machine()
+    json_file = options.json or (options.output and options.output / "results.json")
+    folder = options.pictures or options.output
+    try:
+        if json_file:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            date = datetime.date.today().isoformat()
+            json_file.write_text(files.to_json(machine, limits, command, date, records, drawn))
+            say(console, f"written: {shown_path(json_file)}")
+        if folder:
+            _say_pictures(console, pictures.draw(records, limits, machine, folder))
+    except OSError as error:
+        say(console, error, "red")
+        return False
+    if not getattr(options, "report", False):
+        return True
+    problems = results.try_report(console, benchmark.block, block(command, machine, records, limits))
+    for problem in problems:
+        say(console, problem, "red")
+    return not problems
+
+
+def block(command: str, machine: dict[str, str], records: Sequence[Record], limits: Limits) -> results.Block:
+    """Times of all problems, for Results.md: a row per problem, a column per version."""
+    labels = list(dict.fromkeys(one.label for one in records))
+    rows = []
+    for problem in dict.fromkeys(one.problem for one in records):
+        times = {
+            one.label: report.duration(one.timing.seconds) for one in records if one.problem == problem and one.timing
+        }
+        rows.append([problem.setting, problem.column, *(times.get(label, "-") for label in labels)])
+    return results.Block(command, machine, ["setting", "size", *labels], rows, ["Medians."])
+
+
+def _say_pictures(console: Console, drawn: Sequence[Path]) -> None:
+    for file in drawn:
+        say(console, f"picture: {shown_path(file)}")
+
+
+def _draw_again(
+    parser: argparse.ArgumentParser, console: Console, benchmark: Benchmark, options: argparse.Namespace
+) -> int:
+    """--draw: the pictures of a JSON file, into its folder unless --pictures names another."""
+    try:
+        records, limits, machine = files.from_json(options.draw.read_text(), benchmark.problem_of)
+        folder = options.pictures or options.output or options.draw.parent
+        _say_pictures(console, pictures.draw(records, limits, machine, folder))
+    except (OSError, ValueError) as error:
+        parser.error(f"--draw {options.draw}: {error}")
+    return MEASURED
+
+
+def parser_of(benchmark: Benchmark) -> argparse.ArgumentParser:
+    """The command line of a benchmark."""
+    parser = argparse.ArgumentParser(prog=f"python -m {benchmark.program}", description=benchmark.description)
+    benchmark.add_arguments(parser)
+    add = parser.add_argument
+    add("--versions", nargs="+", choices=benchmark.labels, metavar="NAME", help=", ".join(benchmark.labels))
+    add_measuring_arguments(parser)
+    add("--draw", type=Path, metavar="FILE", help="only draw this JSON file again; needs no GPU")
+    if benchmark.block:
+        add("--report", action="store_true", help="write the times into Results.md")
+    return parser
+
+
+def add_measuring_arguments(parser: argparse.ArgumentParser, rounds: int = 20) -> None:
+    """--rounds, --seconds, --json, --pictures, --output."""
+    add = parser.add_argument
+    add(
+        "--rounds",
+        type=positive(int),
+        default=rounds,
+        metavar="N",
+        help="timed runs of each version, at most (%(default)s)",
+    )
+    add("--seconds", type=positive(float), default=300.0, metavar="S", help="for all measurements (default 300)")
+    add("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
+    add("--pictures", type=Path, metavar="FOLDER", help="draw them there")
+    add("--output", type=Path, metavar="FOLDER", help="both: FOLDER/results.json and pictures beside it")
+
+
+def positive(kind: type) -> Callable[[str], float]:
+    """A number above 0 for argparse, whose message names the option, the value and what is allowed."""
+
+    def parse(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = 0
+        if not 0 < number < float("inf"):
+            raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a number above 0")
+        return number
+
+    return parse

@@ -1,0 +1,303 @@
+"""Dense attention on a GPU, forward and backward: what is timed, and the fast kernels beside PyTorch's backends.
+
+Each problem has 16,384 tokens (batch = 16384 / seq, heads = hidden / head_dim), with and without a causal mask.
+Operations are counted as 4 batch heads seq^2 head_dim forward and 2.5 times that backward, half of it under a mask,
+whatever a version really computes.
+
+    flash_benchmark("common.benchmark flash")           the Benchmark
+    flash_benchmark(..., labels, versions)              with others in front
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.compiling.request import BuildRequest
+from common.measure.benchmark.goals import Goal
+from common.measure.benchmark.problem import Benchmark, Version
+from common.measure.benchmark.sample import Sample, attention_floor, heads
+from common.measure.benchmarks.sdpa import DTYPES, HALF, LABELS, gradients, sdpa
+from common.measure.limits import float32_precision
+from common.reference import attention as reference
+
+TOKENS = 16384  # batch * seq_len of every problem, unless one sequence is longer
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+HEAD_DIMS = (64, 128)
+HIDDEN = 2048  # heads * head_dim
+PASSES = ("forward", "backward")
+MIDDLE = (1024, 2048, 4096)
+ROWS = 1024  # queries at a time, so that a long sequence's scores fit
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Attention of one size: query, key, value and out are [batch, heads, seq_len, head_dim].
+
+    Attributes:
+        direction: "forward", or "backward": the gradients of query, key and value, the forward pass not counted.
+        dtype: "fp32", "fp16" or "bf16".
+        head_dim, causal, seq_len, batch, heads: the sizes; causal: key j is hidden from query i where j > i.
+    """
+
+    direction: str
+    dtype: str
+    head_dim: int
+    causal: bool
+    seq_len: int
+    batch: int
+    heads: int
+
+    unit = "TFLOP/s"
+
+    @property
+    def setting(self) -> str:
+        return f"{self.picture}, head_dim {self.head_dim}{', causal' if self.causal else ''}"
+
+    @property
+    def picture(self) -> str:
+        return f"{self.direction}, {self.dtype}"
+
+    @property
+    def column(self) -> str:
+        return str(self.seq_len)
+
+    @property
+    def x(self) -> float:
+        return self.seq_len
+
+    @property
+    def limit(self) -> str:
+        return "float32" if self.dtype == "fp32" else "bfloat16"
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.heads, self.seq_len, self.head_dim
+
+    @property
+    def work(self) -> float:
+        """The two products of the forward pass, the five of the backward pass; half of it under a causal mask."""
+        products = 2 if self.direction == "forward" else 5
+        each = 2 * self.batch * self.heads * self.seq_len**2 * self.head_dim
+        return products * each * (0.5 if self.causal else 1.0)
+
+    @property
+    def scores_bytes(self) -> int:
+        """Of one [batch, heads, seq_len, seq_len] in float32."""
+        return 4 * self.batch * self.heads * self.seq_len**2
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of one [batch, heads, seq_len, head_dim]."""
+        return self.batch * self.heads * self.seq_len * self.head_dim * DTYPES[self.dtype].itemsize
+
+    @property
+    def least_bytes(self) -> int:
+        """What has to be read and written at least: query, key, value, out; backward also grad_out and 3 gradients."""
+        return self.tensor_bytes * (4 if self.direction == "forward" else 8)
+
+    def make_inputs(self, device: torch.device | str) -> tuple[Tensor, ...]:
+        """query, key, value, grad_out: standard normal."""
+        return tuple(torch.randn(self.shape, device=device, dtype=DTYPES[self.dtype]) for _ in range(4))
+
+    def sample(self, inputs: Sequence[Tensor]) -> Sample:
+        """Two heads of out, or of the three gradients."""
+        exact, same = [], []
+        with torch.no_grad(), float32_precision("highest"):
+            picked = heads(inputs)  # the inputs of one head, then those of the other
+            for given in (picked[: len(inputs)], picked[len(inputs) :]):
+                if given:
+                    exact += reference_head(self, [x.double() for x in given])
+                    same += reference_head(self, given)
+        return Sample.of(heads, exact, same, attention_floor(self.seq_len, DTYPES[self.dtype]))
+
+
+def reference_head(problem: Problem, head: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """One head by plain PyTorch, in the precision of its tensors, a block of queries at a time.
+
+    Args:
+        problem: its direction and mask count.
+        head: query, key, value, grad_out, each [seq_len, head_dim].
+
+    Returns:
+        (out,) for a forward problem; the gradients of query, key and value for a backward one.
+    """
+    query, key, value, grad_out = head
+    positions = torch.arange(problem.seq_len, device=query.device)
+    rows_out, grad_key, grad_value = [], 0.0, 0.0
+    for start in range(0, problem.seq_len, ROWS):
+        rows = slice(start, start + ROWS)
+        mask = positions <= positions[rows, None] if problem.causal else None
+        if problem.direction == "forward":
+            rows_out.append(reference.attention(query[rows], key, value, mask=mask))
+            continue
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in (query[rows], key, value)]
+            out = reference.attention(*leaves, mask=mask)
+            grad_rows, more_key, more_value = torch.autograd.grad(out, leaves, grad_out[rows])
+        rows_out.append(grad_rows)
+        # sums over the blocks are not rounded to 16 bits in between
+        grad_key, grad_value = grad_key + more_key.double(), grad_value + more_value.double()
+    if problem.direction == "forward":
+        return (torch.cat(rows_out),)
+    return torch.cat(rows_out), grad_key.to(key.dtype), grad_value.to(value.dtype)
+
+
+def grid(
+    passes: Iterable[str], dtypes: Iterable[str], head_dims: Iterable[int], lengths: Iterable[int], hidden: int = HIDDEN
+) -> list[Problem]:
+    """All combinations, with and without a causal mask, the lengths innermost and rising.
+
+    Args:
+        passes, dtypes: of PASSES and DTYPES.
+        head_dims: 1 .. 128, divisors of hidden.
+        lengths: tokens per sequence; the batch is as large as 16,384 tokens allow, at least 1.
+        hidden: heads * head_dim.
+
+    Raises:
+        ValueError: a head_dim or a length that cannot be.
+    """
+    head_dims, lengths = list(head_dims), sorted(set(lengths))
+    for head_dim in head_dims:
+        if not 1 <= head_dim <= 128 or hidden < 1 or hidden % head_dim:
+            raise ValueError(f"head_dim is {head_dim} and hidden {hidden}; head_dim must be 1 .. 128 and divide hidden")
+    for length in lengths:
+        if length < 1:
+            raise ValueError(f"seq is {length}; it must be at least 1")
+    return [
+        Problem(direction, dtype, head_dim, causal, length, max(1, TOKENS // length), hidden // head_dim)
+        for direction in passes
+        for dtype in dtypes
+        for head_dim in head_dims
+        for causal in (False, True)
+        for length in lengths
+    ]
+
+
+# ---- who takes part
+
+OURS = {"ffma": "tuned, FFMA", "3xfp16": "tuned, 3xFP16", "mma": "tuned, mma"}
+# PyTorch's math backend stores scores and their softmax in float32, whatever the dtype, and more of them backward:
+# what was seen on an H200
+MATH_BUFFERS = {"forward": 2.4, "backward": 4.2}
+
+
+def forward_of(operator: Callable, causal: bool, **options) -> Callable[..., Callable[[], Tensor]]:
+    """Version.prepare for the forward pass of one of the course's operators."""
+
+    def prepare(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> Callable[[], Tensor]:
+        return lambda: operator(query, key, value, causal, **options)
+
+    return prepare
+
+
+def _backward_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tuple]]:
+    def prepare(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> Callable[[], tuple]:
+        out, lse = ops.flash_attention_forward(query, key, value, causal)
+        return lambda: ops.flash_attention_backward(grad_out, query, key, value, out, lse, causal)
+
+    return prepare
+
+
+def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
+    """The kernels of common/kernels/flash that know this pass and dtype."""
+    names = ["mma"] if problem.dtype in HALF else ["ffma"] if problem.direction == "backward" else ["ffma", "3xfp16"]
+    found = {}
+    for name in names:
+        prepare = _backward_of(ops, problem.causal)
+        if problem.direction == "forward":
+            prepare = forward_of(ops.flash_attention, problem.causal, tensor_cores=name != "ffma")
+        found[name] = Version(OURS[name], prepare, ours=True)
+    return found
+
+
+def torch_versions(problem: Problem) -> dict[str, Version]:
+    """PyTorch's backends that know this dtype."""
+
+    def prepare(backend: str, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> Callable:
+        forward = partial(sdpa, backend, is_causal=problem.causal)
+        if problem.direction == "forward":
+            return forward(query, key, value)
+        return gradients(forward, grad_out, query, key, value)
+
+    return {
+        name: Version(
+            label,
+            partial(prepare, name),
+            stored_bytes=MATH_BUFFERS[problem.direction] * problem.scores_bytes if name == "math" else 0.0,
+        )
+        for name, label in LABELS.items()
+        if problem.dtype in HALF or name in ("efficient", "math")
+    }
+
+
+# ---- the command
+
+
+def _of(direction: str, dtype: str, lengths: Sequence[int] = ()) -> dict:
+    """The problems that a goal is about."""
+    tokens = f", {min(lengths)} .. {max(lengths)} tokens" if lengths else ""
+    return {
+        "where": f"{direction}, {dtype}{tokens}",
+        "of": lambda one: (one.direction, one.dtype) == (direction, dtype) and (not lengths or one.seq_len in lengths),
+        "stated": lambda problems: all(one.heads * one.head_dim == HIDDEN for one in problems),
+    }
+
+
+GOALS = (
+    Goal("ffma", ("efficient",), **_of("forward", "fp32", MIDDLE), mean=1.1),
+    Goal("3xfp16", ("efficient",), **_of("forward", "fp32", MIDDLE), mean=2.0),
+    Goal("mma", ("flash",), **_of("forward", "bf16"), mean=1.05, least=0.9),
+    Goal("mma", ("flash",), **_of("backward", "bf16"), mean=0.8),
+    Goal("mma", ("flash",), **_of("forward", "fp16")),
+    Goal("mma", ("flash",), **_of("backward", "fp16")),
+    Goal("ffma", ("efficient",), **_of("backward", "fp32")),
+    *(Goal("mma", ("cudnn",), **_of(direction, dtype)) for direction in PASSES for dtype in HALF),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--dtype, --head-dim, --seq, --hidden, --pass."""
+    add = parser.add_argument
+    add("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all three")
+    add("--head-dim", nargs="+", type=int, default=list(HEAD_DIMS), help="default: 64 128")
+    add("--seq", nargs="+", type=int, default=list(LENGTHS), help="default: 512 1024 ... 16384")
+    add("--hidden", type=int, default=HIDDEN, help="heads * head_dim (default 2048)")
+    add("--pass", dest="passes", nargs="+", choices=PASSES, default=list(PASSES), help="default: both")
+
+
+def flash_benchmark(
+    program: str,
+    labels: Mapping[str, str] | None = None,
+    others: Callable[[argparse.Namespace], Callable[[Problem], dict[str, Version]]] | None = None,
+    goals: Sequence[Goal] = (),
+) -> Benchmark:
+    """The fast kernels and PyTorch's backends, with others in front of them.
+
+    Args:
+        program: what stands behind python -m.
+        labels, others, goals: of the others; see Benchmark.
+    """
+
+    def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
+        more = others(options) if others else lambda problem: {}
+        tuned = load(BuildRequest("flash", backend="cuda"))
+        return lambda problem: {**more(problem), **tuned_versions(problem, tuned), **torch_versions(problem)}
+
+    return Benchmark(
+        program,
+        "How fast attention is on a GPU, forward and backward, beside PyTorch's backends.",
+        {**(labels or {}), **OURS, **LABELS},
+        lambda options: grid(options.passes, options.dtype, options.head_dim, options.seq, options.hidden),
+        versions,
+        Problem,
+        add_arguments,
+        (*GOALS, *goals),
+    )

@@ -1,0 +1,41 @@
+"""PyTorch's scaled_dot_product_attention as a peer: one of its backends, or its own choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+HALF = ("fp16", "bf16")
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+LABELS = {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "efficient": "SDPA efficient", "math": "SDPA math"}
+
+
+def sdpa(backend: str | None, query: Tensor, key: Tensor, value: Tensor, **options) -> Callable[[], Tensor]:
+    """A call of PyTorch's function on one of BACKENDS, or (None) on what it chooses itself."""
+    grouped = query.size(1) != key.size(1)
+
+    def call() -> Tensor:
+        if backend is None:
+            return F.scaled_dot_product_attention(query, key, value, enable_gqa=grouped, **options)
+        with sdpa_kernel(BACKENDS[backend]):
+            return F.scaled_dot_product_attention(query, key, value, enable_gqa=grouped, **options)
+
+    return call
+
+
+def gradients(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *inputs: Tensor) -> Callable[[], tuple]:
+    """A call of the backward pass of `forward(*inputs)()`, which is run now."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        out = forward(*leaves)()
+    return lambda: torch.autograd.grad(out, leaves, grad_out, retain_graph=True)

@@ -1,0 +1,308 @@
+"""Sparse attention on a GPU beside FlexAttention and SDPA: strides, causal windows, blocks; 2 x 16 heads of 128.
+
+kernel                ours, on the whole K and V
+flash, cuDNN, ...     SDPA's backends on strided K and V that were copied together beforehand (strided only)
+gather + SDPA         the same on PyTorch's choice of backend, the copy counted
+FlexAttention         compiled, with a block mask made beforehand
+dense + mask          SDPA on the whole K and V with a bool mask
+dense                 SDPA without a mask: what a score costs. The ideal is its time times the share that is seen
+
+Work is what the pattern asks for: 4 operations per head_dim and score that is seen, so a rate beside that of `dense`
+says how near a version comes to the ideal. The second row of a block mask is empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from common.compiling.operators import Operators
+from common.measure.benchmark.goals import Goal
+from common.measure.benchmark.problem import Benchmark, Version
+from common.measure.benchmark.sample import Sample, attention_floor, heads
+from common.measure.benchmarks.sdpa import DTYPES, LABELS, sdpa
+from common.measure.limits import float32_precision
+from common.reference import attention as reference
+
+PATTERNS = ("strided", "window", "blocks")
+STRIDES, WINDOWS = (1, 2, 4, 8), (256, 1024)  # stride 1 is dense attention
+BLOCK, EVERY = 128, 8  # block-sparse: about one block in EVERY is kept
+ROWS = 1024  # queries at a time, so that scores in float64 fit
+LENGTHS = (4096, 16384)
+GATHERED = ("flash", "efficient", "cudnn")
+PEERS = {
+    **{name: f"{LABELS[name]}, gathered" for name in GATHERED},
+    "gather": "gather + SDPA",
+    "flex": "FlexAttention",
+    "masked": "dense + mask",
+    "dense": "dense",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call of attention under one pattern.
+
+    Attributes:
+        pattern: one of PATTERNS.
+        parameter: the stride (keys 0, stride, 2 * stride, ...), the causal window in keys, or for blocks n: one block
+            of BLOCK x BLOCK in n is kept, at random, and those on the diagonal.
+        dtype: "fp32", "fp16" or "bf16".
+        batch, heads, seq_len, head_dim: sizes of query, key and value [batch, heads, seq_len, head_dim].
+
+    Raises:
+        ValueError: an unknown pattern or dtype, parameter outside 1 .. seq_len, a size below 1, or with blocks a
+            seq_len that BLOCK does not divide.
+    """
+
+    pattern: str
+    parameter: int
+    dtype: str
+    seq_len: int
+    batch: int = 2
+    heads: int = 16
+    head_dim: int = 128
+
+    unit = "TFLOP/s"
+    scores_bytes = tensor_bytes = least_bytes = 0
+
+    def __post_init__(self) -> None:
+        if self.pattern not in PATTERNS:
+            raise ValueError(f"pattern is {self.pattern!r}; it must be one of {', '.join(PATTERNS)}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
+        for name in ("batch", "heads", "seq_len", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 1 <= self.parameter <= self.seq_len:
+            raise ValueError(f"{self.column} is out of range; it must be 1 .. seq_len = {self.seq_len}")
+        if self.pattern == "blocks" and self.seq_len % BLOCK:
+            raise ValueError(f"seq_len is {self.seq_len}; with blocks it must be a multiple of {BLOCK}")
+
+    @property
+    def setting(self) -> str:
+        return f"{self.pattern}, {self.dtype}, {self.seq_len} tokens"
+
+    @property
+    def picture(self) -> str:
+        return f"{self.pattern}, {self.dtype}"
+
+    @property
+    def column(self) -> str:
+        """ "stride 8", "window 256", "one block in 8"."""
+        words = {"strided": "stride", "window": "window", "blocks": "one block in"}[self.pattern]
+        return f"{words} {self.parameter}"
+
+    @property
+    def x(self) -> float:
+        return self.parameter
+
+    @property
+    def limit(self) -> str:
+        return "float32" if self.dtype == "fp32" else "bfloat16"
+
+    @cached_property
+    def work(self) -> float:
+        """Of the two products, for the scores that are seen."""
+        return 4 * self.batch * self.heads * self.seq_len**2 * self.head_dim * self.density
+
+    @cached_property
+    def block_mask(self) -> Tensor:
+        """bool [heads, seq_len / BLOCK, seq_len / BLOCK] on the CPU, the same in every run; the second row is empty."""
+        blocks = self.seq_len // BLOCK
+        draws = torch.rand(self.heads, blocks, blocks, generator=torch.Generator().manual_seed(0))
+        kept = (draws < 1 / self.parameter) | torch.eye(blocks, dtype=torch.bool)
+        kept[:, 1:2] = False
+        return kept
+
+    def sees(self, rows: Tensor) -> Tensor:
+        """Which keys these queries see, bool [len(rows), seq_len] ([heads, len(rows), seq_len] for blocks)."""
+        keys = torch.arange(self.seq_len, device=rows.device)
+        if self.pattern == "strided":
+            return (keys % self.parameter == 0).expand(len(rows), -1)
+        if self.pattern == "window":
+            return (keys <= rows[:, None]) & (keys > rows[:, None] - self.parameter)
+        return self.block_mask.to(rows.device)[:, rows // BLOCK].repeat_interleave(BLOCK, dim=-1)
+
+    def row_blocks(self, device: torch.device | str) -> Iterator[Tensor]:
+        """The numbers of all queries, ROWS at a time."""
+        yield from torch.arange(self.seq_len, device=device).split(ROWS)
+
+    @cached_property
+    def density(self) -> float:
+        """The share of the score matrix that is seen."""
+        seq, n = self.seq_len, self.parameter
+        if self.pattern == "strided":
+            return -(-seq // n) / seq
+        if self.pattern == "window":
+            return (n * (n + 1) / 2 + (seq - n) * n) / seq**2
+        return float(self.block_mask.double().mean())
+
+    def make_inputs(self, device: torch.device | str) -> list[Tensor]:
+        """query, key, value: normally distributed."""
+        shape = (self.batch, self.heads, self.seq_len, self.head_dim)
+        return [torch.randn(shape, dtype=DTYPES[self.dtype], device=device) for _ in range(3)]
+
+    def sample(self, inputs: Sequence[Tensor]) -> Sample:
+        """Two heads."""
+        exact, same = [], []
+        picked = heads(inputs)
+        with float32_precision("highest"):
+            for head, given in ((0, picked[:3]), (self.heads - 1, picked[3:])):
+                if not given:
+                    continue
+                query, key, value = given
+                of_rows: tuple[list, list] = ([], [])
+                for rows in self.row_blocks(query.device):
+                    seen = self.sees(rows)
+                    seen = seen[head] if seen.dim() == 3 else seen
+                    of_rows[0].append(
+                        reference.attention(query[rows].double(), key.double(), value.double(), mask=seen)
+                    )
+                    of_rows[1].append(reference.attention(query[rows], key, value, mask=seen))
+                exact.append(torch.cat(of_rows[0]))
+                same.append(torch.cat(of_rows[1]))
+        return Sample.of(heads, exact, same, attention_floor(self.seq_len, DTYPES[self.dtype]))
+
+
+def grid(dtype: str, patterns: Sequence[str], lengths: Sequence[int]) -> list[Problem]:
+    """All patterns with their parameters, for every length; a parameter above the length is left out.
+
+    Raises:
+        ValueError: a length below 1, or with blocks one that BLOCK does not divide.
+    """
+    for length in lengths:
+        if length < 1:
+            raise ValueError(f"seq is {length}; it must be at least 1")
+    parameters = {"strided": STRIDES, "window": WINDOWS, "blocks": (EVERY,)}
+    return [
+        Problem(pattern, parameter, dtype, length)
+        for pattern in patterns
+        for length in lengths
+        for parameter in parameters[pattern]
+        if parameter <= length
+    ]
+
+
+# ---- who takes part
+
+
+def kernel_version(problem: Problem, ops: Operators, label: str) -> Version:
+    """The operators of task 5, or of common/kernels/sparse."""
+    n = problem.parameter
+    if problem.pattern == "strided":
+        return Version(label, lambda q, k, v: lambda: ops.strided_attention(q, k, v, n), ours=True)
+    if problem.pattern == "window":
+        return Version(label, lambda q, k, v: lambda: ops.sliding_window_attention(q, k, v, n), ours=True)
+    lists = ops.compress_block_mask(problem.block_mask.to(ops.device))
+    return Version(label, lambda q, k, v: lambda: ops.block_sparse_attention(q, k, v, *lists, BLOCK), ours=True)
+
+
+def torch_versions(problem: Problem, names: Sequence[str], device: torch.device | str = "cuda") -> dict[str, Version]:
+    """Those of PEERS that are named and know the pattern."""
+    found = {}
+    if problem.pattern == "strided":
+
+        def gather(*tensors: Tensor) -> list[Tensor]:
+            return [x[:, :, :: problem.parameter].contiguous() for x in tensors]
+
+        for name in GATHERED:
+            found[name] = Version(PEERS[name], lambda q, k, v, name=name: sdpa(name, q, *gather(k, v)))
+        found["gather"] = Version(PEERS["gather"], lambda q, k, v: lambda: sdpa(None, q, *gather(k, v))())
+    if "flex" in names:
+        found["flex"] = Version(PEERS["flex"], _flex(problem, device))
+    if "masked" in names:
+        mask = problem.sees(torch.arange(problem.seq_len, device=device))
+        found["masked"] = Version(PEERS["masked"], lambda q, k, v: sdpa(None, q, k, v, attn_mask=mask))
+    found["dense"] = Version(PEERS["dense"], lambda q, k, v: sdpa(None, q, k, v), compared=False)
+    return found
+
+
+def _flex(problem: Problem, device: torch.device | str) -> Callable[..., Callable[[], Tensor]]:
+    """FlexAttention, compiled anew for every problem: torch.compile keeps a few versions of a function and then runs it
+    uncompiled, which is far slower. fullgraph makes that an error."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    n, kept = problem.parameter, problem.block_mask.to(device) if problem.pattern == "blocks" else None
+    mask_mod = {
+        "strided": lambda b, h, i, j: j % n == 0,
+        "window": lambda b, h, i, j: (j <= i) & (j > i - n),
+        "blocks": lambda b, h, i, j: kept[h, i // BLOCK, j // BLOCK],
+    }[problem.pattern]
+    number = problem.heads if kept is not None else None
+    block_mask = create_block_mask(mask_mod, None, number, problem.seq_len, problem.seq_len, device=device)
+    flex = flex_attention
+    if torch.cuda.is_available():
+        torch.compiler.reset()
+        flex = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    return lambda q, k, v: lambda: flex(q, k, v, block_mask=block_mask)
+
+
+# ---- the command
+
+
+def _of(pattern: str, parameter: int | None = None) -> dict:
+    words = f"{pattern}, bf16" + (f", {parameter}" if parameter else "")
+    return {
+        "where": words,
+        "of": lambda one: one.pattern == pattern and one.dtype == "bf16" and parameter in (None, one.parameter),
+    }
+
+
+GOALS = (
+    Goal("tuned", ("flash", "efficient"), **_of("strided"), least=1.0),
+    Goal("tuned", ("cudnn",), **_of("strided"), least=1 / 1.3),
+    Goal("tuned", ("flex",), **_of("strided", 8), least=5.0),
+    Goal("tuned", ("flex",), **_of("window"), least=1.0),
+)
+
+
+def sparse_benchmark(
+    program: str,
+    operators: Callable[[argparse.Namespace], Operators],
+    labels: Mapping[str, str],
+    dtype_of: Callable[[argparse.Namespace], str],
+    more_arguments: Callable[[argparse.ArgumentParser], None],
+    block: str = "",
+) -> Benchmark:
+    """One set of operators beside PyTorch.
+
+    Args:
+        program: what stands behind python -m.
+        operators: operators(options) -> those of a variant; its name is the version's.
+        labels: name -> label of the variants that it may return.
+        dtype_of: dtype_of(options) -> what they compute in.
+        more_arguments: adds --dtype and what chooses the operators.
+        block: see Benchmark.
+    """
+
+    def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
+        ops = operators(options)
+        name, wanted = str(ops.variant), options.versions or list(PEERS)
+        return lambda problem: {
+            name: kernel_version(problem, ops, labels[name]),
+            **torch_versions(problem, wanted),
+        }
+
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        more_arguments(parser)
+        add = parser.add_argument
+        add("--pattern", nargs="+", choices=PATTERNS, default=list(PATTERNS), help="default: all three")
+        add("--seq", nargs="+", type=int, default=list(LENGTHS), metavar="N", help="tokens (default: 4096 16384)")
+
+    return Benchmark(
+        program,
+        "How fast sparse attention is on a GPU, beside FlexAttention and SDPA.",
+        {**labels, **PEERS},
+        lambda options: grid(dtype_of(options), options.pattern, options.seq),
+        versions,
+        Problem,
+        arguments,
+        GOALS,
+        block=block,
+    )
