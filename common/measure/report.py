@@ -10,7 +10,6 @@ import os
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 
 from common.compiling import toolchain
 from common.console.terminal import say
@@ -42,6 +41,6 @@ def gpu_is_there(console: Console) -> bool:
     backend = toolchain.choose_backend("auto")
     if backend.name == "cuda":
         return True
-    reason = escape(backend.problem or backend.reason)
-    say(console, f"A benchmark needs a GPU; the simulator knows nothing about time. Found: {reason}")
+    found = backend.problem or backend.reason
+    say(console, f"A benchmark needs a GPU; the simulator knows nothing about time. Found: {found}")
     return False

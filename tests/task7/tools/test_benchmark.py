@@ -14,7 +14,7 @@ def test_runs_that_warm_up_do_not_count():
         calls.append((prompt, new_tokens))
         return 10.0 * len(calls), [float(len(calls))] * (new_tokens - 1)
 
-    measured = benchmark.measure(generate, [1, 2], 51, runs=3)
+    measured = benchmark.measure(generate, [1, 2], 51, rounds=3)
     assert calls == [([1, 2], 51)] * 5
     assert measured.ttft == [30.0, 40.0, 50.0] and measured.tbt == [5.0] * 50 and measured.tbt_median == 5.0
 
@@ -37,9 +37,10 @@ def test_the_table_has_the_share_of_the_limit():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--new-tokens", "50"], "--new-tokens 51"),
+        (["--new-tokens", "50"], "--new-tokens is 50; it must be 51 or more"),
         (["--prompt", "1000"], "at most 1024"),
-        (["--peers", "flash"], "invalid choice: 'flash'"),
+        (["--versions", "flash"], "invalid choice: 'flash'"),
+        (["--rounds", "0"], "--rounds: it is '0'; it must be a number above 0"),
     ],
 )
 def test_bad_arguments(arguments, words, capsys):
@@ -50,5 +51,5 @@ def test_bad_arguments(arguments, words, capsys):
 
 @pytest.mark.skipif(toolchain.choose_backend("auto").name == "cuda", reason="there is a GPU")
 def test_without_a_gpu_it_says_so(capsys):
-    assert benchmark.main(["--peers"]) == 2
+    assert benchmark.main(["--versions", "sdpa"]) == 2
     assert "A benchmark needs a GPU" in capsys.readouterr().out

@@ -1,15 +1,9 @@
-"""The tuned kernels of task 6 beside attention in float64: dtypes, groups of heads, lengths, pages, how work is cut.
-
-At the end, the benchmark's own parts, as far as they run without a GPU.
-"""
+"""The tuned kernels of task 6 beside attention in float64: dtypes, groups of heads, lengths, pages, how work is cut."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,14 +20,11 @@ from decode_inputs import (
     tensors,
     updated,
 )
-from rich.console import Console
 from torch import Tensor
-from torch.nn.attention import SDPBackend
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.testing.checking import Guarded
-from task6.tools import benchmark, benchmark_grid, benchmark_pictures
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -382,57 +373,3 @@ def test_more_than_2_31_elements():
     out = ops.decode_attention_paged(query, *pages, lengths, table)
     last = [x[table[-1]].transpose(0, 1).flatten(1, 2)[None] for x in pages]
     assert_right(out[-1:], {"query": query[-1:], "k_cache": last[0], "v_cache": last[1], "lengths": lengths[-1:]})
-
-
-# ---- the benchmark
-
-
-class ConstantStopwatch:
-    """Runs a call and says that it took 10 us."""
-
-    def seconds(self, call) -> float:
-        call()
-        return 1e-5
-
-
-def measure(monkeypatch, dtype: torch.dtype, taught=None):
-    """Two problems in the simulator; PyTorch's math backend plays flash's part."""
-    monkeypatch.setattr(
-        benchmark_grid, "PEERS", {"SDPA flash": SDPBackend.MATH, "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION}
-    )
-    tuned = load(BuildRequest("task6", "tuned", "simulator"))
-    problems = [benchmark_grid.Problem(2, 4, 2, 64, context, dtype) for context in (32, 160)]
-    return {
-        problem: benchmark.run(problem, tuned, taught, 4e12, 3, lambda call: call, "cpu", ConstantStopwatch())
-        for problem in problems
-    }
-
-
-def test_benchmark_leaves_out_what_pytorch_does_not_have(monkeypatch):
-    measured = measure(monkeypatch, torch.bfloat16)
-    assert [list(section.timings) for section in measured.values()] == [["SDPA flash", "tuned", "tuned, paged"]] * 2
-    problem, section = next(iter(measured.items()))
-    assert problem.cache_bytes == 2 * 2 * 2 * 32 * 64 * 2 and problem.work == problem.cache_bytes + 2 * 2 * 4 * 64 * 2
-    assert section.peer == "SDPA flash" and benchmark.speedup(section, "tuned") == 1.0
-    assert benchmark.summary(measured, "tuned") == (
-        "tuned over the better of PyTorch's: geometric mean 1.000, least 1.00"
-    )
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(benchmark.table("bfloat16", measured))
-    assert re.search(r"2 │ +4/2 │ +160 │ +0 MB │ +10.0 │", console.export_text())
-
-
-def test_benchmark_of_the_taught_kernel(monkeypatch, tmp_path):
-    measured = measure(monkeypatch, torch.float32, load(BuildRequest("task6", "solution", "simulator")))
-    assert list(next(iter(measured.values())).timings) == ["SDPA", "taught", "tuned", "tuned, paged"]
-    files = benchmark_pictures.draw(measured, "a GPU", tmp_path)
-    assert [file.name for file in files] == ["time.png", "bandwidth.png"] and all(map(Path.exists, files))
-
-
-def test_benchmark_refuses_what_is_wrong():
-    problem = benchmark_grid.Problem(2, 4, 2, 64, 32)
-    inputs = benchmark_grid.Inputs.of(problem, "cpu")
-    with pytest.raises(RuntimeError, match="mine is wrong on batch 2, heads 4/2, head_dim 64, 32 tokens: max error"):
-        benchmark_grid.check(problem, inputs, "mine", lambda: inputs.query)
-    with pytest.raises(ValueError, match="context is 100; it must be a multiple of 16"):
-        benchmark_grid.Problem(1, 1, 1, 64, 100)
