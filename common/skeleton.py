@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.compiling.manifest import read_manifest, tasks
+from common.console.files import write_whole
 from common.console.paths import ROOT
 
 _BEGIN = re.compile(r"^(\s*)(//|#) BEGIN SOLUTION \((\d+) lines?\): (\S.*)$")
@@ -141,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name}: differs from the skeleton of {solution.relative_to(ROOT)}")
             continue
         kept = f" (the old one is {_keep_old(target).name})" if target.exists() else ""
-        target.write_text(text)
+        write_whole(target, text)
         print(f"{name}: written{kept}")
     return 1 if options.check and differing else 0
 

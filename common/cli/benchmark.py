@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from common.cli.options import EXPECTED_ERRORS, command_of
+from common.console.files import write_whole
 from common.console.paths import shown_path
 from common.console.terminal import say, wide
 from common.measure import report
@@ -135,9 +136,8 @@ def write(
     folder = options.pictures or options.output
     try:
         if json_file:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
             date = datetime.date.today().isoformat()
-            json_file.write_text(files.to_json(machine, limits, command, date, records, drawn))
+            write_whole(json_file, files.to_json(machine, limits, command, date, records, drawn))
             say(console, f"written: {shown_path(json_file)}")
         if folder:
             _say_pictures(console, pictures.draw(records, limits, machine, folder))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.console.paths import shown_path
+from common.simulator.rewriter import blanked
 
 MARKER = "NOT_IMPLEMENTED"
-_COMMENT_OR_STRING = re.compile(r'//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FUNCTION_HEAD = re.compile(r"(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const|noexcept|override|\s)*$")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(\w+\.cuh)"', re.MULTILINE)
 _OPERATOR = re.compile(r'\.impl\s*\(\s*"(\w+)"\s*,\s*TORCH_BOX\s*\(\s*&?\s*([\w:]+)\s*\)')
@@ -41,14 +41,9 @@ class _Function:
     gaps: tuple[Gap, ...]
 
 
-def _blank(text: str) -> str:
-    """The same text, same length and lines, with comments and strings made of spaces."""
-    return _COMMENT_OR_STRING.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
-
-
 def _functions(file: Path) -> list[_Function]:
     """Every function of a source that has a body. Namespaces and classes are entered, function bodies are not."""
-    text = _blank(file.read_text())
+    text = blanked(file.read_text())
     found: list[_Function] = []
     position = 0
     while (brace := text.find("{", position)) >= 0:

@@ -25,6 +25,7 @@ from common.compiling.report import KernelResources
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError, BuildResult
 from common.compiling.toolchain import ToolchainError
+from common.console.files import write_whole
 
 # torch keeps what it is building, and CUDA_HOME, in module globals: one build at a time per process
 _one_build = threading.Lock()
@@ -120,6 +121,6 @@ def _remembered_kernels(plan: Plan) -> list[KernelResources]:
     memory = plan.folder / "kernels.json"
     kernels = report.kernel_resources(plan.log_file.read_text())
     if kernels:
-        memory.write_text(json.dumps([asdict(kernel) for kernel in kernels]))
+        write_whole(memory, json.dumps([asdict(kernel) for kernel in kernels]))
         return kernels
     return [KernelResources(**kernel) for kernel in json.loads(memory.read_text())] if memory.exists() else []

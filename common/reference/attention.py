@@ -56,6 +56,11 @@ def masked(s: Tensor, causal: bool = False, mask: Tensor | None = None, lower_ri
     return s.masked_fill(~causal_mask(*s.shape[-2:], s.device, lower_right), -math.inf) if causal else s
 
 
+def scale_or_default(scale: float | None, head_dim: int) -> float:
+    """What the scores are multiplied by: 1 / sqrt(head_dim) unless given."""
+    return head_dim**-0.5 if scale is None else scale
+
+
 def scores(
     query: Tensor,
     key: Tensor,
@@ -65,8 +70,7 @@ def scores(
     lower_right: bool = False,
 ) -> Tensor:
     """S [..., S_q, S_k]: query @ key^T * scale, masked; scale is 1 / sqrt(head_dim) unless given."""
-    scaled = gemm_nt(query, key) * (query.size(-1) ** -0.5 if scale is None else scale)
-    return masked(scaled, causal, mask, lower_right)
+    return masked(gemm_nt(query, key) * scale_or_default(scale, query.size(-1)), causal, mask, lower_right)
 
 
 def stages(

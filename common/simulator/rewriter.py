@@ -24,6 +24,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.console.files import write_whole
+
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
 RUNTIME_SOURCES = [HERE / "runtime" / "runtime.cpp"]
@@ -95,7 +97,7 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Tra
                 visit(header, copy)
             return str(copy)
 
-        _write_if_changed(target, rewrite(text, str(file), include))
+        write_whole(target, rewrite(text, str(file), include))
 
     visit(source, translation.path)
     return translation
@@ -107,15 +109,6 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
         if header.is_relative_to(folder):
             return out_dir / header.relative_to(folder)
     return out_dir / "elsewhere" / header.relative_to(header.anchor)
-
-
-def _write_if_changed(path: Path, text: str) -> None:
-    if path.is_file() and path.read_text() == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 # ---- one file
@@ -140,6 +133,11 @@ _NOT_CODE = re.compile(
     r"""| (?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+' """,
     re.DOTALL | re.VERBOSE,
 )
+
+
+def blanked(text: str) -> str:
+    """CUDA C++ with comments and strings made of spaces: as long, on the same lines."""
+    return _NOT_CODE.sub(lambda match: _blank(match.group()), text)
 
 
 def _blank(text: str) -> str:
@@ -173,7 +171,7 @@ class _File:
         self.text, self.name = text, name
         self.edits: list[tuple[int, int, str]] = []
         # Includes need their quotes, so strings go last.
-        self.code = _NOT_CODE.sub(lambda m: _blank(m.group()), text)
+        self.code = blanked(text)
         self._blank_inactive()
         lines = re.finditer(r"^[ \t]*#(?:\\\n|[^\n])*", self.code, re.MULTILINE)
         self.directives = [m.span() for m in lines]

@@ -10,14 +10,13 @@ A block says which command measured, when, on what; then comes its table.
 from __future__ import annotations
 
 import datetime
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.console.files import write_whole
 from common.console.paths import ROOT
 from common.console.terminal import say
 
@@ -147,16 +146,7 @@ def write_block(path: Path, name: str, block: Block) -> Path | None:
     if not was_empty and new != text:
         kept = path.with_name(path.name + ".bak")
         shutil.copy2(path, kept)
-    with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as unfinished:
-        try:
-            unfinished.write(new.encode())
-            unfinished.flush()
-            os.fsync(unfinished.fileno())
-            shutil.copymode(path, unfinished.name)
-            os.replace(unfinished.name, path)
-        except BaseException:
-            os.unlink(unfinished.name)
-            raise
+    write_whole(path, new)
     return kept
 
 

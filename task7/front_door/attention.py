@@ -27,6 +27,7 @@ from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.kernels.flash import flash
+from common.reference.attention import scale_or_default
 from task7.front_door.attention_layout import KernelLayout
 
 BACKENDS = {"cpu": "simulator", "cuda": "cuda"}
@@ -123,9 +124,10 @@ def scaled_dot_product_attention(
     mask = None if attn_mask is None else layout.mask(attn_mask)
     _check_kernels(kernels, f"mode {mode!r} with variant {variant!r}", layout, attn_mask)
 
-    scale = max(query.size(-1), 1) ** -0.5 if scale is None else scale
     if layout.empty:
         return layout.empty_result()
+    # the kernels may see a larger head_dim: value's
+    scale = scale_or_default(scale, max(query.size(-1), 1))
     inputs = [x if kernels.sixteen_bit else x.float() for x in layout.inputs()]
     ops = operators(mode, variant, BACKENDS[query.device.type])
     if kernels.tuned:

@@ -40,28 +40,28 @@ class LayerKVCache(KVCache):
 class KernelCacheLayer(CacheLayerMixin):
     """The KV cache of one layer: room for max_seq_len tokens, written by task 6's update_cache.
 
-    The memory is taken at the first update, when batch, heads, head_dim and dtype are known. tuned: the operators are,
-    and the cache has the keys' dtype; otherwise float32.
+    The memory is taken at the first update, when batch, heads, head_dim and dtype are known; the attention is told of
+    it. The tuned operators' cache has the keys' dtype; otherwise float32.
     """
 
-    def __init__(self, ops, max_seq_len, tuned=False):
+    def __init__(self, attention, max_seq_len):
         super().__init__()
-        self.ops = ops
+        self.attention = attention
         self.max_seq_len = max_seq_len
-        self.tuned = tuned
         self.kv_cache = None
 
     def lazy_initialization(self, key_states, value_states):
         batch, heads, _, head_dim = key_states.shape
-        dtype = key_states.dtype if self.tuned else torch.float32
-        self.kv_cache = LayerKVCache(self.ops, batch, heads, self.max_seq_len, head_dim, dtype=dtype)
+        dtype = key_states.dtype if self.attention.tuned else torch.float32
+        ops = self.attention.decode_ops
+        self.kv_cache = LayerKVCache(ops, batch, heads, self.max_seq_len, head_dim, dtype=dtype)
+        self.attention.adopt(self.kv_cache)
         self.is_initialized = True
 
     def update(self, key_states, value_states, *args, **kwargs):
         """Appends [batch, kv_heads, new_tokens, head_dim], any float dtype.
 
-        Returns views [batch, kv_heads, seq_len, head_dim] of all that is cached, in the cache's dtype; the keys carry
-        the LayerKVCache as the attribute `kv_cache`, which is how the attention function finds it.
+        Returns views [batch, kv_heads, seq_len, head_dim] of all that is cached, in the cache's dtype.
         Raises ValueError when the cache is full.
         """
         if not self.is_initialized:
@@ -70,7 +70,6 @@ class KernelCacheLayer(CacheLayerMixin):
         self.kv_cache.append(*(x.to(self.kv_cache.k.dtype).contiguous() for x in (key_states, value_states)))
         self.keys = self.kv_cache.k[:, :, :seq_len]
         self.values = self.kv_cache.v[:, :, :seq_len]
-        self.keys.kv_cache = self.kv_cache
         return self.keys, self.values
 
     def get_seq_length(self):
@@ -106,6 +105,4 @@ class KernelCache(Cache):
     def __init__(self, attention, model, max_seq_len=None):
         tokens = max_seq_len or model.config.max_position_embeddings
         layers = model.config.num_hidden_layers
-        super().__init__(
-            layers=[KernelCacheLayer(attention.decode_ops, tokens, attention.tuned) for _ in range(layers)]
-        )
+        super().__init__(layers=[KernelCacheLayer(attention, tokens) for _ in range(layers)])

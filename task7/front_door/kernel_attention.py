@@ -12,8 +12,9 @@ transformers offers this door itself (`AttentionInterface`); nothing in it is pa
     chunk     several queries, and more keys                       task 4's, causal from the lower right corner
 
 The cache comes first: the model calls `cache.update(key, value)`, then the attention function with what that
-returned. `KernelCache` (cache.py) returns a view of its keys that carries the cache itself as the attribute
-`kv_cache`. transformers' DynamicCache, generate()'s own, works as well: its tensors are a KV cache that is just full.
+returned. `KernelCache` (cache.py) returns views of its keys and values; this class knows the caches that were made for
+it, and by the address of the keys to which of them a call belongs. transformers' DynamicCache, generate()'s own, works
+as well: its tensors are a KV cache that is just full.
 
                             variant "student", "solution"                     "tuned"
     computes in             float32; 16-bit models are converted here         the model's dtype
@@ -28,6 +29,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -37,6 +40,9 @@ from transformers.masking_utils import sdpa_mask
 from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
 from task7.front_door.padding import Padding
 from task7.given.operators import CountedOperators, load_kernels
+
+if TYPE_CHECKING:
+    from task7.front_door.cache import LayerKVCache
 
 NAME = "course"
 # What some architectures pass to their attention and no kernel here has
@@ -89,6 +95,8 @@ class KernelAttention:
         self.decode_ops = CountedOperators(decode_ops)
         self.tuned = tuned
         self.name = f"{NAME}_{next(_numbers)}" if name is None else name
+        # the address of a cache's keys -> that cache, as long as it lives
+        self._kv_caches: WeakValueDictionary[int, LayerKVCache] = WeakValueDictionary()
         AttentionInterface.register(self.name, self.forward)
         AttentionMaskInterface.register(self.name, self.mask)
 
@@ -106,6 +114,15 @@ class KernelAttention:
     def calls(self) -> Counter:
         """Finished calls per operator since the last `reset_calls`."""
         return self.flash_ops.calls + self.decode_ops.calls
+
+    def adopt(self, kv_cache: LayerKVCache) -> None:
+        """From now on, calls whose keys are this cache's read it."""
+        self._kv_caches[kv_cache.k.data_ptr()] = kv_cache
+
+    def kv_cache_of(self, key: Tensor) -> LayerKVCache | None:
+        """The cache whose tokens these keys are, all of them; None for other keys."""
+        kv_cache = self._kv_caches.get(key.data_ptr())
+        return kv_cache if kv_cache is not None and kv_cache.seq_len == key.size(2) else None
 
     def reset_calls(self) -> None:
         self.flash_ops.calls.clear()
@@ -165,32 +182,35 @@ class KernelAttention:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         _check_call(query, key, value, dropout, causal, kwargs)
         new_tokens, all_tokens = query.size(2), key.size(2)
-        scale = query.size(-1) ** -0.5 if scaling is None else scaling
         if isinstance(attention_mask, Tensor):
-            out = self._masked(query, key, value, attention_mask, scale)
+            out = self._masked(query, key, value, attention_mask, scaling)
         elif new_tokens == all_tokens:
-            out = self._prefill(query, key, value, attention_mask, scale)
+            out = self._prefill(query, key, value, attention_mask, scaling)
         elif new_tokens == 1:
-            out = self._decode(query, key, value, attention_mask, scale)
+            out = self._decode(query, key, value, attention_mask, scaling)
         else:
             cached = all_tokens - new_tokens
-            padded = attention_mask is not None or getattr(getattr(key, "kv_cache", None), "padded", False)
+            padded = attention_mask is not None or self._padded(key)
             _refuse(padded, f"padding with {new_tokens} new tokens on a KV cache that holds {cached}")
-            out = self._flash(query, key, value, scale, lower_right=True)
+            out = self._flash(query, key, value, scaling, lower_right=True)
         return out.to(query.dtype).transpose(1, 2), None
 
-    def _prefill(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float) -> Tensor:
+    def _prefill(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float | None
+    ) -> Tensor:
         if padding is None:
             return self._flash(query, key, value, scale)
-        kv_cache = getattr(key, "kv_cache", None)
+        kv_cache = self.kv_cache_of(key)
         query, key, value = (padding.to_the_end(x) for x in (query, key, value))
         if kv_cache is not None:
             kv_cache.drop_padding(key, value, padding.lengths)
         return padding.restored(self._flash(query, key, value, scale))
 
-    def _decode(self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float) -> Tensor:
+    def _decode(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float | None
+    ) -> Tensor:
         query = self._converted(query).contiguous()
-        kv_cache = getattr(key, "kv_cache", None)
+        kv_cache = self.kv_cache_of(key)
         if kv_cache is not None:
             if kv_cache.padded != (padding is not None):
                 told, now = ("padded", "without") if kv_cache.padded else ("not padded", "with")
@@ -203,15 +223,15 @@ class KernelAttention:
         key, value = (self._converted(x).contiguous() for x in (key, value))
         return self.decode_ops.decode_attention(query, key, value, lengths, scale)
 
-    def _masked(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    def _masked(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
         """Any mask, bool or added to the scores, that broadcasts to [batch, heads, new_tokens, all_tokens]."""
         self._refuse_taught("an attention mask of four dimensions")
-        _refuse(getattr(getattr(key, "kv_cache", None), "padded", False), "an attention mask after a padded prompt")
+        _refuse(self._padded(key), "an attention mask after a padded prompt")
         mask = mask if mask.dtype == torch.bool else mask.float()
         return self._flash(query, key, value, scale, causal=False, mask=mask[..., : key.size(2)])
 
     def _flash(
-        self, query: Tensor, key: Tensor, value: Tensor, scale: float, causal=True, lower_right=False, mask=None
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal=True, lower_right=False, mask=None
     ) -> Tensor:
         """Task 4's operator -> [batch, heads, new_tokens, head_dim]."""
         query, key, value = (self._converted(x) for x in (query, key, value))
@@ -223,6 +243,10 @@ class KernelAttention:
         return self.flash_ops.flash_attention(
             *(x.contiguous() for x in (query, key, value)), causal, scale, lower_right
         )
+
+    def _padded(self, key: Tensor) -> bool:
+        kv_cache = self.kv_cache_of(key)
+        return kv_cache is not None and kv_cache.padded
 
     def _refuse_taught(self, what: str) -> None:
         _refuse(not self.tuned, what, "with these variants: register(variant='tuned') does")

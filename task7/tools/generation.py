@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from common.kernels.gpt2.engine import Generations
+from common.kernels.gpt2.generations import Generations
 from common.kernels.gpt2.request import check_request
 from common.kernels.gpt2.sampling import draw, uniform_numbers
 
@@ -36,7 +36,7 @@ def generate(
         on_token: called as on_token(sequence, token) with each new token, outside the timed sections.
 
     Returns:
-        Generations: see common.kernels.gpt2.engine.
+        Generations.
 
     Raises:
         ValueError: no prompt; and as `check_request` does.
@@ -47,8 +47,7 @@ def generate(
         context = model.config.max_position_embeddings
         check_request(len(prompt), max_new_tokens, temperature, top_k, context, top_p)
     choose = _chooser(len(prompts), max_new_tokens, temperature, top_k, top_p, seed, model.device)
-    result = Generations([[] for _ in prompts], ["max_new_tokens"] * len(prompts))
-    running = set(range(len(prompts)))
+    result = Generations(len(prompts), stop_token, on_token)
     new, where = _padded(prompts, model.device)
     for step in range(max_new_tokens):
         _synchronize(model.device)
@@ -56,20 +55,7 @@ def generate(
         logits = model(new, past_key_values=cache, use_cache=True, logits_to_keep=1, **where).logits[:, -1]
         tokens = choose(logits, step).tolist()
         _synchronize(model.device)
-        elapsed_ms = (time.perf_counter() - start) * 1e3
-        if step == 0:
-            result.ttft_ms = elapsed_ms
-        else:
-            result.tbt_ms.append(elapsed_ms)
-        for sequence in sorted(running):
-            if tokens[sequence] == stop_token:
-                result.stopped_by[sequence] = "end of text"
-                running.remove(sequence)
-                continue
-            result.tokens[sequence].append(tokens[sequence])
-            if on_token is not None:
-                on_token(sequence, tokens[sequence])
-        if not running:
+        if not result.add_step(tokens, (time.perf_counter() - start) * 1e3):
             break
         new, where = torch.tensor(tokens, device=model.device)[:, None], _next(where)
     return result

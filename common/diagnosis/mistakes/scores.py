@@ -24,7 +24,7 @@ def score_mistakes(
 ) -> list[Mistake]:
     """Wrong S [..., S_q, S_k]; query [..., S_q, head_dim], key [..., S_k, head_dim]."""
     seq_q, seq_k, head_dim = query.size(-2), key.size(-2), query.size(-1)
-    factor = head_dim**-0.5 if scale is None else scale
+    factor = right.scale_or_default(scale, head_dim)
     called = "1 / sqrt(head_dim)" if scale is None else "the scale"
     raw = right.gemm_nt(query, key)
     masked = partial(right.masked, causal=causal, mask=mask, lower_right=lower_right)

@@ -19,7 +19,6 @@ In the simulator the same loop runs step by step, without a graph, and its matri
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +27,7 @@ from common.kernels.cuda_graph import captured
 from common.kernels.gpt2.decode_step import DecodeState, FusedStep, TorchStep
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, blocks, embed
+from common.kernels.gpt2.generations import Generations
 from common.kernels.gpt2.request import check_request
 from common.kernels.gpt2.sampling import uniform_numbers
 from common.kernels.gpt2.token_reader import TokenReader
@@ -35,29 +35,6 @@ from common.kernels.gpt2.weights import weights_of
 
 STEPS_AHEAD = 2  # that are launched before the tokens of a step are waited for
 PREFILL_UNIT = 64  # tokens: a captured prefill has a multiple of these, or max_seq_len
-
-
-@dataclass
-class Generations:
-    """What `Engine.generate` returns.
-
-    tokens: for each prompt its new token ids, without end-of-text.
-    stopped_by: for each prompt "max_new_tokens" or "end of text".
-    ttft_ms: time to first token, from the call to the first tokens (of all prompts) on the host.
-    tbt_ms: times between tokens: between the arrivals of a step's tokens on the host, one for each step after the
-        first, up to the last that any sequence needed.
-    """
-
-    tokens: list = field(default_factory=list)
-    stopped_by: list = field(default_factory=list)
-    ttft_ms: float = float("nan")
-    tbt_ms: list = field(default_factory=list)
-
-    @property
-    def tokens_per_s(self):
-        """Tokens produced, end-of-text included, over the time from the call to the last of them."""
-        produced = sum(len(one) + (why == "end of text") for one, why in zip(self.tokens, self.stopped_by, strict=True))
-        return produced / (self.ttft_ms + sum(self.tbt_ms)) * 1e3
 
 
 class Engine:
@@ -156,8 +133,7 @@ class Engine:
         prefill()
         reader.follow(0)
 
-        result = Generations([[] for _ in prompts], ["max_new_tokens"] * batch)
-        open_sequences = set(range(batch))
+        result = Generations(batch, stop_token, on_token)
         launched, before = 1, start
         for number in range(max_new_tokens):
             while launched < min(max_new_tokens, number + 1 + STEPS_AHEAD * self.graphs):
@@ -166,22 +142,9 @@ class Engine:
                 launched += 1
             new = reader.tokens(number)
             now = time.perf_counter()
-            if number == 0:
-                result.ttft_ms = (now - before) * 1e3
-            else:
-                result.tbt_ms.append((now - before) * 1e3)
-            before = now
-            for sequence in sorted(open_sequences):
-                token = new[sequence]
-                if token == stop_token:
-                    result.stopped_by[sequence] = "end of text"
-                    open_sequences.remove(sequence)
-                    continue
-                result.tokens[sequence].append(token)
-                if on_token is not None:
-                    on_token(sequence, token)
-            if not open_sequences:
+            if not result.add_step(new, (now - before) * 1e3):
                 break
+            before = now
         return result
 
     @torch.no_grad()

@@ -24,6 +24,7 @@ from common.compiling.places import places_of
 from common.compiling.report import KernelResources
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
+from common.console.files import write_whole
 from common.console.paths import build_root
 from common.measure.gpus import GpuSpec
 from task4.given.tiles import TileSizes
@@ -155,9 +156,7 @@ def write_sources(candidates: Sequence[Candidate], source: Path, folder: Path, s
         parts=", ".join(f"launch_part_{i}" for i in range(len(parts))),
     )
     for name, text in texts.items():
-        file = folder / name
-        if not file.exists() or file.read_text() != text:
-            file.write_text(text)
+        write_whole(folder / name, text)
     return [folder / name for name in texts]
 
 

@@ -18,6 +18,7 @@ from rich.markup import escape
 from common.cli.options import EXPECTED_ERRORS, add_variant_arguments
 from common.compiling import toolchain
 from common.compiling.variant import Variant
+from common.console.files import write_whole
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say, wide, working
 from common.console.words import counted
@@ -106,7 +107,7 @@ def _write(
     chosen = {D: one.candidate.tiles for D, one in fastest.items()}
     command = " ".join(["python -m task4.tune", *(["--solution"] if options.variant == Variant.SOLUTION else [])])
     note = f"{command}, {options.shared_kb} KB, {where}"
-    file.write_text(tiles_file.written(file.read_text(), chosen, options.shared_kb, note, file))
+    write_whole(file, tiles_file.written(file.read_text(), chosen, options.shared_kb, note, file))
     say(console, f"written to {shown_path(file)}; `python -m task4.compile` builds with it")
 
 

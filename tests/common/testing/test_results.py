@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.console import files
 from common.testing import results
 from common.testing.results import Block, ResultsError, replaced, write_block
 
@@ -116,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(results.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="no space left"):
         write_block(file, NAME, BLOCK)
     assert file.read_text() == text
