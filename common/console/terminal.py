@@ -8,6 +8,7 @@ working(console, "...")   a spinner on a terminal, one line elsewhere
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -25,8 +26,9 @@ def say(console: Console, text: object, style: str = "") -> None:
     keeps them.
     """
     text = str(text)
-    lines = "\n" in text.strip()
-    console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=lines, overflow="ignore")
+    if "\n" not in text.strip():
+        text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
+    console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
