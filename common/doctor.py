@@ -24,6 +24,7 @@ from rich.table import Table
 from common.compiling import toolchain
 from common.compiling.flags import LANGUAGE
 from common.console.paths import build_root
+from common.console.terminal import say
 
 MINIMUM_PYTHON = (3, 10)
 MINIMUM_TORCH = (2, 10)
@@ -195,13 +196,13 @@ def main() -> int:
     table = Table(show_header=False, box=None, padding=(0, 1))
     for finding in findings:
         mark = "[red]x[/]" if finding.stops else "[yellow]![/]" if finding.mend else "[green]ok[/]"
-        table.add_row(mark, finding.what, escape(finding.found))
+        table.add_row(mark, escape(finding.what), escape(finding.found))
     console.print(table)
     for finding in findings:
         if finding.mend:
-            console.print(f"{finding.what}: run  [bold]{escape(finding.mend)}[/]", highlight=False, soft_wrap=True)
+            say(console, f"{finding.what}: run  {finding.mend}", "bold")
     if any(finding.stops for finding in findings):
-        console.print("[red]tasks cannot be built yet[/]")
+        say(console, "tasks cannot be built yet", "red")
         return 1
     console.print("tasks can be built: python -m task2.compile")
     return 0

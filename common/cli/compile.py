@@ -34,7 +34,7 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
             results = build(request_of(task, options))
     except EXPECTED_ERRORS as error:
         say(console, error)
-        console.print(f"[red]{task}: not built[/]")
+        say(console, f"{task}: not built", "red")
         return 1 if isinstance(error, BuildError) else 2
     for result in results:
         if options.verbose:
@@ -46,7 +46,7 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
 def report_build(console: Console, task: str, result: BuildResult) -> None:
     """Prints what a build did: warnings, kernels, unfilled gaps, time."""
     for warning in result.warnings:
-        console.print(f"[yellow]{escape(warning)}[/]", highlight=False)
+        say(console, warning, "yellow")
     if result.kernels:
         console.print(_kernel_table(result.kernels))
     if result.gaps:

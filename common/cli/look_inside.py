@@ -46,7 +46,7 @@ def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Na
     with working(console, f"compiling {task} ({options.variant.words}), checked ..."):
         ops = load(request_of(task, options, "simulator", checked=True))
     if "clang" in toolchain.host_compiler().name:
-        console.print("[yellow]made by clang++: lines may be missing, and counts a little too high; g++ is exact[/]")
+        say(console, "made by clang++: lines may be missing, and counts a little too high; g++ is exact", "yellow")
     title = f"{task}, {options.variant.words}, checked simulator"
     if options.check:
         cases = cases if options.cases else checked_run.small_cases(console, cases, options.seed)

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 
 from common.compiling import toolchain
 from common.compiling.request import BuildRequest
@@ -114,5 +113,5 @@ def say_backend(console: Console, requested: str) -> None:
     """Says which backend was chosen, and warns when a GPU is left unused."""
     backend = toolchain.choose_backend(requested)
     if backend.problem:
-        console.print(f"[yellow]{escape(backend.problem)}[/]")
+        say(console, backend.problem, "yellow")
     say(console, f"backend: {backend.name} ({backend.reason})")

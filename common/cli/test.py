@@ -98,7 +98,7 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
             ops = load(request_of(test.task, options))
     except EXPECTED_ERRORS as error:
         say(console, error)
-        console.print(f"[red]{test.task}: nothing was run[/]")
+        say(console, f"{test.task}: nothing was run", "red")
         return NOTHING_RUN
     if options.under_tool:
         from common.inspect.gpu_tools import run_under_tool

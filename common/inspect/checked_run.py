@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
-from rich.markup import escape
 
 from common.console.terminal import say, wide
 from common.console.words import counted
@@ -78,7 +77,7 @@ def check_cases(console: Console, title: str, cases: Sequence[Case], ops, seed: 
     check_report.print_report(console, title, verdicts, points=False)
     console = wide(console)
     if checked.problem:
-        console.print(f"[yellow]{escape(checked.problem)}[/]")
+        say(console, checked.problem, "yellow")
     did_not_run = (SKIPPED, NOT_IMPLEMENTED, NOT_RUN)
     report_findings(console, found, sum(verdict.status not in did_not_run for verdict in verdicts))
     good = (PASS, SKIPPED)

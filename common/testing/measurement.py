@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from common.console.terminal import say
 from common.testing.points import PartPoints
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Measurement:
         """Runs it where it can run: (its lines among the points, whether all went well and no points were lost)."""
         if self.needs_gpu and test_run.ops.backend != "cuda":
             if self.without_gpu:
-                test_run.console.print(self.without_gpu, markup=False, highlight=False, soft_wrap=True)
+                say(test_run.console, self.without_gpu)
             why = "not run in the simulator: these are given on a GPU"
             return [PartPoints(name, 0.0, most, why) for name, most in self._possible(test_run)], True
         earned: dict[str, Earned] = {}
@@ -111,7 +112,7 @@ class Measurement:
 
     @staticmethod
     def _say(test_run: TestRun, problem: str) -> None:
-        test_run.console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+        say(test_run.console, problem, "red")
 
     def _possible(self, test_run: TestRun) -> list[tuple[str, float]]:
         return [(name, self.points[name]) for name in test_run.parts if name in self.points]

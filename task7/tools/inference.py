@@ -76,7 +76,7 @@ def main(argv=None, reference=False):
         explain_gap(console, gap)
         return 1
     except EXPECTED_ERRORS as error:
-        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        say(console, error, "red")
         return 2
     except RuntimeError as error:
         console.print(f"[red]generation stopped:[/] {escape(str(error))}", highlight=False, soft_wrap=True)

@@ -118,7 +118,7 @@ def _show_prompt(console: Console, prompt: str) -> None:
 
 def explain_gap(console, gap):
     """What to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
-    console.print(f"[red]{escape(str(gap))}[/]", highlight=False, soft_wrap=True)
+    say(console, gap, "red")
     without = " --engine transformers needs none of task 7's." if "task7/" in str(gap) else ""
     say(
         console,

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from common.console.terminal import say
 from common.inspect.profile.model import KernelProfile, LineTraffic
 from common.inspect.profile.remarks import avoidable, remark, worst_first
 from common.inspect.profile.roofline import bounds
@@ -232,4 +233,4 @@ def print_legend(console: Console, gpu: GpuSpec, measured: bool = False) -> None
     )
     console.print()
     for paragraph in text:
-        console.print(f"[dim]{escape(paragraph)}[/]", highlight=False)
+        say(console, paragraph, "dim")

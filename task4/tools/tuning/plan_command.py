@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from common.compiling import toolchain
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gpu = gpus.chosen(options.gpu)
         one = TilePlan(TileSizes(options.br, options.bc, options.warps), options.head_dim, options.dtype, stages)
     except ValueError as error:
-        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        say(console, error, "red")
         return 2
     print_plan(console, one, gpu, _why(options.gpu, gpu))
     return 1 if one.problems(gpu) else 0
@@ -75,9 +74,9 @@ def print_plan(console: Console, one: TilePlan, gpu: GpuSpec, why: str) -> None:
     console.print(table)
     problems = one.problems(gpu)
     for problem in problems:
-        console.print(f"[red]impossible: {problem}[/]", highlight=False)
+        say(console, f"impossible: {problem}", "red")
     if not problems:
-        console.print("[green]possible[/]")
+        say(console, "possible", "green")
 
 
 def _memory_table(one: TilePlan) -> Table:

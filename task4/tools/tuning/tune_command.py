@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from common.cli.options import EXPECTED_ERRORS, add_variant_arguments
 from common.compiling import toolchain
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tuning = compile_candidates(candidates, options.variant, options.shared_kb)
     except EXPECTED_ERRORS as error:
         say(console, error)
-        console.print("[red]task4.tune: nothing was run[/]")
+        say(console, "task4.tune: nothing was run", "red")
         return 2
     return report(console, tuning, candidates, workload, options)
 
@@ -81,7 +80,7 @@ def report(
     say(console, f"picture: {shown_path(picture)}")
     fastest = best(outcomes)
     if not fastest:
-        console.print("[red]no tiles gave right results: does `python -m task4.test` pass?[/]")
+        say(console, "no tiles gave right results: does `python -m task4.test` pass?", "red")
         return 1
     _write(console, outcomes, fastest, where, options, file)
     return 0
@@ -117,7 +116,7 @@ def _without_gpu(
     named = "asked for" if options.gpu else "name another with --gpu"
     say(console, f"Nothing can be measured here: {backend.reason}.")
     if backend.problem:
-        console.print(f"[yellow]{escape(backend.problem)}[/]")
+        say(console, backend.problem, "yellow")
     say(
         console,
         f"This is what would be tried on {gpu.name} ({named}), with {options.shared_kb} KB of shared memory per block; "
