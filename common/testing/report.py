@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich.box import HEAVY_HEAD, SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -16,6 +17,7 @@ from common.testing.case import Verdict
 from common.testing.points import print_points
 
 COLOURS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "yellow"}
+ROOMY = 100  # columns of a terminal, from which on the table shows everything
 DETAILED_PER_PART = 3  # failures of one part that nobody could name are explained in full up to this many
 
 
@@ -29,33 +31,37 @@ def print_report(console: Console, title: str, verdicts: Sequence[Verdict], poin
 def print_cases(console: Console, title: str, verdicts: Sequence[Verdict], with_points: bool = True) -> None:
     """The table of cases, and what each failure is."""
     console = wide(console)
-    console.print(_table(title, verdicts, with_points))
+    console.print(_table(title, verdicts, with_points, console.width))
     _print_failures(console, [one for one in verdicts if one.status not in ("pass", "skipped")])
 
 
-def _table(title: str, verdicts: Sequence[Verdict], with_points: bool) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in ("part", "case", "shapes", "verdict"):
-        table.add_column(column)
-    for column in ("max error", "bound", *(["points"] if with_points else [])):
-        table.add_column(column, justify="right")
+def _table(title: str, verdicts: Sequence[Verdict], with_points: bool, width: int) -> Table:
+    """A row per case. In a narrow terminal without shapes and bounds, so that no verdict is cut off."""
+    table = Table(title=title, title_justify="left", box=HEAVY_HEAD if width >= ROOMY else SIMPLE)
+    columns = {
+        "part": lambda one: one.case.part,
+        "case": lambda one: escape(one.case.name) + (" *" if one.case.required else ""),
+        "shapes": lambda one: escape(one.shapes),
+        "verdict": _status,
+        "max error": lambda one: _number(one.max_error),
+        "bound": lambda one: _number(one.bound),
+        "points": lambda one: f"{one.case.points if one.ok else 0:g}/{one.case.points:g}" if one.case.points else "",
+    }
+    left_out = ["shapes", "bound"] if width < ROOMY else []
+    left_out += [] if with_points else ["points"]
+    for name in left_out:
+        del columns[name]
+    for name in columns:
+        numeric = name in ("max error", "bound", "points")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=name not in ("case", "shapes"))
     for one in verdicts:
-        colour = COLOURS.get(one.status, "dim")
-        points = f"{one.case.points if one.ok else 0:g}/{one.case.points:g}" if one.case.points else ""
-        name = escape(one.case.name) + (" *" if one.case.required else "")
-        status = f"[{colour}]{one.status}[/]"
-        if one.findings:
-            status += f", [red]{counted(one.findings, 'finding')}[/]"
-        table.add_row(
-            one.case.part,
-            name,
-            escape(one.shapes),
-            status,
-            _number(one.max_error),
-            _number(one.bound),
-            *([points] if with_points else []),
-        )
+        table.add_row(*(cell(one) for cell in columns.values()))
     return table
+
+
+def _status(verdict: Verdict) -> str:
+    status = f"[{COLOURS.get(verdict.status, 'dim')}]{verdict.status}[/]"
+    return status + (f", [red]{counted(verdict.findings, 'finding')}[/]" if verdict.findings else "")
 
 
 def _number(value: float | None) -> str:

@@ -21,6 +21,7 @@ from common.measure.gpus import GpuSpec
 
 MOST_LINES = 14  # of a kernel's table
 COLUMN_GAP = 3  # characters between two columns of a table
+ROOMY = 100  # columns of a terminal, from which on the table shows everything
 LEAST_SOURCE = 16  # characters of a source line
 MOST_ADVICE = 4  # sentences below it
 NEGLIGIBLE = 0.02  # of a kernel's traffic time: below, no sentence
@@ -90,10 +91,10 @@ def print_kernel(console: Console, kernel: KernelProfile, gpu: GpuSpec) -> None:
 
 
 def _table(lines: list[LineTraffic], width: int) -> Table:
-    """The source text takes what the other columns leave of `width`."""
-    headings = ("line", "source", "what", "requests", "transactions", "ideal", "")
+    """The source text takes what the other columns leave of `width`; a narrow one leaves the requests out."""
+    headings = ["line", "source", "what", "requests", "transactions", "ideal", ""]
     rows = [
-        (
+        [
             line_number(line.place),
             line.place.text if line.place else "",
             f"{line.space} {line.action}",
@@ -101,22 +102,29 @@ def _table(lines: list[LineTraffic], width: int) -> Table:
             number(line.transactions),
             number(line.ideal),
             remark(line).note,
-        )
+        ]
         for line in lines[:MOST_LINES]
     ]
+    narrow, gap = width < ROOMY, COLUMN_GAP
+    if narrow:
+        gap -= 1
+        for row in (headings, *rows):
+            del row[3]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    taken = sum(widths) - widths[1] + COLUMN_GAP * len(widths)
-    table = Table(box=SIMPLE, pad_edge=False)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=True, justify="right" if i in (3, 4, 5) else "left")
+    source_width = max(LEAST_SOURCE, width - (sum(widths) - widths[1] + gap * len(widths)))
+    table = Table(box=SIMPLE, pad_edge=False, collapse_padding=narrow)
+    for heading in headings:
+        is_count = heading in ("requests", "transactions", "ideal")
+        # the remark may wrap where room is scarce
+        table.add_column(heading, no_wrap=bool(heading) or not narrow, justify="right" if is_count else "left")
     for line, row in zip(lines, rows, strict=False):
+        row[1] = shortened(row[1], source_width)
         cells = [escape(cell) for cell in row]
-        cells[1] = escape(shortened(row[1], max(LEAST_SOURCE, width - taken)))
         if remark(line).advice:
-            cells[4] = f"[{'red' if line.ratio >= 2 else 'yellow'}]{cells[4]}[/]"
+            cells[-3] = f"[{'red' if line.ratio >= 2 else 'yellow'}]{cells[-3]}[/]"
         table.add_row(*cells)
     if len(lines) > MOST_LINES:
-        table.add_row("", f"... and {len(lines) - MOST_LINES} more", "", "", "", "", "")
+        table.add_row("", f"... and {len(lines) - MOST_LINES} more")
     return table
 
 

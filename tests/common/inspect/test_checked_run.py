@@ -20,6 +20,7 @@ from common.inspect import checked_run, gpu_tools
 from common.inspect.profile import ncu
 from common.inspect.profile.model import KernelProfile, LineTraffic
 from common.inspect.profile.remarks import line_passes, remark
+from common.inspect.profile.report import print_kernel
 from common.inspect.source_lines import Place
 from common.measure.gpus import find
 from common.reference import attention as reference
@@ -203,6 +204,14 @@ def test_the_report_of_a_profile(planted, tmp_path):
     assert "conflicts: 32 passes" in out.splitlines()[out.splitlines().index(first) + 2]
     assert "limited by" in out and "roofline estimate, T4" in out
     assert (tmp_path / "bank_conflicts.png").exists() and (tmp_path / "roofline.png").exists()
+    narrow = Console(file=io.StringIO(), width=80)
+    for _, _, kernels in found:
+        for kernel in kernels:
+            print_kernel(narrow, kernel, find("t4"))
+    lines = narrow.file.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any("transactions" in line and "ideal" in line for line in lines), "no heading is cut"
+    assert any("conflicts: 32" in line for line in lines)
 
 
 def test_the_command(root, tmp_path):
