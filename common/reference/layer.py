@@ -92,6 +92,16 @@ class AttentionLayer(nn.Module):
                     f"{expected}"
                 )
 
+    def split_heads(self, x: Tensor) -> Tensor:
+        """Query, key and value of x [batch, seq_len, hidden_dim]: a view [3, batch, num_heads, seq_len, head_dim].
+
+        Raises:
+            ValueError: x has another shape.
+        """
+        self.check_input(x)
+        qkv = self.qkv_projection(x).view(x.size(0), x.size(1), 3, self.num_heads, self.head_dim)
+        return qkv.permute(2, 0, 3, 1, 4)
+
     def merge_heads(self, heads: Tensor) -> Tensor:
         """[batch, num_heads, seq_len, head_dim] -> [batch, seq_len, hidden_dim]: the heads of a position side by side.
 

@@ -86,9 +86,5 @@ class CustomAttention(AttentionLayer):
             ValueError: x or mask has another shape.
             NotImplementedError: a kernel has an unfilled gap.
         """
-        self.check_input(x)
-        # [batch, seq_len, 3 * hidden_dim] -> three tensors [batch, num_heads, seq_len, head_dim]
-        qkv = self.qkv_projection(x).view(x.size(0), x.size(1), 3, self.num_heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        heads = scaled_dot_product_attention(self.ops, query, key, value, self.causal, mask=mask)
+        heads = scaled_dot_product_attention(self.ops, *self.split_heads(x), self.causal, mask=mask)
         return self.out_projection(self.merge_heads(heads))

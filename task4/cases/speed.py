@@ -27,12 +27,12 @@ from common.measure import report
 from common.measure.limits import float32_precision, measure_limits
 from common.measure.timing import Stopwatch, Timing, measure
 from common.reference import attention as reference
+from common.reference.layer import AttentionLayer
 from common.testing import results
 from common.testing.case import Verdict
 from common.testing.cases.layer import layer_case
 from common.testing.checking import check
 from common.testing.measurement import Earned, Measurement, TestRun
-from task4.given.layer import FlashSelfAttention
 
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
@@ -77,12 +77,33 @@ CONFIGURATIONS = (
 )
 
 
+class KernelLayer(AttentionLayer):
+    """The layer that is timed: multi-head self-attention whose core is flash_attention of some operators of task 4.
+
+    Args:
+        hidden_dim, num_heads, causal: see AttentionLayer; head_dim is at most 128.
+        ops: the operators; the weights are on ops.device.
+    """
+
+    def __init__(self, hidden_dim: int, num_heads: int, causal: bool, ops: Operators) -> None:
+        super().__init__(hidden_dim, num_heads, causal, ops.device)
+        self.ops = ops
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """x [batch, seq_len, hidden_dim], float32 -> the same; without a gradient."""
+        qkv = self.split_heads(x)
+        if self.ops.variant != "tuned":  # the tuned kernels read the heads where they lie
+            qkv = qkv.contiguous()
+        return self.out_projection(self.merge_heads(self.ops.flash_attention(*qkv, self.causal)))
+
+
 @dataclass(frozen=True)
 class LayerSpeed:
     """What was measured for one configuration.
 
     Attributes:
-        layer: FlashSelfAttention on the operators.
+        layer: KernelLayer on the operators.
         torch_layer: torch.nn.MultiheadAttention, need_weights=False.
         torch_with_weights: the same, need_weights=True.
         kernel: the operator alone, on contiguous tensors.
@@ -114,7 +135,7 @@ def points_for(speedup: float) -> float:
 def check_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> Verdict:
     """Compares the layer with torch.nn.MultiheadAttention in float64, as the cases of the test do."""
     case = layer_case(
-        lambda ops, module, causal: FlashSelfAttention.from_multihead_attention(module, causal, ops=ops),
+        lambda ops, module, causal: KernelLayer.from_multihead_attention(module, causal, ops=ops),
         "speed",
         configuration.name,
         configuration.batch,
@@ -133,7 +154,7 @@ def measure_layer(
     """Times the layer, torch's with and without weights, and the kernel alone, in turn; medians of `rounds` runs."""
     sizes = configuration
     module = nn.MultiheadAttention(sizes.hidden_dim, sizes.heads, batch_first=True, device=ops.device).eval()
-    layer = FlashSelfAttention.from_multihead_attention(module, sizes.causal, ops=ops)
+    layer = KernelLayer.from_multihead_attention(module, sizes.causal, ops=ops)
     hidden = ~reference.causal_mask(sizes.seq_len, sizes.seq_len, ops.device) if sizes.causal else None
 
     def make_inputs() -> tuple[Tensor, ...]:

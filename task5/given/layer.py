@@ -27,12 +27,14 @@ class CustomStridedAttention(AttentionLayer):
     computes the forward once more, since it needs the logsumexp of every row, which strided_attention does not return.
 
     Args:
-        hidden_dim: width of the input and the output; a multiple of num_heads. num_heads: number of heads; head_dim =
-        hidden_dim / num_heads, at most 128. stride, causal: see the top of this file; stride is at most the seq_len of
-        the inputs. ops: the operators of task 5; the module's weights are created on ops.device. offset: 0 .. stride -
-        1. gradient_ops: common.kernels.flash.flash.load(backend), for training; None: for inference, and backward()
-        raises a
-            ValueError.
+        hidden_dim: width of the input and the output; a multiple of num_heads.
+        num_heads: number of heads; head_dim = hidden_dim / num_heads, at most 128.
+        stride: query i sees the keys offset, offset + stride, ...; at most the seq_len of the inputs.
+        causal: and of these only the keys j <= i.
+        ops: the operators of task 5; the module's weights are created on ops.device.
+        offset: 0 .. stride - 1.
+        gradient_ops: common.kernels.flash.flash.load(backend), for training; None: for inference, and backward()
+            raises a ValueError.
 
     Raises:
         ValueError: hidden_dim or num_heads below 1, hidden_dim no multiple of num_heads, stride below 1, offset out of
@@ -77,13 +79,8 @@ class CustomStridedAttention(AttentionLayer):
             ValueError: x has another shape, or the operator does not support it; by backward(): no gradient_ops.
             NotImplementedError: the kernel has an unfilled gap.
         """
-        self.check_input(x)
-        # [batch, seq_len, 3 * hidden_dim] -> [3, batch, num_heads, seq_len, head_dim]
-        qkv = self.qkv_projection(x).view(x.size(0), x.size(1), 3, self.num_heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
-        heads = _StridedAttention.apply(
-            query, key, value, self.stride, self.offset, self.causal, self.ops, self.gradient_ops
-        )
+        qkv = self.split_heads(x).contiguous()
+        heads = _StridedAttention.apply(*qkv, self.stride, self.offset, self.causal, self.ops, self.gradient_ops)
         return self.out_projection(self.merge_heads(heads))
 
 
