@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common.compiling import report, toolchain
@@ -16,24 +16,27 @@ from common.compiling.result import BuildError, BuildResult
 from common.console.paths import ROOT, build_root
 
 
-def compile_only(sources: Iterable[Path], arch: str, folder: Path | None = None) -> BuildResult:
-    """Compiles the kernels for `arch` with nvcc and throws the object away: for machines that cannot load them.
+def compile_only(sources: Iterable[Path], archs: str | Sequence[str], folder: Path | None = None) -> BuildResult:
+    """Compiles the kernels with nvcc and throws the object away: for machines that cannot load them.
 
     Args:
         sources: .cu files.
-        arch: sm_75, sm_80, sm_90a, ...
+        archs: sm_75, sm_80, sm_90a, ...; one, or several that are compiled in one go, which is quicker.
         folder: where the log goes; default build/cuda-<arch>/check.
 
     Raises:
         BuildError: a file does not compile.
         ToolchainError: there is no nvcc.
     """
-    check_arch(arch)
+    archs = [archs] if isinstance(archs, str) else list(archs)
+    for arch in archs:
+        check_arch(arch)
+    named = "-".join(archs)
     nvcc = toolchain.nvcc_for_build()
     sources = [Path(source).resolve() for source in sources]
-    folder = folder or build_root() / f"cuda-{arch}" / "check"
+    folder = folder or build_root() / f"cuda-{named}" / "check"
     gaps = find_gaps(sources)
-    flags = [*NVCC_FLAGS, *(UNFILLED_NVCC_FLAGS if gaps else []), gencode(arch)]
+    flags = [*NVCC_FLAGS, *(UNFILLED_NVCC_FLAGS if gaps else []), *map(gencode, archs)]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     log, start = "", time.perf_counter()
     with locked(folder):
@@ -46,7 +49,7 @@ def compile_only(sources: Iterable[Path], arch: str, folder: Path | None = None)
             if done.returncode:
                 raise BuildError(report.explain_failure(log, with_own_headers(sources), log_file))
     return BuildResult(
-        f"nvcc {arch}",
+        f"nvcc {named}",
         folder,
         None,
         time.perf_counter() - start,
