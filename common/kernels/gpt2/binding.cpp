@@ -62,7 +62,7 @@ std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::option
                                               const Tensor& weight, const Tensor& bias, double eps) {
     const FloatType type = type_of(x, "x");
     check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
-    check_at_most(x.size(0), MAX_TUNED_ROWS, "rows", x, "x", "a grid has no more blocks");
+    check_at_most(x.size(0), MAX_LAYERNORM_ROWS, "rows", x, "x", "a grid has no more blocks");
     check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     if (residual) {
         check_tensor(*residual, "residual", {"rows", "width"}, x.scalar_type());
@@ -84,7 +84,7 @@ std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::option
 Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
     const FloatType type = type_of(x, "x");
     check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
-    check(x.size(0) <= MAX_ELEMENTS / x.size(1), "x has shape ", shape_of(x), "; at most ", MAX_ELEMENTS,
+    check(x.size(0) <= MAX_GELU_ELEMENTS / x.size(1), "x has shape ", shape_of(x), "; at most ", MAX_GELU_ELEMENTS,
           " elements are supported");
     check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     check_vector(bias, "bias", x, "x", 1);

@@ -36,10 +36,10 @@ void layernorm(FloatType type, const void* x, const void* residual, const void* 
 void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
                      cudaStream_t stream);
 
-constexpr int64_t MAX_TUNED_ROWS = int64_t{1} << 32;      // of layernorm: 4 to a block, at most 2^31 - 1 blocks
-constexpr int64_t MAX_TUNED_ELEMENTS = int64_t{1} << 37;  // of bias_gelu
-constexpr int MAX_STEP_ROWS = 4;                          // sequences of a batch; more take TorchStep (decode_step.py)
-constexpr size_t MAX_STEP_SHARED = 49152;                 // bytes of shared memory, what every GPU grants without asking
+constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 to a block, at most 2^31 - 1 blocks
+constexpr int64_t MAX_GELU_ELEMENTS = int64_t{1} << 37;
+constexpr int MAX_STEP_ROWS = 4;           // sequences of a batch; more take TorchStep (decode_step.py)
+constexpr size_t MAX_STEP_SHARED = 49152;  // bytes of shared memory, what every GPU grants without asking
 
 // One number of the vocabulary: a block's largest logit of a sequence and where it stands.
 struct Best {
