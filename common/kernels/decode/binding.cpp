@@ -149,7 +149,8 @@ Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, 
     return out;
 }
 
-void update_cache(Tensor k_cache, Tensor v_cache, const Tensor& key, const Tensor& value, const Tensor& positions) {
+void update_cache_operator(Tensor k_cache, Tensor v_cache, const Tensor& key, const Tensor& value,
+                           const Tensor& positions) {
     update({k_cache, v_cache, "k_cache", "v_cache", std::nullopt}, key, value, positions);
 }
 
@@ -184,7 +185,7 @@ TASK_OPERATORS(m) {
 }
 
 TASK_KERNELS(m) {
-    m.impl("update_cache", TORCH_BOX(&update_cache));
+    m.impl("update_cache", TORCH_BOX(&update_cache_operator));
     m.impl("decode_attention", TORCH_BOX(&decode_attention));
     m.impl("update_cache_paged", TORCH_BOX(&update_cache_paged));
     m.impl("decode_attention_paged", TORCH_BOX(&decode_attention_paged));
