@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/cuda/float_type.h"
 #include "common/cuda/row_strides.h"
 
 constexpr int MAX_HEAD_DIM = 128;
@@ -67,8 +68,6 @@ struct DecodeArguments {
     cudaStream_t stream;
 };
 
-enum class CacheType { FLOAT32, FLOAT16, BFLOAT16 };
-
 // How many floats of workspace decode() needs for these arguments; `out` and `workspace` may still be missing.
-int64_t decode_workspace(const DecodeArguments& arguments, CacheType type);
-void decode(const DecodeArguments& arguments, CacheType type);
+int64_t decode_workspace(const DecodeArguments& arguments, FloatType type);
+void decode(const DecodeArguments& arguments, FloatType type);

@@ -51,6 +51,6 @@ static int64_t with_cols(const DecodeArguments& a, bool launch) {
     return a.layout.head_dim <= 64 ? with_rows<T, 64>(a, launch) : with_rows<T, 128>(a, launch);
 }
 
-int64_t decode_mma(const DecodeArguments& a, CacheType type, bool launch) {
-    return type == CacheType::FLOAT16 ? with_cols<__half>(a, launch) : with_cols<__nv_bfloat16>(a, launch);
+int64_t decode_mma(const DecodeArguments& a, FloatType type, bool launch) {
+    return type == FloatType::FLOAT16 ? with_cols<__half>(a, launch) : with_cols<__nv_bfloat16>(a, launch);
 }

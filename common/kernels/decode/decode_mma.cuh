@@ -102,8 +102,7 @@ struct MmaWarp {
                 score = mma_d_col(lane, j % 2) + 8 * (j / 2) < tokens ? score * scale_log2 : -INFINITY;
                 m_new = fmaxf(m_new, score);
             }
-            m_new = fmaxf(m_new, __shfl_xor_sync(FULL_WARP, m_new, 1));
-            m_new = fmaxf(m_new, __shfl_xor_sync(FULL_WARP, m_new, 2));
+            m_new = quad_max(m_new);
             const float shift = shift_of(m_new), rescale = exp2_approx(m[half] - shift);
             m[half] = m_new;
             l[half] *= rescale;
@@ -140,8 +139,7 @@ struct MmaWarp {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int half = 0; half < HALVES; ++half) {
-            l[half] += __shfl_xor_sync(FULL_WARP, l[half], 1);
-            l[half] += __shfl_xor_sync(FULL_WARP, l[half], 2);
+            l[half] = quad_sum(l[half]);
             const int head = mma_d_row(lane, 2 * half);
             if (head >= states.heads) continue;
             const int row = index * states.heads + head;

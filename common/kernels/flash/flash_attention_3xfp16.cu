@@ -43,7 +43,10 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash/flash_rows.cuh"
@@ -86,8 +89,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[2][S::SCORES][4], const _
     const int lane = threadIdx.x % 32;
     q += lane % 16 * S::STRIDE + lane / 16 * 8;  // where this lane's rows for ldmatrix lie
     k += lane % 8 * S::STRIDE + lane / 8 * 8;
-    UNROLL
-    for (int i = 0; i < 2 * S::SCORES * 4; ++i) s[i / (S::SCORES * 4)][i / 4 % S::SCORES][i % 4] = 0;
+    clear(s);
 #pragma unroll 1
     for (int d = 0; d < S::D; d += 32) {
         SplitA a;
@@ -156,16 +158,6 @@ __device__ __forceinline__ void multiply_pv(float (&o)[2][S::OUTPUTS][4], const 
 __device__ __forceinline__ int row_of(int m, int half) { return 16 * m + 8 * half + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int key_of(int n) { return 8 * n + threadIdx.x % 4 * 2; }
 
-// The four lanes of a row.
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
-}
-
 // s[row][key] *= the scale of the key. That of the row is left to weigh(); 2^14 goes from the one to the other, so that
 // neither is very large or small.
 template <class S>
@@ -209,8 +201,7 @@ struct SplitRows {
     __device__ __forceinline__ SplitRows() {
         UNROLL
         for (int i = 0; i < 4; ++i) m[i / 2][i % 2] = -INFINITY, l[i / 2][i % 2] = 0;
-        UNROLL
-        for (int i = 0; i < 2 * OUTPUTS * 4; ++i) o[i / (OUTPUTS * 4)][i / 4 % OUTPUTS][i % 4] = 0;
+        clear(o);
     }
 };
 
@@ -226,7 +217,7 @@ __device__ __forceinline__ void weigh(float (&s)[2][S::SCORES][4], const float (
         for (int n = 0; n < S::SCORES; ++n)
             largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
         const float m_new = fmaxf(rows.m[m][half], quad_max(largest) * scale[m][half]);
-        const float shift = m_new == -INFINITY ? 0.0f : m_new;  // a row that has seen no key yet
+        const float shift = shift_of(m_new);
         const float rescale = exp2_approx(rows.m[m][half] - shift);
         rows.m[m][half] = m_new;
         float sum = 0;
@@ -325,7 +316,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArgume
     UNROLL
     for (int i = 0; i < 4; ++i) {
         const int m = i / 2, half = i % 2, row = warp_row + row_of(m, half);
-        const float l = quad_sum(rows.l[m][half]), inverse = l == 0 ? 0 : 1 / l;
+        const float l = quad_sum(rows.l[m][half]), inverse = inverse_of(l);
         if (row >= block.rows_left) continue;
         float* out = block.out + static_cast<int64_t>(row) * a.head_dim;
         UNROLL

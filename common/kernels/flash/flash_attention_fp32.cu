@@ -39,7 +39,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash/flash_rows.cuh"
 
@@ -90,8 +92,6 @@ __device__ __forceinline__ float over_row(float x, Combine combine) {
 
 // -------------------------------------------------------------------------------------------- 2. Multiplying
 
-__device__ __forceinline__ float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
-
 // s = Q K^T, four columns of Q and K at a time.
 //
 //   q [B_R][QK_STRIDE], k [B_C][QK_STRIDE], shared, each from this thread's first row on
@@ -102,8 +102,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[8][S::KEYS], const float*
 #pragma unroll 1
     for (int d = 0; d < S::D; d += 4) {
         float4 k4[S::KEYS], q4[8];
-        for (int c = 0; c < S::KEYS; ++c) k4[c] = load_four(k + 8 * c * S::QK_STRIDE + d);
-        for (int r = 0; r < 8; ++r) q4[r] = load_four(q + 4 * r * S::QK_STRIDE + d);
+        for (int c = 0; c < S::KEYS; ++c) k4[c] = four_at(k + 8 * c * S::QK_STRIDE + d);
+        for (int r = 0; r < 8; ++r) q4[r] = four_at(q + 4 * r * S::QK_STRIDE + d);
         for (int r = 0; r < 8; ++r)
             for (int c = 0; c < S::KEYS; ++c) s[r][c] += q4[r].x * k4[c].x;
         for (int r = 0; r < 8; ++r)
@@ -123,10 +123,10 @@ __device__ __forceinline__ void multiply_pv(float (&o)[8][S::COLS], const float*
 #pragma unroll 1
     for (int first = 0; first < S::P_KEYS; first += S::AT_ONCE) {
         for (int key = first; key < first + S::AT_ONCE; ++key) {
-            const float4 low = load_four(p + key * S::P_STRIDE), high = load_four(p + key * S::P_STRIDE + 16);
+            const float4 low = four_at(p + key * S::P_STRIDE), high = four_at(p + key * S::P_STRIDE + 16);
             const float p_rows[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
             for (int c = 0; c < S::COLS; c += 4) {
-                const float4 v4 = load_four(v + key * S::D + 8 * c);
+                const float4 v4 = four_at(v + key * S::D + 8 * c);
                 for (int r = 0; r < 8; ++r) o[r][c] += p_rows[r] * v4.x;
                 for (int r = 0; r < 8; ++r) o[r][c + 1] += p_rows[r] * v4.y;
                 for (int r = 0; r < 8; ++r) o[r][c + 2] += p_rows[r] * v4.z;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void weigh(float (&s)[8][S::KEYS], Fp32Rows<S::COLS>&
         float m = rows.m[r];
         for (int c = 0; c < S::KEYS; ++c) m = fmaxf(m, s[r][c]);
         m = over_row(m, fmaxf);
-        const float shift = m == -INFINITY ? 0.0f : m;  // a row that has seen no key yet
+        const float shift = shift_of(m);
         const float rescale = exp2_approx(rows.m[r] - shift);
         rows.m[r] = m;
         rows.l[r] *= rescale;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
 
     for (int r = 0; r < 8; ++r) {
         const float l = over_row(rows.l[r], [](float x, float y) { return x + y; });
-        const float inverse = l == 0 ? 0 : 1 / l;
+        const float inverse = inverse_of(l);
         const int row = first_row + 4 * r;
         if (row >= block.rows_left) continue;
         for (int c = 0; c < S::COLS; c += 4) {

@@ -50,13 +50,13 @@
 
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/check.h"
-#include "common/cuda/exp2.cuh"
 #include "common/cuda/flash_forward.cuh"
+#include "common/cuda/flash_launch.h"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash_keys.cuh"
 #include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_keys.cuh"
 
 // -------------------------------------------------------------------------------------------------- 1. Masks
 
@@ -92,7 +92,7 @@ struct FirstKeys {
     const AttentionMask mask;  // of this head
     const int row_start, keys, tiles, end, first_masked;
 
-    __device__ __forceinline__ FirstKeys(const FlashArguments& arguments, const FlashRows<S, FlashArguments>& block)
+    __device__ __forceinline__ FirstKeys(const FlashArguments& arguments, const FlashRows<S>& block)
         : a(arguments),
           mask(mask_from(a.mask, block.batch, block.head)),
           row_start(block.warp_start),
@@ -117,7 +117,7 @@ struct FirstKeys {
 template <class S, bool PLAIN, bool NEXT>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_forward_kernel(const FlashArguments a) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
-    const FlashRows<S, FlashArguments> block(a);
+    const FlashRows<S> block(a);
     flash_forward<S, PLAIN>(a, block, FirstKeys<S, PLAIN, NEXT>(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
                             reinterpret_cast<typename S::T*>(shared_bytes));
 }

@@ -41,11 +41,12 @@
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/logarithms.h"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/kernels/flash/flash_backward.cuh"
-#include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash_rows.cuh"
 #include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_backward.cuh"
+#include "common/kernels/flash/flash_rows.cuh"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 
@@ -75,8 +76,6 @@ struct Fp32Gradients {
 };
 
 // ------------------------------------------------------------------------------------------- 2. Multiplying
-
-__device__ __forceinline__ float4 four_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
 // The pieces of A, B and D that a thread owns begin at a, b and d; how they go on is told above.
 
@@ -324,7 +323,8 @@ template <class S, bool PLAIN>
 static void launch(const FlashGradients& g) {
     const auto kernel = flash_backward_fp32_kernel<S, PLAIN>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    const unsigned blocks = grid_of(g.forward.batch * g.forward.kv_heads * ceil_div(g.forward.S_k, int64_t{S::B_c}));
+    const int64_t key_blocks = g.forward.batch * g.forward.kv_heads * ceil_div(g.forward.S_k, int64_t{S::B_c});
+    const unsigned blocks = grid_blocks(key_blocks, "key");
     kernel<<<blocks, THREADS, S::BYTES, g.forward.stream>>>(g);
     CUDA_CHECK_LAUNCH();
 }

@@ -65,15 +65,16 @@
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/flash_products.cuh"
+#include "common/cuda/flash_tiles.cuh"
 #include "common/cuda/ldmatrix.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_host.h"
-#include "common/cuda/flash_products.cuh"
 #include "common/kernels/flash/flash_query_sum.cuh"
-#include "common/cuda/flash_tiles.cuh"
-#include "common/kernels/flash/flash.h"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
@@ -304,7 +305,7 @@ static void launch(const FlashGradients& g, bool vectors) {
     CUDA_CHECK(cudaMemsetAsync(g.grad_query_sum, 0, query_sum_elements(f) * sizeof(float), f.stream));
     const auto kernel = flash_backward_kernel<S, PLAIN>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    const unsigned blocks = grid_of(f.batch * f.kv_heads * ceil_div(f.S_k, int64_t{B_c}));
+    const unsigned blocks = grid_blocks(f.batch * f.kv_heads * ceil_div(f.S_k, int64_t{B_c}), "key");
     kernel<<<blocks, S::THREADS, S::BYTES, f.stream>>>(g);
     CUDA_CHECK_LAUNCH();
     launch_convert_sum<T, S::D>(g, vectors);

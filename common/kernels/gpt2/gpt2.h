@@ -26,15 +26,15 @@
 #include <cstddef>
 #include <cstdint>
 
-enum class FloatType { FLOAT32, FLOAT16, BFLOAT16 };
+#include "common/cuda/float_type.h"
 
 // sum = x + residual (nullptr: x), out = layernorm of each row of sum.    all T; see gpt2_kernels.h
-void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias,
-                     void* out, void* sum, int64_t rows, int width, float eps, cudaStream_t stream);
+void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias, void* out,
+               void* sum, int64_t rows, int width, float eps, cudaStream_t stream);
 
 // out[r, c] = gelu(x[r, c] + bias[c])                                     all T
 void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
-                     cudaStream_t stream);
+               cudaStream_t stream);
 
 constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 to a block, at most 2^31 - 1 blocks
 constexpr int64_t MAX_GELU_ELEMENTS = int64_t{1} << 37;

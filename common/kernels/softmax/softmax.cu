@@ -32,7 +32,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
+#include "common/cuda/empty_rows.cuh"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/softmax/softmax.h"
 
@@ -52,8 +55,8 @@ __device__ __forceinline__ void read_row(float (&values)[ITEMS], const float* ro
     for (int i = 0; i < ITEMS; i += WIDTH) {
         const int col = first + (i / WIDTH * 32 * WARPS + static_cast<int>(threadIdx.x)) * WIDTH;
         if constexpr (WIDTH == 4) {
-            const float4 four = col < cols ? *reinterpret_cast<const float4*>(row + col)
-                                           : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+            const float4 four =
+                col < cols ? four_at(row + col) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
             values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
         } else {
             values[i] = col < cols ? row[col] : -INFINITY;
@@ -106,12 +109,6 @@ __device__ __forceinline__ float row_sum(float value) {
     return value;
 }
 
-// What is subtracted from the entries: the maximum, but 0 where all are -inf, so that exp(-inf - shift) is 0, not NaN.
-__device__ __forceinline__ float shift_for(float max) { return max == -INFINITY ? 0.0f : max; }
-
-// Of a row that is -inf throughout: 0, so that the row becomes zeros.
-__device__ __forceinline__ float inverse_of(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
-
 // ------------------------------------------------------------------------------------------------ 2. Kernels
 //
 //   x, y [rows, cols]   y may be x: a thread reads only the entries that it writes itself, and before it does
@@ -133,7 +130,7 @@ __global__ void __launch_bounds__(32 * WARPS * ROWS_PER_BLOCK<WARPS>)
     float max = -INFINITY;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) max = fmaxf(max, values[i]);
-    const float shift = shift_for(row_max<WARPS>(max));
+    const float shift = shift_of(row_max<WARPS>(max));
 
     float sum = 0.0f;
 #pragma unroll
@@ -170,12 +167,12 @@ __global__ void __launch_bounds__(32 * WARPS)
         const float old_max = max;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) max = fmaxf(max, values[i]);
-        const float shift = shift_for(max);
+        const float shift = shift_of(max);
         sum *= expf(old_max - shift);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) sum += expf(values[i] - shift);
     }
-    const float shift = shift_for(row_max<WARPS>(max));
+    const float shift = shift_of(row_max<WARPS>(max));
     const float inverse_sum = inverse_of(row_sum<WARPS>(sum * expf(max - shift)));
 
     for (int chunk = last; chunk >= 0; chunk -= CHUNK) {
@@ -219,8 +216,7 @@ static void by_length(const float* x, float* y, int64_t rows, int cols, cudaStre
 }
 
 void softmax(const float* x, float* y, int64_t rows, int cols, int step, cudaStream_t stream) {
-    const auto aligned = [](const float* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
-    const bool vectors = cols % 4 == 0 && aligned(x) && aligned(y);  // every row starts at a multiple of 16 bytes
+    const bool vectors = cols % 4 == 0 && all_aligned({x, y});  // every row starts at a multiple of 16 bytes
     const auto launch = step == 1 || (step == 2 && !vectors) ? in_chunks<8, 4, 1>
                         : step == 2                          ? in_chunks<8, 4, 4>
                         : vectors                            ? by_length<4>

@@ -13,7 +13,6 @@
 #include <cstdint>
 
 #include "common/cuda/check.h"
-#include "common/cuda/flash_launch.h"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/sparse/sparse.h"
 
@@ -40,7 +39,7 @@ __global__ void compress_kernel(const bool* block_mask, int* counts, int* column
 
 void compress_block_mask(const bool* block_mask, int* counts, int* columns, int64_t rows, int64_t k_blocks,
                          cudaStream_t stream) {
-    const unsigned blocks = grid_of(ceil_div(rows, int64_t{WARPS}));
+    const unsigned blocks = grid_blocks(ceil_div(rows, int64_t{WARPS}), "block_mask", "heads");
     compress_kernel<<<blocks, 32 * WARPS, 0, stream>>>(block_mask, counts, columns, rows, static_cast<int>(k_blocks));
     CUDA_CHECK_LAUNCH();
 }

@@ -69,7 +69,9 @@ bool hopper_forward(const SparseArguments&, bool) { return false; }  // the simu
 
 #include "common/cuda/check.h"
 #include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/mbarrier.cuh"
+#include "common/cuda/mma.cuh"
 #include "common/cuda/shared_offset.cuh"
 #include "common/cuda/tma.cuh"
 #include "common/cuda/wgmma.cuh"
@@ -219,8 +221,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         wait(barriers.q, q);
         wait(barriers.k, k);
         next_scores();
-#pragma unroll
-        for (int i = 0; i < S::D / 2; ++i) o[0][i / 4][i % 4] = 0;
+        clear(o);
         wgmma_wait<0>();
         keep_order(s[0]);
         release(barriers.k, k);

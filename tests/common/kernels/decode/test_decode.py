@@ -282,7 +282,7 @@ def test_no_race_and_no_stray_access():
     from common.inspect.checked_library import CHECK, CheckedLibrary
 
     checked = load(BuildRequest("task6", "tuned", "simulator", checked=True))
-    library = CheckedLibrary(checked.library)
+    library = CheckedLibrary(checked.libraries[0].path)
     for dtype, lengths, heads, head_dim in [
         (torch.float32, RAGGED, (4, 2), 64),
         (torch.float32, (0, 5, 700), (9, 1), 72),
