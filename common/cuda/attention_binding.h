@@ -62,8 +62,8 @@ inline float attention_scale(std::optional<double> scale, int64_t head_dim) {
 
 inline RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
 
-// Arguments: an AttentionArguments with `causal` and a stream. All of these but out and lse are filled; the rest is left
-// to the caller. Call it before new_output(), so that nothing is allocated for bad arguments.
+// Arguments: an AttentionArguments with `causal` and a stream. All of these but out and lse are filled; the rest is
+// left to the caller. Call it before new_output(), so that nothing is allocated for bad arguments.
 template <typename Arguments>
 Arguments attention_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                               std::optional<double> scale, int max_head_dim) {

@@ -11,10 +11,10 @@
 //
 // A row's weights are 2^(factor * score - shift); factor = scale * log2(e) makes powers of e powers of two. Every shift
 // gives the same output, since sum and output carry it both; it only has to keep the weights in range. The taught
-// kernel takes the largest score so far, and multiplies the whole output by a new factor for every tile. Here the shift
-// stays until a score exceeds it by more than SLACK: weights up to 2^8 have as many digits as those up to 1, and fp16
-// reaches 2^16. After a row's first tile that is rare, so a tile costs a comparison per row and one vote of the warp,
-// and no exchange between lanes. (The largest weight is not 1 but rounded like any other.)
+// kernel of task 4 takes the largest score so far, and multiplies the whole output by a new factor for every tile. Here
+// the shift stays until a score exceeds it by more than SLACK: weights up to 2^8 have as many digits as those up to 1,
+// and fp16 reaches 2^16. After a row's first tile that is rare, so a tile costs a comparison per row and one vote of
+// the warp, and no exchange between lanes. (The largest weight is not 1 but rounded like any other.)
 //
 // M: the warp has 16 M rows. Lane l holds, of each 16 x 8 tile of scores, rows l / 4 and l / 4 + 8 (half = 0, 1); see
 // common/cuda/mma.cuh.

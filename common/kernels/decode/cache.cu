@@ -1,7 +1,7 @@
 // cache.cu - writes the keys and values of new tokens into the cache, contiguous or paged, of any dtype.
 //
 //   update_cache_kernel    one block per K/V head of a sequence and some of its new tokens
-//   update_cache     picks the unit: how many bytes a thread copies at once
+//   update_cache           picks the unit: how many bytes a thread copies at once
 //
 // Copying does not care what the bytes mean. Where pointers, rows and strides allow, a thread moves 16 bytes of a key
 // and 16 of a value; else one element of each. A single new token, the usual case, is so little that only the latency

@@ -1,4 +1,4 @@
-// decode.h - the launchers of task 6's tuned kernels, which binding.cpp calls.
+// decode.h - the launchers of decoding over a KV cache, which binding.cpp calls.
 //
 //   CacheLayout       where the keys and values of a token lie: contiguous caches or pages
 //   UpdateArguments   new tokens -> their slots                                  cache.cu

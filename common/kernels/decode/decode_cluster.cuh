@@ -1,4 +1,4 @@
-// decode_cluster.cuh - tuned decoding, one cluster of blocks per segment: for short caches.
+// decode_cluster.cuh - decoding by one cluster of blocks per segment: for short caches.
 //
 //   1. Plan        how many blocks and warps a segment gets
 //   2. Kernel      cluster_kernel

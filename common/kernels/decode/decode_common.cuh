@@ -1,4 +1,4 @@
-// decode_common.cuh - what the two kernels of tuned decoding share (decode_cluster.cuh, decode_list.cuh).
+// decode_common.cuh - what the two kernels of decoding share (decode_cluster.cuh, decode_list.cuh).
 //
 //   HeadUnits, SegmentHeads    which query heads are computed together
 //   TileRing                   a warp's tiles on their way from global to shared memory

@@ -1,4 +1,4 @@
-// decode_list.cuh - tuned decoding for sequences of any lengths: their tiles in one list, cut into equal parts.
+// decode_list.cuh - decoding for sequences of any lengths: their tiles in one list, cut into equal parts.
 //
 //   1. Memory      ListPlan            the sizes that depend on the arguments and the GPU only
 //                  part_states

@@ -5,10 +5,10 @@
 //   MmaWarp::add_tile         takes a tile that has arrived into the state
 //   MmaWarp::store_state      the state into shared memory
 //
-// The queries that share a K/V head are the rows of A: S [queries, 16 tokens] = Q K^T, then O [queries, head_dim] +=
-// P V, as in task 4. One mma reads its piece of K or V for all queries at once. With a single query 15 of 16 rows are
-// idle, and still this takes fewer instructions than dot products spread over lanes would, as there is nothing to
-// convert and nothing to add up; memory never waits for it.
+// The queries that share a K/V head are the rows of A: S [queries, 16 tokens] = Q K^T, then O [queries, head_dim] += P
+// V. One mma reads its piece of K or V for all queries at once. With a single query 15 of 16 rows are idle, and still
+// this takes fewer instructions than dot products spread over lanes would, as there is nothing to convert and nothing
+// to add up; memory never waits for it.
 //
 // A tile belongs to one warp, from the copy to the last mma: no barrier of the block anywhere, only __syncwarp.
 #pragma once

@@ -1,5 +1,5 @@
-// decode_simt.cu - tuned decoding without tensor cores: float32 caches, and what tensor cores cannot take; and
-// the choice between the two.
+// decode_simt.cu - decoding without tensor cores: float32 caches, and what tensor cores cannot take; and the choice
+// between the two.
 #include "common/kernels/decode/decode_list.cuh"
 #include "common/kernels/decode/decode_simt.cuh"
 #include "common/kernels/decode/decode_variants.h"

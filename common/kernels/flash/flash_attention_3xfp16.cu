@@ -15,28 +15,10 @@
 //      its query and its key; the scales of V's rows go into P.
 //   3. S and P stay in registers: the accumulators of S are where P V needs them.
 //
-// Printed by `python -m task4.benchmark --dtype fp32` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   without           36.9   38.3   38.5     28.6   35.1   37.9     39.0   40.2   40.6     29.2   34.6   37.3
-//   this file         74.1   84.2   87.8     49.5   71.9   84.6     85.7   95.3   99.0     54.7   76.6   89.4
-//   SDPA efficient    34.0   35.2   35.9     28.4   33.3   35.0     43.2   45.5   44.6     34.5   42.5   46.1
-//
-// Over SDPA's memory-efficient backend 2.09 times as fast in the geometric mean over S = 1024 ... 4096. Relative errors
-// against float64: at most 4.9e-07, without tensor cores 2.4e-06, the memory-efficient backend 9.1e-07.
-//
 // Errors are relative to a row of V: a column that is more than 10^5 times smaller than another one begins to lose
 // digits that the kernel without tensor cores keeps.
 //
-// Tried on the H200 and left out, because they were slower: 3xTF32, with all parts split in registers by each warp
-// (twice the work for the tensor cores, thrice the instructions); 4 warps per block and two blocks per multiprocessor,
-// where each block splits K and V for itself; one buffer for K and V, which takes four barriers per tile in place of
-// two.
-//
-// What limits it (ncu, NVIDIA H200): a scheduler has two warps, since their registers are full, and these wait for
-// results of their own instructions about half of the time. mma.sync is issued at less than half the rate that a loop
-// of nothing else reaches.
+// Measured, what limits it, and what was tried: README.md.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -205,7 +187,7 @@ struct SplitRows {
     }
 };
 
-// s -> 2^(scale * s - m); m, l and o as in the taught kernel.
+// s -> 2^(scale * s - m); m, l and o as in the taught kernel of task 4.
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[2][S::SCORES][4], const float (&scale)[2][2],
                                       SplitRows<S::OUTPUTS>& rows) {

@@ -1,4 +1,4 @@
-// flash_attention_fp32.cu - the taught kernel's tuned form: float32, forward, without tensor cores.
+// flash_attention_fp32.cu - FlashAttention-2, forward, float32 without tensor cores.
 //
 //   1. Shapes        Fp32Shape           sizes that follow from head_dim; where each tile lies in shared memory
 //   2. Multiplying   multiply_qk         S += Q K^T for one tile
@@ -7,7 +7,7 @@
 //   4. Kernel        flash_fp32_kernel   the loop over the tiles
 //   5. Launcher      flash_forward_fp32  picks the shape
 //
-// What is different from the taught version (flash_attention.cu):
+// What is different from the taught kernel of task 4:
 //
 //   1. Register tiles. A thread computes 8 x 8 scores (8 x 4 where D > 64) and 8 x (D / 8) outputs, the taught one
 //      16 x 1 and 16 x (D / 32). For 16 numbers from shared memory it does 64 multiplications and not 15.
@@ -18,22 +18,7 @@
 //   4. Tiles that hide no key of a warp's rows are not masked; a warp whose rows see no key of a tile skips it. 2^x is
 //      one instruction.
 //
-// Printed by `python -m task4.benchmark --dtype fp32` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   taught            25.3   27.3   27.3     20.1   25.2   27.3     25.0   27.1   27.3     20.7   24.5   26.5
-//   this file         36.9   38.3   38.5     28.6   35.1   37.9     39.0   40.2   40.6     29.2   34.6   37.3
-//   SDPA efficient    34.0   35.2   35.9     28.4   33.3   35.0     43.2   45.5   44.6     34.5   42.5   46.1
-//
-// What limits it (Nsight Compute): most instructions are the multiplications, and the issue slots are busy about three
-// quarters of the time. The largest part of the rest are dispatch stalls, then come waits for shared memory. Presumably
-// that is the registers: an FFMA needs three numbers, which arrive at once only if they lie in different banks, and
-// where they lie is the compiler's choice. SDPA's memory-efficient backend, which is faster for D = 128, multiplies on
-// tensor cores, float32 in tf32 parts; what answers it is flash_attention_3xfp16.cu.
-//
-// Tried on the H200 and left out, because they were slower: K transposed in shared memory by 4-byte copies, with K and
-// V in smaller parts through a ring of three buffers; three blocks per multiprocessor; 8 warps per block.
+// Measured, what limits it, and what was tried: README.md.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -168,7 +153,7 @@ struct Fp32Rows {
     }
 };
 
-// s -> 2^(s - m); m, l and o as in the taught kernel.
+// s -> 2^(s - m); m, l and o as in the taught kernel of task 4.
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[8][S::KEYS], Fp32Rows<S::COLS>& rows) {
     for (int r = 0; r < 8; ++r) {

@@ -6,9 +6,9 @@
 //   4. Launcher    flash_backward_fp16, flash_backward_bf16
 //
 //   flash_backward.cuh    which tiles a block has; delta
-//   flash_products.cuh    the products, from shared memory to registers and back
 //   flash_query_sum.cuh   dQ, which many blocks add to
-//   flash_tiles.cuh       tiles in shared memory: cp.async, swizzle, ldmatrix
+//   common/cuda/          flash_products.cuh: the products, from shared memory to registers and back; flash_tiles.cuh:
+//                         tiles in shared memory
 //
 // The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 2). The forward pass left, for every row,
 // lse = log(sum of exp(score)); with it P = exp(score - lse) comes in one go, tile by tile, without the online softmax.
@@ -39,21 +39,7 @@
 // All operands of the five products are tiles in shared memory, rows as they came from global memory; where a product
 // wants one turned over, ldmatrix.trans turns it on the way.
 //
-// Printed by `python -m task4.benchmark --dtype bf16` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   this file          214    262    284      156    234    274      234    288    308      171    256    309
-//   SDPA flash         134    232    280      107    187    263      169    255    299      116    204    302
-//   SDPA cuDNN         241    384    462      142    287    424      279    489    575      135    357    561
-//
-// Over SDPA's FlashAttention-2 1.19 times as fast in the geometric mean over S = 512 ... 16384, 1.01 at least.
-//
-// Tried on the H200 and left out, because they were slower: dS and dK in the same phase, with dP held in registers over
-// a barrier (spills); dQ by all warps, or by the score warps; 128 keys per block, one block per multiprocessor (half as
-// many atomic additions, but nobody else computes while it waits at a barrier); S and dP in two halves, fragments read
-// one step ahead; all warps copying; neighbouring blocks starting at different rows, so that they add to different
-// parts of dQ.
+// Measured, and what was tried: README.md.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

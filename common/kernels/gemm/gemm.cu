@@ -1,36 +1,25 @@
-// gemm.cu - the matrix product of task 2 as an engineer would write it: C = A B and C = A B^T, float32.
+// gemm.cu - matrix products in float32: C = A B and C = A B^T.
 //
 //   1. Shapes       Shape                 how C is cut into pieces for blocks, warps and threads
 //   2. Loading      AlongK, AcrossK       an operand's tile from global memory to registers, then to shared memory
 //   3. Multiplying  Fragment              what a thread needs of both tiles for one k
 //   4. Kernel       gemm_kernel
-//   5. Launcher     gemm            chooses the shape by the size of C
+//   5. Launcher     gemm                  chooses the shape by the size of C
 //
-// What is different from the taught version (attention_kernel.cu), one change on top of the other. TFLOP/s on an NVIDIA
-// H200 with CUDA 13.0, M = N = K = 4096, printed by `python -m task2.benchmark --steps`:
+// What is different from the taught kernel of task 2, one change on top of the other (each step can be run by itself):
 //
-//                                  A B             A B^T
-//     taught                      16.3              15.0
-//     1. register tiles           33.8   x 2.07     28.9   x 1.93
-//     2. float4                   37.9   x 1.12     34.8   x 1.21
-//     3. no bank conflicts        39.9   x 1.05     38.6   x 1.11
-//     4. pipelined                47.9   x 1.20     47.5   x 1.23
-//     cuBLAS, no TF32             51.1              50.7
-//
-//   1. A thread computes 16 x 8 entries of C in place of 4 x 1: for each number that it reads from shared memory it
-//      does 5.3 multiplications and not 0.8. The block's tile of C grows from 32 x 32 to 128 x 128, so that A and B are
-//      read from global memory a quarter as often.
-//   2. Global memory is read and written 16 bytes at a time. (Shared memory is from the first step on.)
-//   3. The tiles that are turned over have rows of 132 floats, and the lanes of a warp are placed such that its
-//      accesses to shared memory take as few passes over the banks as they can.
-//   4. The next tile comes from global memory while the present one is multiplied, into registers first, then into a
-//      second buffer: one barrier per tile in place of two. The numbers for the next k come from shared memory while
-//      those for the present k are multiplied.
+//   1. Register tiles. A thread computes 16 x 8 entries of C in place of 4 x 1: for each number that it reads from
+//      shared memory it does 5.3 multiplications and not 0.8. The block's tile of C grows from 32 x 32 to 128 x 128, so
+//      that A and B are read from global memory a quarter as often.
+//   2. float4. Global memory is read and written 16 bytes at a time. (Shared memory is from the first step on.)
+//   3. No bank conflicts. The tiles that are turned over have rows of 132 floats, and the lanes of a warp are placed
+//      such that its accesses to shared memory take as few passes over the banks as they can.
+//   4. Pipelined. The next tile comes from global memory while the present one is multiplied, into registers first,
+//      then into a second buffer: one barrier per tile in place of two. The numbers for the next k come from shared
+//      memory while those for the present k are multiplied.
 //
 // Further: small tiles where large ones would leave multiprocessors without work; sizes and pointers that float4 cannot
-// take go through the same kernel with scalar accesses. Tried on the H200 and left out, because they were slower or
-// gained nothing: cp.async in place of the way through registers, tiles of 256 x 128, an order of the blocks that
-// favours the L2 cache.
+// take go through the same kernel with scalar accesses. Measured, and what was tried: README.md.
 #include <cuda_runtime.h>
 
 #include <algorithm>

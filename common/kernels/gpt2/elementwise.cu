@@ -1,4 +1,4 @@
-// elementwise.cu - gpt2_kernels.cu's layernorm and bias + gelu for every dtype, 16 bytes at once.
+// elementwise.cu - layernorm and bias + gelu for every dtype, 16 bytes at once.
 //
 //   layernorm_kernel    one warp per row
 //   bias_gelu_kernel    one thread per 16 bytes

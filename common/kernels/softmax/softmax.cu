@@ -1,31 +1,25 @@
-// softmax.cu - the softmax of task 2 as an engineer would write it. float32.
+// softmax.cu - the softmax of every row of a matrix, float32.
 //
 //   1. Pieces       read_row, write_row                what one thread holds of a row
 //                   row_max, row_sum                   reductions over all threads of a row
 //   2. Kernels      softmax_in_registers_kernel        rows that fit into the registers: read once, written once
 //                   softmax_in_chunks_kernel           longer rows: read twice, maximum and sum in one pass
-//   3. Launcher     softmax                      chooses kernel and shape by the length of the rows
+//   3. Launcher     softmax                            chooses kernel and shape by the length of the rows
 //
-// What is different from the taught version (attention_kernel.cu), one change on top of the other. TB/s on an NVIDIA
-// H200 with CUDA 13.0, each entry counted as read once and written once, as `python -m task2.benchmark --steps` prints:
+// What is different from the taught kernel of task 2, one change on top of the other (each step can be run by itself):
 //
-//                                     65536 x 4096      4096 x 65536
-//     taught                          3.75              1.80
-//     1. one pass, warp shuffles      3.65   x 0.97     2.62   x 1.45
-//     2. float4                       3.90   x 1.07     2.80   x 1.07
-//     3. row in registers             4.09   x 1.05     3.44   x 1.23
-//     torch.softmax                   2.60              2.07
-//     copy                            4.25
-//
-//   1. The online softmax finds maximum and sum in one pass over the row, so that it is read twice in place of three
-//      times. The threads combine their maxima, and their sums, by warp shuffles and one barrier in place of a tree
-//      with nine. Rows of 4096 gain nothing: the caches serve their later readings, and rescaling costs exponentials.
-//   2. Global memory is read and written 16 bytes at a time.
-//   3. The row is read once and stays in registers; rows of different lengths get different numbers of threads and of
-//      entries per thread. Rows over 32,768 do not fit; half of a row of 65,536 is read twice.
+//   1. One pass, warp shuffles. The online softmax finds maximum and sum in one pass over the row, so that it is read
+//      twice in place of three times. The threads combine their maxima, and their sums, by warp shuffles and one
+//      barrier in place of a tree with nine. Rows of 4096 gain nothing: the caches serve their later readings, and
+//      rescaling costs exponentials.
+//   2. float4. Global memory is read and written 16 bytes at a time.
+//   3. Row in registers. The row is read once and stays in registers; rows of different lengths get different numbers
+//      of threads and of entries per thread. Rows over 32,768 do not fit; half of a row of 65,536 is read twice.
 //
 // Rows that float4 cannot take (a length that is no multiple of 4, an unaligned pointer) go through the same kernels
 // with scalar accesses. A row takes at least a warp, so that rows under 128 entries leave lanes without work.
+//
+// Measured: README.md.
 #include <cuda_runtime.h>
 
 #include <cmath>

@@ -8,6 +8,9 @@
 //     block_mask           0   1   1   0   0   1   0   1
 //     true ones before         0   1           2       3          popcount of the ballot below the own bit
 //     columns              1   2   5   7  -1  -1  -1  -1          counts: 4
+//
+// It is the taught kernel of task 5 once more, on purpose: there it is a gap that a student fills, and this room must
+// work whatever stands in it. Nothing faster is wanted: an entry of the mask stands for a thousand scores or more.
 #include <cuda_runtime.h>
 
 #include <cstdint>
