@@ -42,14 +42,12 @@
 
 #include "task4/given/flash_attention.h"
 
-#include <stdexcept>
-
 #include "common/cuda/check.h"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/not_implemented.h"
 #include "common/cuda/warp.cuh"
 #include "task4/tiles.h"
 
-constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int64_t NOT_CAUSAL = int64_t{1} << 62;  // a diagonal so far to the right that it hides nothing
 
 // Q_ROWS rows of Q (B_r in the paper), K_ROWS keys (B_c), WIDTH = head_dim rounded up to a multiple of 32.
@@ -279,11 +277,7 @@ void launch_flash_attention(const float* query, const float* key, const float* v
                             int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, float scale_log2,
                             int64_t diagonal, cudaStream_t stream) {
     using T = Tiles<B_r, B_c, D, WARPS>;
-    const int64_t blocks = batch_heads * ceil_div(S_q, int64_t{B_r});
-    if (blocks > 0x7fffffff) {
-        throw std::invalid_argument("query needs " + std::to_string(blocks) +
-                                    " blocks; a grid has at most 2^31 - 1: split the batch");
-    }
+    const unsigned blocks = grid_blocks(batch_heads * ceil_div(S_q, int64_t{B_r}), "query");
     // TODO (about 6 lines): allow the kernel T::BYTES of dynamic shared memory (more than 48 KB needs
     //     cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize), launch it with T::THREADS
     //     threads per block, and check both calls with CUDA_CHECK and CUDA_CHECK_LAUNCH.

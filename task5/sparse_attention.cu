@@ -175,13 +175,8 @@ void custom_sliding_window_attention(const float* query, const float* key, const
 
 void custom_compress_block_mask(const bool* mask, int* counts, int* columns, int64_t rows, int k_blocks,
                                 cudaStream_t stream) {
-    const int64_t blocks = ceil_div(rows, int64_t{COMPRESS_WARPS});
-    if (blocks > 0x7fffffff) {
-        throw std::invalid_argument("block_mask needs " + std::to_string(blocks) +
-                                    " blocks; a grid has at most 2^31 - 1");
-    }
-    compress_block_mask_kernel<<<static_cast<unsigned>(blocks), 32 * COMPRESS_WARPS, 0, stream>>>(mask, counts, columns,
-                                                                                                  rows, k_blocks);
+    const unsigned blocks = grid_blocks(ceil_div(rows, int64_t{COMPRESS_WARPS}), "block_mask", "heads");
+    compress_block_mask_kernel<<<blocks, 32 * COMPRESS_WARPS, 0, stream>>>(mask, counts, columns, rows, k_blocks);
     CUDA_CHECK_LAUNCH();
 }
 

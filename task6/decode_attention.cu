@@ -50,25 +50,14 @@
 
 #include "task6/given/decode_attention.h"
 
-#include <stdexcept>
-
 #include "common/cuda/check.h"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/not_implemented.h"
 #include "common/cuda/warp.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = 32 * WARPS;
 constexpr int KEYS = 8;  // that a warp takes at once
-constexpr float LOG2_E = 1.4426950408889634f;
-
-// A grid may have 2^31 - 1 blocks along x (and only 65,535 along y and z: everything here uses x).
-static unsigned checked_grid(int64_t blocks, const char* name) {
-    if (blocks > 0x7fffffff) {
-        throw std::invalid_argument(std::string(name) + " needs " + std::to_string(blocks) +
-                                    " blocks; a grid has at most 2^31 - 1: split the batch");
-    }
-    return static_cast<unsigned>(blocks);
-}
 
 // One warp per new row; a row is head_dim floats of one token in one K/V head.
 //
@@ -88,11 +77,13 @@ __global__ void __launch_bounds__(THREADS)
     // END TODO
 }
 
+// A grid may have 2^31 - 1 blocks along x (and only 65,535 along y and z: everything here uses x). grid_blocks, of
+// common/cuda/check.h, refuses more.
 void update_cache(float* k_cache, float* v_cache, const float* key, const float* value, const int* positions,
                   int64_t batch, int64_t kv_heads, int64_t max_seq_len, int64_t new_tokens, int head_dim,
                   cudaStream_t stream) {
     const int64_t rows = batch * kv_heads * new_tokens;
-    const unsigned blocks = checked_grid(ceil_div(rows, int64_t{WARPS}), "update_cache");
+    const unsigned blocks = grid_blocks(ceil_div(rows, int64_t{WARPS}), "update_cache");
     update_cache_kernel<<<blocks, THREADS, 0, stream>>>(k_cache, v_cache, key, value, positions, rows,
                                                         kv_heads, max_seq_len, new_tokens, head_dim);
     CUDA_CHECK_LAUNCH();
@@ -295,7 +286,7 @@ void launch_split(const float* query, const float* k_cache, const float* v_cache
                   float* lse, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len, int64_t splits,
                   int head_dim, float scale_log2, cudaStream_t stream) {
     const int64_t rows = batch * heads;
-    const unsigned blocks = checked_grid(rows * splits, "decode_attention_split");
+    const unsigned blocks = grid_blocks(rows * splits, "decode_attention_split");
     split_kernel<D><<<blocks, THREADS, 0, stream>>>(query, k_cache, v_cache, lengths, outs, lse, rows, heads,
                                                     kv_heads, max_seq_len, splits, head_dim, scale_log2);
     CUDA_CHECK_LAUNCH();

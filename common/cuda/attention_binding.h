@@ -4,8 +4,8 @@
 //   check_query_key_value(query, key, value)      the same; value has the shape of key
 //   check_grouped_query_key_value(query, key, value)     float32, float16 or bfloat16 of any strides whose rows are
 //                                                        contiguous; key and value may have fewer heads
-//   tuned_arguments<Arguments>(query, key, value, causal, scale, max_head_dim)
-//                                                 the same, and what follows from them for a tuned kernel
+//   attention_arguments<Arguments>(query, key, value, causal, scale, max_head_dim)
+//                                                 the same, and an AttentionArguments filled with them
 //   row_strides(x)                                the strides of [batch, heads, rows, head_dim]
 //   attention_scale(scale, head_dim)              the factor on the scores: 1 / sqrt(head_dim) unless given
 //   attention_mask(mask, query, key)              the mask argument, checked, as kernels take it
@@ -14,6 +14,7 @@
 #include <limits>
 #include <optional>
 
+#include "common/cuda/attention_arguments.h"
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/binding.h"
 #include "common/cuda/row_strides.h"
@@ -61,11 +62,11 @@ inline float attention_scale(std::optional<double> scale, int64_t head_dim) {
 
 inline RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
 
-// The arguments of a tuned kernel: tensors, strides, sizes, scale and stream, checked; the rest is left to the caller.
-// Call it before new_output(), so that nothing is allocated for bad arguments.
+// Arguments: an AttentionArguments with `causal` and a stream. All of these but out and lse are filled; the rest is
+// left to the caller. Call it before new_output(), so that nothing is allocated for bad arguments.
 template <typename Arguments>
-Arguments tuned_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
-                          std::optional<double> scale, int max_head_dim) {
+Arguments attention_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
+                              std::optional<double> scale, int max_head_dim) {
     check_grouped_query_key_value(query, key, value);
     const int64_t head_dim = query.size(3);
     check(head_dim <= max_head_dim, "query has head_dim = ", head_dim, ", shape ", shape_of(query),

@@ -1,16 +1,17 @@
-// binding.h - what every taskN/binding.cpp needs to turn raw-pointer launchers into PyTorch operators.
+// binding.h - what every binding.cpp needs to turn raw-pointer launchers into PyTorch operators.
 //
 //   TASK_OPERATORS(m)       { m.def("softmax(Tensor x) -> Tensor"); }     the schemas
 //   TASK_KERNELS(m)         { m.impl("softmax", TORCH_BOX(&softmax)); }   their implementations for this backend
 //   check(ok, parts...)     throws std::invalid_argument made of the parts unless ok
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
 //   check_rows(x, "x", {...})                                             the same; only the last dimension contiguous
-//   check_float_type(x, "x")                                              float32, float16 or bfloat16
+//   check_float_type(x, "x"), float_type(x, "x")                          float32, float16 or bfloat16, and which
 //   stride_of(x, i)                                                       x.stride(i); 0 where nobody steps
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
 //   check_at_most(n, limit, "rows", x, "x", "why")                        n <= limit, where n is a size of x
 //   check_between(step, 1, 4, "step")                                     1 <= step <= 4
 //   new_output(x, "y", {rows, cols})                                      uninitialised, of x's dtype and device
+//   new_like(x, "y")                                                      the same, of x's shape
 //   data<float>(x)          the raw pointer (float, int32_t)
 //   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
 //
@@ -34,6 +35,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "common/cuda/float_type.h"
 
 using torch::stable::Tensor;
 
@@ -138,8 +141,8 @@ inline void check_rows(const Tensor& x, const char* name, std::initializer_list<
     tell_checker_of_any(x, name);
 }
 
-// How many elements lie between two neighbours along dimension i. Along one of size 1 nobody steps: there it is 0, which
-// every alignment divides.
+// How many elements lie between two neighbours along dimension i. Along one of size 1 nobody steps: there it is 0,
+// which every alignment divides.
 inline int64_t stride_of(const Tensor& x, int64_t i) { return x.size(i) > 1 ? x.stride(i) : 0; }
 
 // Refuses any dtype but the three that kernels compute with.
@@ -150,12 +153,28 @@ inline void check_float_type(const Tensor& x, const char* name) {
           torch::headeronly::toString(dtype), "; it must be Float, Half or BFloat16");
 }
 
+// The same, and which it is.
+inline FloatType float_type(const Tensor& x, const char* name) {
+    using torch::headeronly::ScalarType;
+    check_float_type(x, name);
+    const ScalarType dtype = x.scalar_type();
+    return dtype == ScalarType::Float  ? FloatType::FLOAT32
+           : dtype == ScalarType::Half ? FloatType::FLOAT16
+                                       : FloatType::BFLOAT16;
+}
+
 // A new tensor of x's dtype and device for a kernel to fill; nothing may read an element before it is written.
 inline Tensor new_output(const Tensor& x, const char* name, std::vector<int64_t> sizes,
                          std::optional<torch::headeronly::ScalarType> dtype = std::nullopt) {
     Tensor y = torch::stable::new_empty(x, sizes, dtype);
     tell_checker(y, name, false);
     return y;
+}
+
+inline Tensor new_like(const Tensor& x, const char* name) {
+    std::vector<int64_t> sizes;
+    for (int64_t i = 0; i < x.dim(); ++i) sizes.push_back(x.size(i));
+    return new_output(x, name, sizes);
 }
 
 inline void check_same_size(const Tensor& a, const char* a_name, int64_t i, const Tensor& b, const char* b_name,

@@ -34,12 +34,13 @@
 #ifdef CUDA_SIMULATOR
 #include "simulator/async_copy.h"  // all of it
 #else
+#include "common/cuda/shared_offset.cuh"
 
 template <int BYTES>
 __device__ __forceinline__ void cp_async_zfill(void* destination, const void* source, bool inside) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16);
 #if __CUDA_ARCH__ >= 800
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(destination));
+    const unsigned to = shared_offset(destination);
     const size_t from = __cvta_generic_to_global(source);
     const int source_bytes = inside ? BYTES : 0;
     if constexpr (BYTES == 16)

@@ -1,16 +1,16 @@
 // exp2.cuh - 2^x as the one instruction that a GPU has for it.
 //
 //   exp2_approx(x)   2^x with a relative error of at most 2^-22; results below 2^-126 become 0
-//   LOG2_E, LN_2     e^x = 2^(x * LOG2_E), log(x) = log2(x) * LN_2
 //
 // exp2f(x) is this instruction and three more, which see to results below 2^-126. In a softmax such a number stands
-// beside a 1, and nobody would miss it. 2^-infinity is 0, 2^infinity infinity, 2^NaN NaN.
+// beside a 1, and nobody would miss it. 2^-infinity is 0, 2^infinity infinity, 2^NaN NaN. logarithms.h makes powers of
+// two of powers of e.
 #pragma once
 #include <cuda_runtime.h>
 
 #include <cmath>
 
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+#include "common/cuda/logarithms.h"
 
 __device__ __forceinline__ float exp2_approx(float x) {
 #ifdef CUDA_SIMULATOR

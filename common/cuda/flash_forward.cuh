@@ -17,15 +17,16 @@
 
 #include <cstdint>
 
+#include "common/cuda/attention_arguments.h"
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
-#include "common/cuda/exp2.cuh"
 #include "common/cuda/flash_launch.h"
 #include "common/cuda/flash_softmax.cuh"
 #include "common/cuda/flash_tiles.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
+#include "common/cuda/warp.cuh"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
@@ -141,10 +142,7 @@ __device__ __forceinline__ void hide_outside(Scores& s, F range) {
 // the L2 cache, its last rows first: under a causal mask they have the longest way to go. Heads that share K and V are
 // neighbours, too.
 //
-// Arguments: a struct with query, key, value, out, lse, query_strides, key_strides, value_strides, batch, heads,
-// kv_heads, S_q, S_k, head_dim and stream, as tuned_arguments() of common/cuda/attention_binding.h fills it.
-
-template <class S, class Arguments>
+template <class S>
 struct FlashRows {
     using T = typename S::T;
     unsigned batch_head, batch, head;
@@ -153,7 +151,7 @@ struct FlashRows {
     const T *query, *key, *value;  // of this head; query from the block's first row on
 
     // Block x of batch * heads * ceil(S_q / rows), rows <= B_r.
-    __device__ __forceinline__ explicit FlashRows(const Arguments& a, int rows = S::B_r) {
+    __device__ __forceinline__ explicit FlashRows(const AttentionArguments& a, int rows = S::B_r) {
         const int warp = threadIdx.x / 32;
         const unsigned q_blocks = static_cast<unsigned>(ceil_div(a.S_q, int64_t{rows}));
         batch_head = blockIdx.x / q_blocks;
@@ -178,8 +176,8 @@ struct FlashRows {
 //
 // PLAIN: rows in pieces of 16 bytes, see TileLoader.
 
-template <class S, bool PLAIN, class Arguments>
-__device__ __forceinline__ void store_output(const Arguments& a, const FlashRows<S, Arguments>& block,
+template <class S, bool PLAIN>
+__device__ __forceinline__ void store_output(const AttentionArguments& a, const FlashRows<S>& block,
                                              typename S::T* shared, const Output<S::D>& o, const RowState<M>& rows) {
     using T = typename S::T;
     constexpr int D = S::D;
@@ -189,14 +187,13 @@ __device__ __forceinline__ void store_output(const Arguments& a, const FlashRows
     UNROLL
     for (int i = 0; i < 2 * M; ++i) {
         const int m = i / 2, half = i % 2, row = 16 * m + mma_d_row(lane, 2 * half);
-        const float sum = add_lanes(rows.sum[m][half]), inverse = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
+        const float sum = quad_sum(rows.sum[m][half]), factor = final_factor(sum);
         if (a.lse != nullptr && lane % 4 == 0 && row < block.warp_count)
-            a.lse[block.batch_head * a.S_q + block.warp_start + row] =
-                sum == 0 ? -INFINITY : (rows.shift[m][half] + __log2f(sum)) * LN_2;
+            a.lse[block.batch_head * a.S_q + block.warp_start + row] = logsumexp_of(rows.shift[m][half], sum);
         UNROLL
         for (int n = 0; n < D / 8; ++n)
             *reinterpret_cast<unsigned*>(swizzled<D>(tile, row, n) + mma_d_col(lane, 0)) =
-                pack<T>(o[m][n][2 * half] * inverse, o[m][n][2 * half + 1] * inverse);
+                pack<T>(o[m][n][2 * half] * factor, o[m][n][2 * half + 1] * factor);
     }
     __syncwarp();
     T* out = static_cast<T*>(a.out) + (block.batch_head * a.S_q + block.warp_start) * a.head_dim;
@@ -233,8 +230,8 @@ __device__ __forceinline__ void store_output(const Arguments& a, const FlashRows
 //
 // factor: what makes the scores, after hide(), powers of two
 
-template <class S, bool PLAIN, class Arguments, class Keys>
-__device__ __forceinline__ void flash_forward(const Arguments& a, const FlashRows<S, Arguments>& block,
+template <class S, bool PLAIN, class Keys>
+__device__ __forceinline__ void flash_forward(const AttentionArguments& a, const FlashRows<S>& block,
                                               const Keys& keys, float factor, typename S::T* shared) {
     using T = typename S::T;
     constexpr int D = S::D, SLOTS = S::SLOTS, AHEAD = SLOTS / 2;
@@ -263,8 +260,7 @@ __device__ __forceinline__ void flash_forward(const Arguments& a, const FlashRow
     Weights p;
     Query<D> q;
     Output<D> o;
-    UNROLL
-    for (int i = 0; i < M * D / 2; ++i) o[i / (D / 2)][i / 4 % (D / 8)][i % 4] = 0;
+    clear(o);
 
     const auto prepare = [&](int t) {  // s, just computed, for weigh()
         float top[M][2];
@@ -315,9 +311,10 @@ __device__ __forceinline__ void flash_forward(const Arguments& a, const FlashRow
 
 // -------------------------------------------------------------------------------------------------- 6. Launch
 
+// Arguments: an AttentionArguments with a stream.
 template <class S, class Arguments>
 void launch_forward(void (*kernel)(Arguments), const Arguments& a, int rows = S::B_r) {
-    const unsigned blocks = grid_of(a.batch * a.heads * ceil_div(a.S_q, int64_t{rows}));
+    const unsigned blocks = grid_blocks(a.batch * a.heads * ceil_div(a.S_q, int64_t{rows}), "query");
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
     kernel<<<blocks, S::THREADS, S::BYTES, a.stream>>>(a);
     CUDA_CHECK_LAUNCH();

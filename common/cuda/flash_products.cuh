@@ -1,6 +1,5 @@
 // flash_products.cuh - products whose operands and results are tiles in shared memory, as flash_tiles.cuh lays them.
 //
-//   clear                 accumulators = 0
 //   multiply              accumulators += A B, each operand as it lies or turned over
 //   first_pair, pair_at   where accumulators go, rounded to T, in pairs of neighbouring columns
 //   unpack                such a pair -> two floats; pack() of common/cuda/mma.cuh is the way back
@@ -14,16 +13,10 @@
 
 #include <type_traits>
 
+#include "common/cuda/flash_tiles.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/cuda/flash_tiles.cuh"
-
-template <int M, int N>
-__device__ __forceinline__ void clear(float (&d)[M][N][4]) {
-    UNROLL
-    for (int i = 0; i < 4 * M * N; ++i) d[i / (4 * N)][i / 4 % N][i % 4] = 0.0f;
-}
 
 // d [16 M][8 N] += A [16 M][K] B [K][8 N]
 //

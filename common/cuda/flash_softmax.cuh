@@ -6,14 +6,15 @@
 //   rescale         a larger shift; its two halves are
 //   raise_shifts      larger shifts and what has to be multiplied by which ratio
 //   scale_output      the output by these ratios
-//   add_lanes       the sum of a row from the four lanes that share it
+//   final_factor    what the output of a row is multiplied by after its last tile
+//   logsumexp_of    a row's lse
 //
 // A row's weights are 2^(factor * score - shift); factor = scale * log2(e) makes powers of e powers of two. Every shift
 // gives the same output, since sum and output carry it both; it only has to keep the weights in range. The taught
-// kernel takes the largest score so far, and multiplies the whole output by a new factor for every tile. Here the shift
-// stays until a score exceeds it by more than SLACK: weights up to 2^8 have as many digits as those up to 1, and fp16
-// reaches 2^16. After a row's first tile that is rare, so a tile costs a comparison per row and one vote of the warp,
-// and no exchange between lanes. (The largest weight is not 1 but rounded like any other.)
+// kernel of task 4 takes the largest score so far, and multiplies the whole output by a new factor for every tile. Here
+// the shift stays until a score exceeds it by more than SLACK: weights up to 2^8 have as many digits as those up to 1,
+// and fp16 reaches 2^16. After a row's first tile that is rare, so a tile costs a comparison per row and one vote of
+// the warp, and no exchange between lanes. (The largest weight is not 1 but rounded like any other.)
 //
 // M: the warp has 16 M rows. Lane l holds, of each 16 x 8 tile of scores, rows l / 4 and l / 4 + 8 (half = 0, 1); see
 // common/cuda/mma.cuh.
@@ -21,8 +22,10 @@
 #include <cuda_runtime.h>
 
 #include <cfloat>
+#include <cmath>
 
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
@@ -83,10 +86,7 @@ __device__ __forceinline__ void raise_shifts(float (&ratio)[M][2], RowState<M>& 
     UNROLL
     for (int i = 0; i < 2 * M; ++i) {
         const int m = i / 2, half = i % 2;
-        float shift = top[m][half] * factor;
-        shift = fmaxf(shift, __shfl_xor_sync(FULL_WARP, shift, 1));
-        shift = fmaxf(shift, __shfl_xor_sync(FULL_WARP, shift, 2));
-        shift = fmaxf(shift, rows.shift[m][half]);
+        const float shift = fmaxf(quad_max(top[m][half] * factor), rows.shift[m][half]);
         ratio[m][half] = exp2_approx(rows.shift[m][half] - shift);
         rows.shift[m][half] = shift;
         rows.sum[m][half] *= ratio[m][half];
@@ -109,7 +109,8 @@ __device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4],
     scale_output(o, ratio);
 }
 
-__device__ __forceinline__ float add_lanes(float sum) {
-    sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-    return sum + __shfl_xor_sync(FULL_WARP, sum, 2);
+// sum: of the weights in all columns, quad_sum() of RowState's. 0 if the row has seen no key.
+__device__ __forceinline__ float final_factor(float sum) { return sum == 0 ? 0.0f : __fdividef(1.0f, sum); }
+__device__ __forceinline__ float logsumexp_of(float shift, float sum) {
+    return sum == 0 ? -INFINITY : (shift + __log2f(sum)) * LN_2;
 }

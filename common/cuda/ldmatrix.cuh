@@ -1,9 +1,7 @@
 // ldmatrix.cuh - matrices of 8 x 8 16-bit elements from shared memory into the fragments that mma.cuh multiplies.
 //
-//   ldmatrix_x1(r0, row)                  one matrix
-//   ldmatrix_x2(r0, r1, row)              two
-//   ldmatrix_x4(r0, r1, r2, r3, row)      four: a whole A tile of 16 x 16, or the B tiles of two mma
-//   ldmatrix_x1_trans, _x2_trans, _x4_trans    the same, each matrix transposed on the way
+//   ldmatrix_x4(r0, r1, r2, r3, row)      four matrices: a whole A tile of 16 x 16, or the B tiles of two mma
+//   ldmatrix_x4_trans                     the same, each matrix transposed on the way
 //   swizzle<ROW_BYTES>(row, chunk)        where a row keeps its 16-byte chunk, so that columns have no bank conflicts
 //   swizzled<COLS>(tile, row, chunk)      the address of that chunk
 //
@@ -19,16 +17,18 @@
 //
 // With _trans lane 4 i + j holds the elements i of the rows 2 j and 2 j + 1: column i in place of row i.
 //
-// x1 and x2 need 8 and 16 addresses; the other lanes' are not used, but Turing (sm_75) wants valid ones from all, so
-// give them those of lane % 8 or lane % 16. All 32 lanes must call, at the same place in the program.
+// All 32 lanes must call, at the same place in the program. (The instruction also loads one matrix, or two; nobody here
+// wants so few.)
 //
 // How the matrices make the operands of mma_m16n8k16, for tiles in shared memory:
 //
-//   A [rows][k] in memory      x4: rows 0-7 columns 0-7, rows 8-15 columns 0-7, rows 0-7 columns 8-15, rows 8-15
-//                              columns 8-15 -> a[0] ... a[3]: lane gives row lane % 16, columns from lane / 16 * 8
-//   B [cols][k] in memory      x2: columns (rows in memory) 0-7, k 0-7 then k 8-15 -> b[0], b[1]. K in S = Q K^T.
-//   B [k][cols] in memory      x2_trans: rows 0-7, rows 8-15 -> b[0], b[1]: lane gives row lane % 16. V in O = P V.
-//   tf32                       16 bytes are 4 floats: the same loads without _trans fill fragments of mma_m16n8k8
+//   A [rows][k] in memory      rows 0-7 columns 0-7, rows 8-15 columns 0-7, rows 0-7 columns 8-15, rows 8-15 columns
+//                              8-15 -> a[0] ... a[3]: lane gives row lane % 16, columns from lane / 16 * 8
+//   B [cols][k] in memory      columns (rows in memory) 0-7, k 0-7 then k 8-15 -> b[0], b[1]; columns 8-15 likewise,
+//                              for the next mma: lane gives row lane / 16 * 8 + lane % 8, k from lane / 8 % 2 * 8.
+//                              K in S = Q K^T.
+//   B [k][cols] in memory      _trans: rows 0-7, rows 8-15 -> b[0], b[1]; columns 8-15 likewise, for the next mma: lane
+//                              gives row lane % 16, columns from lane / 16 * 8. V in O = P V.
 //
 // Bank conflicts. Shared memory has 32 banks of 4 bytes; an access takes as many turns as one bank has different words
 // to deliver. ldmatrix takes one turn per matrix if its 8 rows of 16 bytes fall into 8 different groups of 4 banks. The
@@ -48,37 +48,13 @@
 #include <cuda_runtime.h>
 
 #ifdef CUDA_SIMULATOR
-#include "simulator/matrix.h"  // ldmatrix_x1 ... ldmatrix_x4_trans
+#include "simulator/matrix.h"  // ldmatrix_x4, ldmatrix_x4_trans
 #else
 #include "common/cuda/shared_offset.cuh"
 
-__device__ __forceinline__ void ldmatrix_x1(unsigned& r0, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-                 : "=r"(r0)
-                 : "r"(shared_offset(row))
-                 : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r0), "=r"(r1)
-                 : "r"(shared_offset(row))
-                 : "memory");
-}
 __device__ __forceinline__ void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
-                 : "r"(shared_offset(row))
-                 : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x1_trans(unsigned& r0, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-                 : "=r"(r0)
-                 : "r"(shared_offset(row))
-                 : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r0), "=r"(r1)
                  : "r"(shared_offset(row))
                  : "memory");
 }

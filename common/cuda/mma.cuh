@@ -1,9 +1,8 @@
 // mma.cuh - tensor cores: D = A B + D for one small tile, by the 32 lanes of a warp together.
 //
 //   mma_m16n8k16<T>(d, a, b)   T = __half or __nv_bfloat16: A 16 x 16, B 16 x 8, D 16 x 8 in float
-//   mma_m16n8k8(d, a, b)       tf32: A 16 x 8, B 8 x 8, D 16 x 8 in float
+//   clear(d)                   accumulators = 0
 //   pack<T>(low, high)         two floats -> one register of two T, rounded to nearest even
-//   to_tf32(x)                 float -> tf32, rounded to nearest, ties away from zero
 //   accumulators_as_a<T>(a, left, right)    two D tiles -> the A operand of the next mma
 //   mma_d_row, mma_d_col, mma_a_row, mma_a_col, mma_b_row, mma_b_col    where this lane's registers lie
 //
@@ -25,7 +24,7 @@
 //        ...                                           d[2], d[3]
 //       row 15       [ L28 |  L29 |  L30 |  L31 ]
 //
-//     So a row lies in the 4 lanes of a quad: its maximum or sum takes two shuffles, by lane distances 1 and 2.
+//     So a row lies in the 4 lanes of a quad: quad_max() and quad_sum() of warp.cuh.
 //
 //   A, 16 x 16, 16-bit, row-major. A register holds two neighbouring columns, the first in its low half.
 //
@@ -51,19 +50,13 @@
 //        ...                                           b[1]
 //       rows 14 15   [ L3  | L7  | L11 | ... | L31 ]
 //
-//   tf32 has the same picture with one element where a register holds two above: A is 16 x 8, and a[0] holds columns
-//   0 ... 3 of rows 0 ... 7, one per lane of the quad; B is 8 x 8, and b[0] holds rows 0 ... 3. D is the same, so here
-//   it fits the next A only if the rows of B are taken in the order 0 2 4 6 1 3 5 7.
-//
 // ldmatrix.cuh fills fragments of A and B from shared memory, a whole 16 x 16 tile in one instruction.
 //
 // Precision. Products are exact; sums are kept in float, but a GPU cuts off low bits where float arithmetic would
-// round, and in an order of its own: expect errors of a few units in the last place of the largest term. tf32 is float
-// with 13 bits fewer; mma_m16n8k8 ignores those bits of its inputs, that is, it rounds towards zero unless to_tf32()
-// has rounded to nearest before.
+// round, and in an order of its own: expect errors of a few units in the last place of the largest term.
 //
-// Turing (sm_75) has no tensor core instruction for bfloat16 or tf32: there these two compile, and stop the kernel with
-// an assertion. __half works; its m16n8k16 is done in two halves of m16n8k8.
+// Turing (sm_75) has no tensor core instruction for bfloat16: there it compiles, and stops the kernel with an
+// assertion. __half works; its m16n8k16 is done in two halves of m16n8k8.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -72,8 +65,10 @@
 #include <cassert>
 #include <type_traits>
 
+#include "common/cuda/unroll.cuh"
+
 #ifdef CUDA_SIMULATOR
-#include "simulator/matrix.h"  // mma_m16n8k16 and mma_m16n8k8
+#include "simulator/matrix.h"  // mma_m16n8k16
 #else
 
 // d [16][8] += a [16][16] b [16][8]
@@ -109,20 +104,14 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 #endif
 }
 
-// d [16][8] += a [16][8] b [8][8]
-__device__ __forceinline__ void mma_m16n8k8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-    assert(!"mma_m16n8k8 (tf32) needs a GPU of compute capability 8.0 or higher");
-    __trap();
 #endif
+
+// d [M][N]: M x N tiles of D, a warp's accumulators.
+template <int M, int N>
+__device__ __forceinline__ void clear(float (&d)[M][N][4]) {
+    UNROLL
+    for (int i = 0; i < 4 * M * N; ++i) d[i / (4 * N)][i / 4 % N][i % 4] = 0.0f;
 }
-#endif
 
 // ---- conversions
 
@@ -139,19 +128,6 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     }
 }
 
-// The bits of x with the low 13 rounded away. A finite number too large for that becomes an infinity.
-__device__ __forceinline__ unsigned to_tf32(float x) {
-#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 800
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-#else
-    const unsigned bits = __float_as_uint(x);
-    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-    return (finite ? bits + 0x1000u : bits) & 0xffffe000u;
-#endif
-}
-
 // The accumulators of D tiles with columns 0 ... 7 (left) and 8 ... 15 (right) as one A tile of 16 x 16.
 template <typename T>
 __device__ __forceinline__ void accumulators_as_a(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
@@ -166,17 +142,8 @@ __device__ __forceinline__ void accumulators_as_a(unsigned (&a)[4], const float 
 __host__ __device__ constexpr int mma_d_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
 __host__ __device__ constexpr int mma_d_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
 
-// K = 16: two 16-bit elements per register, of which this is the first; the other is in the next column (A) or row (B).
-// K = 8: one tf32.
+// Two elements per register, of which this is the first; the other is in the next column (A) or row (B).
 __host__ __device__ constexpr int mma_a_row(int lane, int i) { return lane / 4 + i % 2 * 8; }
-template <int K = 16>
-__host__ __device__ constexpr int mma_a_col(int lane, int i) {
-    static_assert(K == 16 || K == 8);
-    return lane % 4 * (K / 8) + i / 2 * (K / 2);
-}
-template <int K = 16>
-__host__ __device__ constexpr int mma_b_row(int lane, int i) {
-    static_assert(K == 16 || K == 8);
-    return lane % 4 * (K / 8) + i * (K / 2);
-}
+__host__ __device__ constexpr int mma_a_col(int lane, int i) { return lane % 4 * 2 + i / 2 * 8; }
+__host__ __device__ constexpr int mma_b_row(int lane, int i) { return lane % 4 * 2 + i * 8; }
 __host__ __device__ constexpr int mma_b_col(int lane) { return lane / 4; }

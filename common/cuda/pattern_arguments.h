@@ -1,4 +1,4 @@
-// pattern_arguments.h - what the bindings check, those of the taught and of the tuned kernels: which keys a query sees.
+// pattern_arguments.h - what bindings of sparse attention check, task 5's and that of common/kernels/sparse.
 //
 //   check_stride(stride, offset, S_k)                        strided attention
 //   check_window(window)                                     sliding window

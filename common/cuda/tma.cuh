@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/row_strides.h"
@@ -65,7 +66,7 @@ bool make_tensor_map(CUtensorMap& map, const void* data, RowShape shape, RowStri
     const cuuint32_t every[] = {1, 1, 1, 1};
     for (cuuint64_t step : steps)
         if (step % 16 != 0 || step >= cuuint64_t{1} << 40) return false;
-    if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || tensor_map_encoder() == nullptr) return false;
+    if (!all_aligned({data}) || tensor_map_encoder() == nullptr) return false;
     constexpr auto TYPE =
         std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     return tensor_map_encoder()(&map, TYPE, 4, const_cast<void*>(data), sizes, steps, box, every,
@@ -82,9 +83,4 @@ __device__ __forceinline__ void tma_load(void* to, const CUtensorMap& map, Mbarr
         " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_offset(to)),
         "l"(&map), "r"(shared_offset(&barrier)), "r"(d), "r"(row), "r"(head), "r"(batch)
         : "memory");
-}
-
-// Fetches the description itself, which takes as long as any other read from memory.
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap& map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

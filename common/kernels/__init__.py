@@ -1,4 +1,4 @@
-"""The fast kernels. One room per subject, with its .cu, binding, a door in Python, and a README.
+"""The fast kernels. One room per subject, with its .cu, binding, a door in Python, and a README; see README.md.
 
 gemm, softmax    task 2's products and softmax, fast
 flash            dense attention, forward and backward

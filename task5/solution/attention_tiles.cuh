@@ -22,13 +22,10 @@
 //
 // Positions in the whole sequence are int64_t, those within a tile are int.
 #pragma once
-#include <stdexcept>
-
 #include "common/cuda/check.h"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/not_implemented.h"
 #include "common/cuda/warp.cuh"
-
-constexpr float LOG2_E = 1.4426950408889634f;
 
 // WIDTH = head_dim rounded up to 64 or 128. Rows of K are 4 floats longer than that: 8 lanes that read the same column
 // of 8 rows as float4 then meet in no bank (task 4 says why).
@@ -75,12 +72,7 @@ __device__ __forceinline__ BlockRows block_rows(int64_t S_q) {
 // The grid to that: blocks along x.
 template <typename T>
 unsigned grid_size(int64_t batch_heads, int64_t S_q) {
-    const int64_t blocks = batch_heads * ceil_div(S_q, int64_t{T::B_R});
-    if (blocks > 0x7fffffff) {
-        throw std::invalid_argument("query needs " + std::to_string(blocks) +
-                                    " blocks; a grid has at most 2^31 - 1: split the batch");
-    }
-    return static_cast<unsigned>(blocks);
+    return grid_blocks(batch_heads * ceil_div(S_q, int64_t{T::B_R}), "query");
 }
 
 // tile[r][col] = source[r * row_step][col] * factor for r < rows_left and col < head_dim; zero elsewhere.

@@ -1,4 +1,4 @@
-// binding.cpp - the operators of the tuned kernels: those of task6/given/binding.cpp for more dtypes, and the same on pages.
+// binding.cpp - the operators of a KV cache: writing new tokens, attending to all; contiguous, and in pages.
 //
 //   update_cache(k_cache!, v_cache!, key, value, positions)
 //   decode_attention(query, k_cache, v_cache, lengths, scale=None) -> out
@@ -33,8 +33,6 @@
 namespace {
 
 using torch::headeronly::ScalarType;
-
-RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
 
 // Two caches of the same shape, contiguous [batch, kv_heads, max_seq_len, head_dim] or in pages.
 struct Caches {
@@ -111,12 +109,6 @@ void update(const Caches& caches, const Tensor& key, const Tensor& value, const 
     launch_update_cache(arguments);
 }
 
-CacheType cache_type(ScalarType dtype) {
-    return dtype == ScalarType::Float  ? CacheType::FLOAT32
-           : dtype == ScalarType::Half ? CacheType::FLOAT16
-                                       : CacheType::BFLOAT16;
-}
-
 Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, std::optional<double> scale) {
     DecodeArguments arguments = {};
     arguments.layout = checked_layout(caches);
@@ -139,8 +131,8 @@ Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, 
     arguments.heads = query.size(1);
 
     DeviceScope device(query);
-    const CacheType type = cache_type(dtype);
-    Tensor out = new_output(query, "out", {query.size(0), query.size(1), 1, query.size(3)});
+    const FloatType type = float_type(caches.k, caches.k_name);
+    Tensor out = new_like(query, "out");
     Tensor workspace = new_output(query, "workspace", {decode_workspace(arguments, type)}, ScalarType::Float);
     arguments.out = out.data_ptr();
     arguments.workspace = data<float>(workspace);
@@ -149,7 +141,8 @@ Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, 
     return out;
 }
 
-void update_cache(Tensor k_cache, Tensor v_cache, const Tensor& key, const Tensor& value, const Tensor& positions) {
+void update_cache_operator(Tensor k_cache, Tensor v_cache, const Tensor& key, const Tensor& value,
+                           const Tensor& positions) {
     update({k_cache, v_cache, "k_cache", "v_cache", std::nullopt}, key, value, positions);
 }
 
@@ -184,7 +177,7 @@ TASK_OPERATORS(m) {
 }
 
 TASK_KERNELS(m) {
-    m.impl("update_cache", TORCH_BOX(&update_cache));
+    m.impl("update_cache", TORCH_BOX(&update_cache_operator));
     m.impl("decode_attention", TORCH_BOX(&decode_attention));
     m.impl("update_cache_paged", TORCH_BOX(&update_cache_paged));
     m.impl("decode_attention_paged", TORCH_BOX(&decode_attention_paged));

@@ -1,7 +1,7 @@
 // cache.cu - writes the keys and values of new tokens into the cache, contiguous or paged, of any dtype.
 //
 //   update_cache_kernel    one block per K/V head of a sequence and some of its new tokens
-//   update_cache     picks the unit: how many bytes a thread copies at once
+//   update_cache           picks the unit: how many bytes a thread copies at once
 //
 // Copying does not care what the bytes mean. Where pointers, rows and strides allow, a thread moves 16 bytes of a key
 // and 16 of a value; else one element of each. A single new token, the usual case, is so little that only the latency
@@ -9,15 +9,13 @@
 #include "common/kernels/decode/decode.h"
 
 #include <algorithm>
-#include <stdexcept>
-#include <string>
 
+#include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
 
 constexpr int MAX_THREADS = 256;
-constexpr int64_t MAX_GRID_Y = 65535;
 
 // Sizes and strides of the arguments in units of Unit instead of elements.
 //
@@ -57,12 +55,8 @@ static void launch(UpdateArguments a) {
     const int row_units = a.layout.head_dim / elements;
     const int64_t wanted = std::min<int64_t>(a.new_tokens, MAX_THREADS / row_units);  // tokens of a block
     const int threads = static_cast<int>(wanted) * row_units;
-    const int64_t heads = a.batch * a.layout.kv_heads;
-    if (heads > 0x7fffffff)
-        throw std::invalid_argument("update_cache needs " + std::to_string(heads) +
-                                    " blocks; a grid has at most 2^31 - 1: split the batch");
-    const dim3 grid(static_cast<unsigned>(heads),
-                    static_cast<unsigned>(std::min(ceil_div(a.new_tokens, wanted), MAX_GRID_Y)));
+    const int64_t groups = std::min<int64_t>(ceil_div(a.new_tokens, wanted), MAX_GRID_YZ);
+    const dim3 grid(grid_blocks(a.batch * a.layout.kv_heads, "update_cache"), static_cast<unsigned>(groups));
     launch_after(update_cache_kernel<Unit>, grid, threads, 0, a.stream, a, row_units);
 }
 
@@ -71,10 +65,8 @@ static bool vectors_fit(const UpdateArguments& a) {
     int64_t all = a.layout.head_dim;
     for (const RowStrides* strides : {&a.key_strides, &a.value_strides})
         all |= strides->batch | strides->head | strides->row;
-    all *= a.element_bytes;  // a power of two: the lowest bit set of the product tells
-    const void* const pointers[] = {a.k_cache, a.v_cache, a.key, a.value};
-    for (const void* pointer : pointers) all |= reinterpret_cast<intptr_t>(pointer);
-    return all % 16 == 0;
+    // element_bytes is a power of two: the lowest bit set in any of them tells
+    return all * a.element_bytes % 16 == 0 && all_aligned({a.k_cache, a.v_cache, a.key, a.value});
 }
 
 void launch_update_cache(const UpdateArguments& arguments) {

@@ -1,19 +1,20 @@
-"""The KV cache in Python: one layer's preallocated buffers, and attention of new tokens over them. Given.
+"""The KV cache in Python: one layer's preallocated buffers, and attention of new tokens over them.
 
     KVCache                  the buffers and how much of them is filled; nothing about it is checked on the device
     update_cache             the operators themselves, for positions and lengths of your own: their values are checked
     decode_attention
     check_sizes, check_room, check_sequence     what every cache refuses
 
-`ops` is what `common.compiling.load.load("task6")` returns. Shapes:
+`ops` are operators of task 6, `load(BuildRequest("task6"))` of common.compiling, or this room's, `loaded("decode",
+device)` of common/kernels/loaded.py. Shapes:
 
     query       [batch, heads, 1, head_dim]                  the newest token of every sequence
     key, value  [batch, kv_heads, new_tokens, head_dim]      the tokens to remember
     caches      [batch, kv_heads, max_seq_len, head_dim]     the memory, allocated once
     lengths     [batch], int32                               how many tokens of each sequence are remembered
 
-Floats are float32 (the tuned operators take float16 and bfloat16 as well), heads is a multiple of kv_heads, head_dim is
-at most 128.
+Floats are float32 (this room's operators take float16 and bfloat16 as well), heads is a multiple of kv_heads, head_dim
+is at most 128.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class KVCache:
         seq_len: the longest sequence's length, a host int.
 
     Args:
-        ops: the operators of task 6, the student's, the solution's or the tuned ones.
+        ops: operators with update_cache and decode_attention, see above.
         batch, kv_heads, max_seq_len, head_dim: of the buffers.
         dtype: of the buffers; the taught operators take float32 only.
 
@@ -151,7 +152,7 @@ def update_cache(
     the positions, which waits for the device. (KVCache knows its lengths on the host and needs no such wait.)
 
     Args:
-        ops: the operators of task 6.
+        ops: operators with update_cache, see above.
         k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim].
         key, value: [batch, kv_heads, new_tokens, head_dim].
         positions: int32 [batch], 0 .. max_seq_len - new_tokens.
@@ -174,7 +175,7 @@ def decode_attention(
     the device to do so, see update_cache.
 
     Args:
-        ops: the operators of task 6.
+        ops: operators with decode_attention, see above.
         query: [batch, heads, 1, head_dim]. Query head h reads K/V head h // (heads // kv_heads).
         k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim].
         lengths: int32 [batch], 0 .. max_seq_len.

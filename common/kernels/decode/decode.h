@@ -1,4 +1,4 @@
-// decode.h - the launchers of task 6's tuned kernels, which binding.cpp calls.
+// decode.h - the launchers of decoding over a KV cache, which binding.cpp calls.
 //
 //   CacheLayout       where the keys and values of a token lie: contiguous caches or pages
 //   UpdateArguments   new tokens -> their slots                                  cache.cu
@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/cuda/float_type.h"
 #include "common/cuda/row_strides.h"
 
 constexpr int MAX_HEAD_DIM = 128;
@@ -67,8 +68,6 @@ struct DecodeArguments {
     cudaStream_t stream;
 };
 
-enum class CacheType { FLOAT32, FLOAT16, BFLOAT16 };
-
 // How many floats of workspace launch_decode() needs for these arguments; `out` and `workspace` may still be missing.
-int64_t decode_workspace(const DecodeArguments& arguments, CacheType type);
-void launch_decode(const DecodeArguments& arguments, CacheType type);
+int64_t decode_workspace(const DecodeArguments& arguments, FloatType type);
+void launch_decode(const DecodeArguments& arguments, FloatType type);

@@ -1,4 +1,4 @@
-// decode_cluster.cuh - tuned decoding, one cluster of blocks per segment: for short caches.
+// decode_cluster.cuh - decoding by one cluster of blocks per segment: for short caches.
 //
 //   1. Plan        how many blocks and warps a segment gets
 //   2. Kernel      cluster_kernel
@@ -20,7 +20,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/cuda/exp2.cuh"
+#include "common/cuda/dependent_launch.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/kernels/decode/cluster.cuh"
 #include "common/kernels/decode/decode_common.cuh"
 
@@ -28,7 +29,7 @@
 
 constexpr int CLUSTER_STAGES = 3;
 template <typename Warp>
-using ClusterRing = Ring<Warp, CLUSTER_STAGES>;
+using ClusterRing = TileRing<Warp, CLUSTER_STAGES>;
 
 struct ClusterPlan {
     HeadUnits units;
@@ -168,6 +169,6 @@ void decode_clusters(const DecodeArguments& a) {
     const int64_t blocks = a.batch * a.layout.kv_heads * plan.units.count * plan.blocks;
     CUDA_CHECK(cudaFuncSetAttribute(cluster_kernel<Warp>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(plan.shared_bytes)));
-    launch_clusters(cluster_kernel<Warp>, static_cast<unsigned>(blocks), static_cast<unsigned>(32 * plan.warps),
-                    plan.blocks, plan.shared_bytes, a.stream, a, plan);
+    launch_clusters_after(cluster_kernel<Warp>, static_cast<unsigned>(plan.blocks), static_cast<unsigned>(blocks),
+                          static_cast<unsigned>(32 * plan.warps), plan.shared_bytes, a.stream, a, plan);
 }

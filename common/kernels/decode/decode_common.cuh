@@ -1,9 +1,9 @@
-// decode_common.cuh - what the two kernels of tuned decoding share (decode_cluster.cuh, decode_list.cuh).
+// decode_common.cuh - what the two kernels of decoding share (decode_cluster.cuh, decode_list.cuh).
 //
 //   HeadUnits, SegmentHeads    which query heads are computed together
-//   Ring                       a warp's tiles on their way from global to shared memory
+//   TileRing                   a warp's tiles on their way from global to shared memory
 //   warp_states                where the warps of a block leave their states
-//   all_aligned                what can be copied in pieces
+//   inputs_aligned             what can be copied in pieces
 //
 // A tile is 16 tokens of one K/V head, which one warp takes at once. A segment is all tiles of one K/V head of one
 // sequence, with the query heads that read it: those of the group, or of a part of it (a unit) if they are more than a
@@ -21,6 +21,7 @@
 #pragma once
 #include <cstdint>
 
+#include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
@@ -55,7 +56,7 @@ __device__ __forceinline__ SegmentHeads heads_of(const DecodeArguments& a, const
 //
 //     ring.wait(); ring.copy(...) or ring.copy_nothing(); compute ring.tile(), ring.tokens(); ring.advance();
 template <typename Warp, int STAGES>
-struct Ring {
+struct TileRing {
     using T = typename Warp::Element;
     static constexpr int BYTES = STAGES * Warp::TILE_BYTES;
 
@@ -111,9 +112,7 @@ __device__ __forceinline__ StateArray<STATE_STRIDE<Warp>> warp_states(void* shar
     return {o, reinterpret_cast<float2*>(o + warps * heads * STATE_STRIDE<Warp>), heads};
 }
 
-// Whether the tensors begin at multiples of `bytes`.
-inline bool all_aligned(const DecodeArguments& a, size_t bytes) {
-    for (const void* pointer : {a.query, a.k_cache, a.v_cache})
-        if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) return false;
-    return true;
+// Whether the tensors that are read begin at multiples of `bytes`.
+inline bool inputs_aligned(const DecodeArguments& a, size_t bytes) {
+    return all_aligned({a.query, a.k_cache, a.v_cache}, bytes);
 }

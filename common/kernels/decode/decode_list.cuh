@@ -1,4 +1,4 @@
-// decode_list.cuh - tuned decoding for sequences of any lengths: their tiles in one list, cut into equal parts.
+// decode_list.cuh - decoding for sequences of any lengths: their tiles in one list, cut into equal parts.
 //
 //   1. Memory      ListPlan            the sizes that depend on the arguments and the GPU only
 //                  part_states
@@ -15,7 +15,7 @@
 #include <string>
 
 #include "common/cuda/dependent_launch.cuh"
-#include "common/cuda/exp2.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/kernels/decode/decode_common.cuh"
 #include "common/kernels/decode/decode_work.cuh"
 
@@ -23,7 +23,7 @@
 
 constexpr int LIST_STAGES = 2;
 template <typename Warp>
-using ListRing = Ring<Warp, LIST_STAGES>;
+using ListRing = TileRing<Warp, LIST_STAGES>;
 
 // Blocks of a multiprocessor. With MAX_WARPS each, 64 KB are on their way to it: less does not keep the memory busy,
 // and more slows it down.
@@ -177,7 +177,7 @@ ListPlan plan_list(const DecodeArguments& a) {
     plan.units = head_units_of(a, Warp::HEADS);
     plan.scale_log2 = a.scale * LOG2_E;  // softmax in base e of x is softmax in base 2 of log2(e) * x
     plan.vectors =
-        a.layout.head_dim % Warp::VECTOR == 0 && all_aligned(a, Warp::VECTOR * sizeof(typename Warp::Element));
+        a.layout.head_dim % Warp::VECTOR == 0 && inputs_aligned(a, Warp::VECTOR * sizeof(typename Warp::Element));
 
     // As many warps as let these blocks fit
     const size_t per_warp = ListRing<Warp>::BYTES + state_bytes<Warp>(plan.units.unit_heads);
@@ -190,9 +190,6 @@ ListPlan plan_list(const DecodeArguments& a) {
     if (tiles > MAX_TILES)
         throw std::invalid_argument("decode_attention has " + std::to_string(tiles) +
                                     " tiles of 16 tokens when all caches are full; at most 2^30 are supported");
-    if (a.batch * a.heads > 0x7fffffff)
-        throw std::invalid_argument("decode_attention has batch * heads = " + std::to_string(a.batch * a.heads) +
-                                    "; at most 2^31 - 1 are supported: split the batch");
     plan.parts = static_cast<int>(std::clamp<int64_t>(
         tiles / LEAST_TILES, 1, BLOCKS<Warp> * device_attribute(cudaDevAttrMultiProcessorCount)));
     return plan;
@@ -202,12 +199,13 @@ ListPlan plan_list(const DecodeArguments& a) {
 template <typename Warp>
 int64_t decode_list(const DecodeArguments& a, bool launch) {
     const ListPlan plan = plan_list<Warp>(a);
+    const unsigned query_heads = grid_blocks(a.batch * a.heads, "decode_attention");
     if (launch) {
         CUDA_CHECK(cudaFuncSetAttribute(list_kernel<Warp>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(plan.shared_bytes)));
         launch_after(list_kernel<Warp>, plan.parts, 32 * plan.warps, plan.shared_bytes, a.stream, a, plan);
-        launch_after(merge_kernel<typename Warp::Element, Warp::COLS>, static_cast<unsigned>(a.batch * a.heads),
-                     MERGE_THREADS, 0, a.stream, a, plan);
+        launch_after(merge_kernel<typename Warp::Element, Warp::COLS>, query_heads, MERGE_THREADS, 0, a.stream, a,
+                     plan);
     }
     return int64_t{2} * plan.parts * plan.units.unit_heads * (Warp::COLS + 2);
 }

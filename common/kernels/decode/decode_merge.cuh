@@ -14,17 +14,15 @@
 // To add two, both are moved to the larger m (task 3's merge_states does this with lse in place of m and l). A state
 // that has seen no key is m = -infinity, l = 0, o = 0; added to another one it changes nothing.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <type_traits>
+#include <cmath>
+#include <cstdint>
 
+#include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/float_conversion.cuh"
 #include "common/cuda/warp.cuh"
-
-// What exponents subtract: m, or 0 while there is no score but -infinity, for -infinity - (-infinity) is NaN.
-__device__ __forceinline__ float shift_of(float m) { return m == -INFINITY ? 0.0f : m; }
 
 struct State {
     float m = -INFINITY, l = 0.0f;
@@ -57,20 +55,10 @@ __device__ __forceinline__ State sum_of_lanes(State state, int lanes) {
     return state;
 }
 
-template <typename T>
-__device__ __forceinline__ T from_float(float x) {
-    if constexpr (std::is_same_v<T, __half>)
-        return __float2half(x);
-    else if constexpr (std::is_same_v<T, __nv_bfloat16>)
-        return __float2bfloat16(x);
-    else
-        return x;
-}
-
 // out [head_dim], columns col ... col + 3 of it, as far as they exist; zeros if no key had a weight.
 template <typename T>
 __device__ __forceinline__ void store_output(T* out, int col, int head_dim, const State& state) {
-    const float inverse = state.l == 0.0f ? 0.0f : 1.0f / state.l;
+    const float inverse = inverse_of(state.l);
     const float values[4] = {state.o.x, state.o.y, state.o.z, state.o.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)

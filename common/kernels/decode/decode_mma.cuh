@@ -5,10 +5,10 @@
 //   MmaWarp::add_tile         takes a tile that has arrived into the state
 //   MmaWarp::store_state      the state into shared memory
 //
-// The queries that share a K/V head are the rows of A: S [queries, 16 tokens] = Q K^T, then O [queries, head_dim] +=
-// P V, as in task 4. One mma reads its piece of K or V for all queries at once. With a single query 15 of 16 rows are
-// idle, and still this takes fewer instructions than dot products spread over lanes would, as there is nothing to
-// convert and nothing to add up; memory never waits for it.
+// The queries that share a K/V head are the rows of A: S [queries, 16 tokens] = Q K^T, then O [queries, head_dim] += P
+// V. One mma reads its piece of K or V for all queries at once. With a single query 15 of 16 rows are idle, and still
+// this takes fewer instructions than dot products spread over lanes would, as there is nothing to convert and nothing
+// to add up; memory never waits for it.
 //
 // A tile belongs to one warp, from the copy to the last mma: no barrier of the block anywhere, only __syncwarp.
 #pragma once
@@ -102,8 +102,7 @@ struct MmaWarp {
                 score = mma_d_col(lane, j % 2) + 8 * (j / 2) < tokens ? score * scale_log2 : -INFINITY;
                 m_new = fmaxf(m_new, score);
             }
-            m_new = fmaxf(m_new, __shfl_xor_sync(FULL_WARP, m_new, 1));
-            m_new = fmaxf(m_new, __shfl_xor_sync(FULL_WARP, m_new, 2));
+            m_new = quad_max(m_new);
             const float shift = shift_of(m_new), rescale = exp2_approx(m[half] - shift);
             m[half] = m_new;
             l[half] *= rescale;
@@ -140,8 +139,7 @@ struct MmaWarp {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int half = 0; half < HALVES; ++half) {
-            l[half] += __shfl_xor_sync(FULL_WARP, l[half], 1);
-            l[half] += __shfl_xor_sync(FULL_WARP, l[half], 2);
+            l[half] = quad_sum(l[half]);
             const int head = mma_d_row(lane, 2 * half);
             if (head >= states.heads) continue;
             const int row = index * states.heads + head;

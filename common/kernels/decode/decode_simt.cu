@@ -1,5 +1,5 @@
-// decode_simt.cu - tuned decoding without tensor cores: float32 caches, and what tensor cores cannot take; and
-// the choice between the two.
+// decode_simt.cu - decoding without tensor cores: float32 caches, and what tensor cores cannot take; and the choice
+// between the two.
 #include "common/kernels/decode/decode_list.cuh"
 #include "common/kernels/decode/decode_simt.cuh"
 #include "common/kernels/decode/decode_variants.h"
@@ -10,21 +10,21 @@ static int64_t with_heads(const DecodeArguments& a, bool launch) {
     return decode_list<SimtWarp<float, D, 8>>(a, launch);
 }
 
-int64_t decode_simt(const DecodeArguments& a, CacheType type, bool launch) {
-    if (type == CacheType::FLOAT16) return decode_list<SimtWarp<__half, 128, 8>>(a, launch);
-    if (type == CacheType::BFLOAT16) return decode_list<SimtWarp<__nv_bfloat16, 128, 8>>(a, launch);
+int64_t decode_simt(const DecodeArguments& a, FloatType type, bool launch) {
+    if (type == FloatType::FLOAT16) return decode_list<SimtWarp<__half, 128, 8>>(a, launch);
+    if (type == FloatType::BFLOAT16) return decode_list<SimtWarp<__nv_bfloat16, 128, 8>>(a, launch);
     return a.layout.head_dim <= 64 ? with_heads<64>(a, launch) : with_heads<128>(a, launch);
 }
 
-static int64_t decode_any(const DecodeArguments& a, CacheType type, bool launch) {
+static int64_t decode_any(const DecodeArguments& a, FloatType type, bool launch) {
     const bool has_instruction =
-        type == CacheType::FLOAT16 || device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8;
-    const bool fits = a.layout.head_dim % 8 == 0 && all_aligned(a, 16);
-    if (type != CacheType::FLOAT32 && has_instruction && fits) return decode_mma(a, type, launch);
+        type == FloatType::FLOAT16 || device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8;
+    const bool fits = a.layout.head_dim % 8 == 0 && inputs_aligned(a, 16);
+    if (type != FloatType::FLOAT32 && has_instruction && fits) return decode_mma(a, type, launch);
     return decode_simt(a, type, launch);
 }
 
-int64_t decode_workspace(const DecodeArguments& arguments, CacheType type) {
+int64_t decode_workspace(const DecodeArguments& arguments, FloatType type) {
     return decode_any(arguments, type, false);
 }
-void launch_decode(const DecodeArguments& arguments, CacheType type) { decode_any(arguments, type, true); }
+void launch_decode(const DecodeArguments& arguments, FloatType type) { decode_any(arguments, type, true); }

@@ -5,7 +5,7 @@
 #include "common/kernels/decode/decode.h"
 
 // fp16 and bf16; head_dim a multiple of 8, pointers multiples of 16 bytes, and for bf16 compute capability 8.0.
-int64_t decode_mma(const DecodeArguments& arguments, CacheType type, bool launch);
+int64_t decode_mma(const DecodeArguments& arguments, FloatType type, bool launch);
 
 // Everything.
-int64_t decode_simt(const DecodeArguments& arguments, CacheType type, bool launch);
+int64_t decode_simt(const DecodeArguments& arguments, FloatType type, bool launch);

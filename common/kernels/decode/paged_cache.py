@@ -1,11 +1,11 @@
-"""The KV cache in pages: sequences take them from a common store as they grow, and give them back. Given.
+"""The KV cache in pages: sequences take them from a common store as they grow, and give them back.
 
     cache = PagedKVCache(ops, batch=16, kv_heads=8, max_seq_len=8192, head_dim=128, pages=1100)
     cache.append(key, value)        # as KVCache of cache.py
     out = cache.attend(query)
     cache.reset(3)                  # sequence 3 has ended: its pages are free for the others
 
-`ops` is what `common.compiling.load.load("task6", tuned=True)` returns: the paged operators are among the tuned ones.
+`ops` are this room's operators, `loaded("decode", device)` of common/kernels/loaded.py.
 
 Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
 arXiv:2309.06180.
@@ -41,7 +41,7 @@ class PagedKVCache:
         free_pages: how many pages belong to nobody.
 
     Args:
-        ops: the tuned operators of task 6.
+        ops: operators with update_cache_paged and decode_attention_paged, see above.
         batch, kv_heads, max_seq_len, head_dim: of the sequences; max_seq_len bounds each of them, not the memory.
         pages: in the store, for all sequences together.
         dtype: float32, float16 or bfloat16.

@@ -1,4 +1,4 @@
-// binding.cpp - the operators of the tuned kernels.
+// binding.cpp - the operators of dense attention, forward and backward.
 //
 //   flash_attention(query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset) -> out
 //   flash_attention_forward(... the same ...) -> (out, lse)
@@ -16,8 +16,8 @@
 #include <tuple>
 
 #include "common/cuda/attention_binding.h"
-#include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_host.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ using torch::headeronly::ScalarType;
 FlashArguments checked_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                  std::optional<double> scale, bool lower_right, const std::optional<Tensor>& mask,
                                  int64_t key_step, int64_t key_offset) {
-    FlashArguments arguments = tuned_arguments<FlashArguments>(query, key, value, causal, scale, MAX_HEAD_DIM);
+    FlashArguments arguments = attention_arguments<FlashArguments>(query, key, value, causal, scale, MAX_HEAD_DIM);
     check(key_step >= 1 && key_step <= MAX_POSITION, "key_step is ", key_step, "; it must be 1 .. ", MAX_POSITION);
     const int64_t least_offset = query.size(2) - MAX_POSITION;
     check(key_offset >= least_offset && key_offset <= MAX_POSITION, "key_offset is ", key_offset,
@@ -39,10 +39,6 @@ FlashArguments checked_arguments(const Tensor& query, const Tensor& key, const T
     arguments.key_step = causal ? static_cast<int>(key_step) : 1;
     arguments.mask = attention_mask(mask, query, key);
     return arguments;
-}
-
-Tensor new_like(const Tensor& x, const char* name) {
-    return new_output(x, name, {x.size(0), x.size(1), x.size(2), x.size(3)});
 }
 
 void launch_forward(const FlashArguments& arguments, ScalarType dtype, bool tensor_cores) {

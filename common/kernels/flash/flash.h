@@ -1,4 +1,4 @@
-// flash.h - the launchers of task 4's tuned kernels, which binding.cpp calls.
+// flash.h - the launchers of dense attention, which binding.cpp calls.
 //
 //   FlashArguments    the forward pass: tensors, sizes, what hides which keys
 //   FlashGradients    the backward pass
@@ -12,31 +12,18 @@
 
 #include <cstdint>
 
+#include "common/cuda/attention_arguments.h"
 #include "common/cuda/attention_mask.cuh"
-#include "common/cuda/row_strides.h"
 
 constexpr int MAX_HEAD_DIM = 128;
-constexpr int64_t MAX_POSITION = 0x7fffff00;  // rounded up to a tile still an int
 
-// out = softmax(scale * query @ key^T, hidden keys left out) @ value
-//
-// Query head h uses key head h / (heads / kv_heads): grouped-query attention when kv_heads < heads (a multiple).
-// With `causal`, query i may see key j when j * key_step <= i + diagonal. Diagonal 0 aligns the mask to the top left,
-// S_k - S_q to the bottom right, and -key_offset serves keys that stand at key_offset + j * key_step. A query that may
-// see no key gets zeros and lse -infinity.
-struct FlashArguments {
-    const void* query;  // [batch, heads, S_q, head_dim]
-    const void* key;    // [batch, kv_heads, S_k, head_dim]
-    const void* value;  // [batch, kv_heads, S_k, head_dim]
-    void* out;          // [batch, heads, S_q, head_dim], contiguous
-    float* lse;         // [batch, heads, S_q], contiguous: natural log(sum over keys of exp(score)); or nullptr
-    RowStrides query_strides, key_strides, value_strides;
-    int64_t batch, heads, kv_heads, S_q, S_k;
-    int head_dim;  // 1 .. MAX_HEAD_DIM
-    float scale;
+// Which keys a query sees: with `causal`, query i may see key j when j * key_step <= i + diagonal. Diagonal 0 aligns
+// the mask to the top left, S_k - S_q to the bottom right, and -key_offset serves keys that stand at key_offset + j *
+// key_step. head_dim is 1 .. MAX_HEAD_DIM.
+struct FlashArguments : AttentionArguments {
     bool causal;
-    int64_t diagonal;  // S_q + diagonal <= MAX_POSITION
-    int key_step;      // 1 or more; 1 unless causal
+    int64_t diagonal;    // S_q + diagonal <= MAX_POSITION
+    int key_step;        // 1 or more; 1 unless causal
     AttentionMask mask;  // broadcasts to [batch, heads, S_q, S_k]
     cudaStream_t stream;
 };

@@ -15,35 +15,20 @@
 //      its query and its key; the scales of V's rows go into P.
 //   3. S and P stay in registers: the accumulators of S are where P V needs them.
 //
-// Printed by `python -m task4.benchmark --dtype fp32` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   without           36.9   38.3   38.5     28.6   35.1   37.9     39.0   40.2   40.6     29.2   34.6   37.3
-//   this file         74.1   84.2   87.8     49.5   71.9   84.6     85.7   95.3   99.0     54.7   76.6   89.4
-//   SDPA efficient    34.0   35.2   35.9     28.4   33.3   35.0     43.2   45.5   44.6     34.5   42.5   46.1
-//
-// Over SDPA's memory-efficient backend 2.09 times as fast in the geometric mean over S = 1024 ... 4096. Relative errors
-// against float64: at most 4.9e-07, without tensor cores 2.4e-06, the memory-efficient backend 9.1e-07.
-//
 // Errors are relative to a row of V: a column that is more than 10^5 times smaller than another one begins to lose
 // digits that the kernel without tensor cores keeps.
 //
-// Tried on the H200 and left out, because they were slower: 3xTF32, with all parts split in registers by each warp
-// (twice the work for the tensor cores, thrice the instructions); 4 warps per block and two blocks per multiprocessor,
-// where each block splits K and V for itself; one buffer for K and V, which takes four barriers per tile in place of
-// two.
-//
-// What limits it (ncu, NVIDIA H200): a scheduler has two warps, since their registers are full, and these wait for
-// results of their own instructions about half of the time. mma.sync is issued at less than half the rate that a loop
-// of nothing else reaches.
+// Measured, what limits it, and what was tried: README.md.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstdint>
 
+#include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash/flash_rows.cuh"
@@ -86,8 +71,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[2][S::SCORES][4], const _
     const int lane = threadIdx.x % 32;
     q += lane % 16 * S::STRIDE + lane / 16 * 8;  // where this lane's rows for ldmatrix lie
     k += lane % 8 * S::STRIDE + lane / 8 * 8;
-    UNROLL
-    for (int i = 0; i < 2 * S::SCORES * 4; ++i) s[i / (S::SCORES * 4)][i / 4 % S::SCORES][i % 4] = 0;
+    clear(s);
 #pragma unroll 1
     for (int d = 0; d < S::D; d += 32) {
         SplitA a;
@@ -156,16 +140,6 @@ __device__ __forceinline__ void multiply_pv(float (&o)[2][S::OUTPUTS][4], const 
 __device__ __forceinline__ int row_of(int m, int half) { return 16 * m + 8 * half + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int key_of(int n) { return 8 * n + threadIdx.x % 4 * 2; }
 
-// The four lanes of a row.
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(FULL_WARP, x, 1);
-    return x + __shfl_xor_sync(FULL_WARP, x, 2);
-}
-
 // s[row][key] *= the scale of the key. That of the row is left to weigh(); 2^14 goes from the one to the other, so that
 // neither is very large or small.
 template <class S>
@@ -209,12 +183,11 @@ struct SplitRows {
     __device__ __forceinline__ SplitRows() {
         UNROLL
         for (int i = 0; i < 4; ++i) m[i / 2][i % 2] = -INFINITY, l[i / 2][i % 2] = 0;
-        UNROLL
-        for (int i = 0; i < 2 * OUTPUTS * 4; ++i) o[i / (OUTPUTS * 4)][i / 4 % OUTPUTS][i % 4] = 0;
+        clear(o);
     }
 };
 
-// s -> 2^(scale * s - m); m, l and o as in the taught kernel.
+// s -> 2^(scale * s - m); m, l and o as in the taught kernel of task 4.
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[2][S::SCORES][4], const float (&scale)[2][2],
                                       SplitRows<S::OUTPUTS>& rows) {
@@ -226,7 +199,7 @@ __device__ __forceinline__ void weigh(float (&s)[2][S::SCORES][4], const float (
         for (int n = 0; n < S::SCORES; ++n)
             largest = fmaxf(largest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
         const float m_new = fmaxf(rows.m[m][half], quad_max(largest) * scale[m][half]);
-        const float shift = m_new == -INFINITY ? 0.0f : m_new;  // a row that has seen no key yet
+        const float shift = shift_of(m_new);
         const float rescale = exp2_approx(rows.m[m][half] - shift);
         rows.m[m][half] = m_new;
         float sum = 0;
@@ -325,7 +298,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArgume
     UNROLL
     for (int i = 0; i < 4; ++i) {
         const int m = i / 2, half = i % 2, row = warp_row + row_of(m, half);
-        const float l = quad_sum(rows.l[m][half]), inverse = l == 0 ? 0 : 1 / l;
+        const float l = quad_sum(rows.l[m][half]), inverse = inverse_of(l);
         if (row >= block.rows_left) continue;
         float* out = block.out + static_cast<int64_t>(row) * a.head_dim;
         UNROLL

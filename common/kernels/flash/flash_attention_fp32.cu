@@ -1,4 +1,4 @@
-// flash_attention_fp32.cu - the taught kernel's tuned form: float32, forward, without tensor cores.
+// flash_attention_fp32.cu - FlashAttention-2, forward, float32 without tensor cores.
 //
 //   1. Shapes        Fp32Shape           sizes that follow from head_dim; where each tile lies in shared memory
 //   2. Multiplying   multiply_qk         S += Q K^T for one tile
@@ -7,7 +7,7 @@
 //   4. Kernel        flash_fp32_kernel   the loop over the tiles
 //   5. Launcher      flash_forward_fp32  picks the shape
 //
-// What is different from the taught version (flash_attention.cu):
+// What is different from the taught kernel of task 4:
 //
 //   1. Register tiles. A thread computes 8 x 8 scores (8 x 4 where D > 64) and 8 x (D / 8) outputs, the taught one
 //      16 x 1 and 16 x (D / 32). For 16 numbers from shared memory it does 64 multiplications and not 15.
@@ -18,28 +18,15 @@
 //   4. Tiles that hide no key of a warp's rows are not masked; a warp whose rows see no key of a tile skips it. 2^x is
 //      one instruction.
 //
-// Printed by `python -m task4.benchmark --dtype fp32` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   taught            25.3   27.3   27.3     20.1   25.2   27.3     25.0   27.1   27.3     20.7   24.5   26.5
-//   this file         36.9   38.3   38.5     28.6   35.1   37.9     39.0   40.2   40.6     29.2   34.6   37.3
-//   SDPA efficient    34.0   35.2   35.9     28.4   33.3   35.0     43.2   45.5   44.6     34.5   42.5   46.1
-//
-// What limits it (Nsight Compute): most instructions are the multiplications, and the issue slots are busy about three
-// quarters of the time. The largest part of the rest are dispatch stalls, then come waits for shared memory. Presumably
-// that is the registers: an FFMA needs three numbers, which arrive at once only if they lie in different banks, and
-// where they lie is the compiler's choice. SDPA's memory-efficient backend, which is faster for D = 128, multiplies on
-// tensor cores, float32 in tf32 parts; what answers it is flash_attention_3xfp16.cu.
-//
-// Tried on the H200 and left out, because they were slower: K transposed in shared memory by 4-byte copies, with K and
-// V in smaller parts through a ring of three buffers; three blocks per multiprocessor; 8 warps per block.
+// Measured, what limits it, and what was tried: README.md.
 #include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstdint>
 
+#include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash/flash_rows.cuh"
 
@@ -90,8 +77,6 @@ __device__ __forceinline__ float over_row(float x, Combine combine) {
 
 // -------------------------------------------------------------------------------------------- 2. Multiplying
 
-__device__ __forceinline__ float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
-
 // s = Q K^T, four columns of Q and K at a time.
 //
 //   q [B_R][QK_STRIDE], k [B_C][QK_STRIDE], shared, each from this thread's first row on
@@ -102,8 +87,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[8][S::KEYS], const float*
 #pragma unroll 1
     for (int d = 0; d < S::D; d += 4) {
         float4 k4[S::KEYS], q4[8];
-        for (int c = 0; c < S::KEYS; ++c) k4[c] = load_four(k + 8 * c * S::QK_STRIDE + d);
-        for (int r = 0; r < 8; ++r) q4[r] = load_four(q + 4 * r * S::QK_STRIDE + d);
+        for (int c = 0; c < S::KEYS; ++c) k4[c] = four_at(k + 8 * c * S::QK_STRIDE + d);
+        for (int r = 0; r < 8; ++r) q4[r] = four_at(q + 4 * r * S::QK_STRIDE + d);
         for (int r = 0; r < 8; ++r)
             for (int c = 0; c < S::KEYS; ++c) s[r][c] += q4[r].x * k4[c].x;
         for (int r = 0; r < 8; ++r)
@@ -123,10 +108,10 @@ __device__ __forceinline__ void multiply_pv(float (&o)[8][S::COLS], const float*
 #pragma unroll 1
     for (int first = 0; first < S::P_KEYS; first += S::AT_ONCE) {
         for (int key = first; key < first + S::AT_ONCE; ++key) {
-            const float4 low = load_four(p + key * S::P_STRIDE), high = load_four(p + key * S::P_STRIDE + 16);
+            const float4 low = four_at(p + key * S::P_STRIDE), high = four_at(p + key * S::P_STRIDE + 16);
             const float p_rows[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
             for (int c = 0; c < S::COLS; c += 4) {
-                const float4 v4 = load_four(v + key * S::D + 8 * c);
+                const float4 v4 = four_at(v + key * S::D + 8 * c);
                 for (int r = 0; r < 8; ++r) o[r][c] += p_rows[r] * v4.x;
                 for (int r = 0; r < 8; ++r) o[r][c + 1] += p_rows[r] * v4.y;
                 for (int r = 0; r < 8; ++r) o[r][c + 2] += p_rows[r] * v4.z;
@@ -168,14 +153,14 @@ struct Fp32Rows {
     }
 };
 
-// s -> 2^(s - m); m, l and o as in the taught kernel.
+// s -> 2^(s - m); m, l and o as in the taught kernel of task 4.
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[8][S::KEYS], Fp32Rows<S::COLS>& rows) {
     for (int r = 0; r < 8; ++r) {
         float m = rows.m[r];
         for (int c = 0; c < S::KEYS; ++c) m = fmaxf(m, s[r][c]);
         m = over_row(m, fmaxf);
-        const float shift = m == -INFINITY ? 0.0f : m;  // a row that has seen no key yet
+        const float shift = shift_of(m);
         const float rescale = exp2_approx(rows.m[r] - shift);
         rows.m[r] = m;
         rows.l[r] *= rescale;
@@ -248,7 +233,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
 
     for (int r = 0; r < 8; ++r) {
         const float l = over_row(rows.l[r], [](float x, float y) { return x + y; });
-        const float inverse = l == 0 ? 0 : 1 / l;
+        const float inverse = inverse_of(l);
         const int row = first_row + 4 * r;
         if (row >= block.rows_left) continue;
         for (int c = 0; c < S::COLS; c += 4) {

@@ -5,11 +5,11 @@
 //   3. Kernel       flash_forward_kernel
 //   4. Launcher     flash_forward_fp16, flash_forward_bf16
 //
-//   flash_forward.cuh    the body of the kernel: fragments, products, the loop over tiles; task 5 has the same
-//   flash_tiles.cuh      tiles in shared memory: cp.async, swizzle, ldmatrix
-//   flash_softmax.cuh    the online softmax on fragments
+//   common/cuda/    flash_forward.cuh: the body of the kernel, which sparse attention shares: fragments, products, the
+//                   loop over tiles; flash_tiles.cuh: tiles in shared memory; flash_softmax.cuh: the online softmax on
+//                   fragments
 //
-// The algorithm is that of the taught kernel (flash_attention.cu), and so are the names. What is different:
+// The algorithm is that of the taught kernel of task 4, and so are the names. What is different:
 //
 //   1. Tensor cores. A warp owns 32 rows and computes S and O by mma.sync m16n8k16; scores, softmax and sums are float.
 //      P goes from the accumulators of S to the operand of P V without leaving the registers.
@@ -24,23 +24,7 @@
 //   6. Under a causal mask a warp stops at its own last tile, not at the block's. Only tiles that hold a hidden key, on
 //      the diagonal or at the ragged end, are masked; one comparison per tile decides.
 //
-// Printed by `python -m task4.benchmark --dtype bf16` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   this file          291    351    362      198    300    356      328    372    391      227    323    374
-//   SDPA flash         267    300    300      155    265    297      308    339    349      185    282    323
-//   SDPA cuDNN         388    456    478      262    400    472      532    612    650      335    492    637
-//
-// Over SDPA's FlashAttention-2 1.15 times as fast in the geometric mean over S = 512 ... 16384, 1.07 at least.
-//
-// What is in the way of more: the tensor cores are busy somewhat over half of the time. With D = 64
-// there are three other instructions for every mma, and registers allow no more than two warps per scheduler. Hopper's
-// wgmma, which reads shared memory itself and is issued once for a whole tile, is the next step.
-//
-// Tried on the H200 and left out, because they were slower or gained nothing: 16 rows per warp (twice the reads from
-// shared memory), three blocks per multiprocessor or tiles of 64 keys (registers are spilled), 8 warps per block, steps
-// of 16 keys with the weights computed one step ahead, parts of Q in registers for D = 128.
+// Measured, what is in the way of more, and what was tried: README.md.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -50,13 +34,13 @@
 
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/check.h"
-#include "common/cuda/exp2.cuh"
 #include "common/cuda/flash_forward.cuh"
+#include "common/cuda/flash_launch.h"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash_keys.cuh"
 #include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_keys.cuh"
 
 // -------------------------------------------------------------------------------------------------- 1. Masks
 
@@ -92,7 +76,7 @@ struct FirstKeys {
     const AttentionMask mask;  // of this head
     const int row_start, keys, tiles, end, first_masked;
 
-    __device__ __forceinline__ FirstKeys(const FlashArguments& arguments, const FlashRows<S, FlashArguments>& block)
+    __device__ __forceinline__ FirstKeys(const FlashArguments& arguments, const FlashRows<S>& block)
         : a(arguments),
           mask(mask_from(a.mask, block.batch, block.head)),
           row_start(block.warp_start),
@@ -117,7 +101,7 @@ struct FirstKeys {
 template <class S, bool PLAIN, bool NEXT>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_forward_kernel(const FlashArguments a) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
-    const FlashRows<S, FlashArguments> block(a);
+    const FlashRows<S> block(a);
     flash_forward<S, PLAIN>(a, block, FirstKeys<S, PLAIN, NEXT>(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
                             reinterpret_cast<typename S::T*>(shared_bytes));
 }

@@ -10,11 +10,11 @@
 
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/check.h"
+#include "common/cuda/flash_launch.h"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
-#include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash_keys.cuh"
 #include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_keys.cuh"
 
 // A block has B_c keys of one K/V head. It walks over the rows of all query heads that use this K/V head, in tiles of
 // B_r rows, head by head; under a causal mask only over those that see one of its keys:
@@ -155,7 +155,8 @@ void launch_delta(const FlashGradients& g, bool vectors) {
     const FlashArguments& f = g.forward;
     int lanes = 1;
     while (lanes * 16 < f.head_dim * static_cast<int>(sizeof(T))) lanes *= 2;
-    const unsigned blocks = grid_of(ceil_div(f.batch * f.heads * f.S_q * lanes, int64_t{DELTA_THREADS}));
+    const int64_t threads = f.batch * f.heads * f.S_q * lanes;
+    const unsigned blocks = grid_blocks(ceil_div(threads, int64_t{DELTA_THREADS}), "query");
     flash_delta_kernel<T><<<blocks, DELTA_THREADS, 0, f.stream>>>(g, lanes, vectors);
     CUDA_CHECK_LAUNCH();
 }

@@ -22,16 +22,7 @@
 // dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next. (A
 // kernel of its own for dQ would have to compute S and dP again: seven products in place of five.)
 //
-// Printed by `python -m task4.benchmark --dtype fp32` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   this file         38.2   39.7   39.8     28.7   36.3   40.2     38.0   39.7   40.4     32.4   37.6   41.2
-//   SDPA efficient    32.3   35.3   33.9     25.2   31.8   33.6     33.6   36.3   37.1     23.8   32.5   37.7
-//
-// Over SDPA's memory-efficient backend 1.14 times as fast in the geometric mean over S = 512 ... 16384.
-//
-// Tried on the H200 and left out, because they were slower: smaller tiles, also with two blocks per multiprocessor.
+// Measured, and what was tried: README.md.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -41,11 +32,12 @@
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/logarithms.h"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/kernels/flash/flash_backward.cuh"
-#include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash_rows.cuh"
 #include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_backward.cuh"
+#include "common/kernels/flash/flash_rows.cuh"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 
@@ -75,8 +67,6 @@ struct Fp32Gradients {
 };
 
 // ------------------------------------------------------------------------------------------- 2. Multiplying
-
-__device__ __forceinline__ float4 four_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
 // The pieces of A, B and D that a thread owns begin at a, b and d; how they go on is told above.
 
@@ -324,7 +314,8 @@ template <class S, bool PLAIN>
 static void launch(const FlashGradients& g) {
     const auto kernel = flash_backward_fp32_kernel<S, PLAIN>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    const unsigned blocks = grid_of(g.forward.batch * g.forward.kv_heads * ceil_div(g.forward.S_k, int64_t{S::B_c}));
+    const int64_t key_blocks = g.forward.batch * g.forward.kv_heads * ceil_div(g.forward.S_k, int64_t{S::B_c});
+    const unsigned blocks = grid_blocks(key_blocks, "key");
     kernel<<<blocks, THREADS, S::BYTES, g.forward.stream>>>(g);
     CUDA_CHECK_LAUNCH();
 }

@@ -6,9 +6,9 @@
 //   4. Launcher    flash_backward_fp16, flash_backward_bf16
 //
 //   flash_backward.cuh    which tiles a block has; delta
-//   flash_products.cuh    the products, from shared memory to registers and back
 //   flash_query_sum.cuh   dQ, which many blocks add to
-//   flash_tiles.cuh       tiles in shared memory: cp.async, swizzle, ldmatrix
+//   common/cuda/          flash_products.cuh: the products, from shared memory to registers and back; flash_tiles.cuh:
+//                         tiles in shared memory
 //
 // The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 2). The forward pass left, for every row,
 // lse = log(sum of exp(score)); with it P = exp(score - lse) comes in one go, tile by tile, without the online softmax.
@@ -39,21 +39,7 @@
 // All operands of the five products are tiles in shared memory, rows as they came from global memory; where a product
 // wants one turned over, ldmatrix.trans turns it on the way.
 //
-// Printed by `python -m task4.benchmark --dtype bf16` (NVIDIA H200, torch 2.11, CUDA 13.0; 16,384 tokens, hidden 2048):
-//
-//   TFLOP/s            D = 64                causal                 D = 128               causal
-//     S =              512   2048  16384      512   2048  16384      512   2048  16384      512   2048  16384
-//   this file          214    262    284      156    234    274      234    288    308      171    256    309
-//   SDPA flash         134    232    280      107    187    263      169    255    299      116    204    302
-//   SDPA cuDNN         241    384    462      142    287    424      279    489    575      135    357    561
-//
-// Over SDPA's FlashAttention-2 1.19 times as fast in the geometric mean over S = 512 ... 16384, 1.01 at least.
-//
-// Tried on the H200 and left out, because they were slower: dS and dK in the same phase, with dP held in registers over
-// a barrier (spills); dQ by all warps, or by the score warps; 128 keys per block, one block per multiprocessor (half as
-// many atomic additions, but nobody else computes while it waits at a barrier); S and dP in two halves, fragments read
-// one step ahead; all warps copying; neighbouring blocks starting at different rows, so that they add to different
-// parts of dQ.
+// Measured, and what was tried: README.md.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -65,15 +51,16 @@
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/flash_products.cuh"
+#include "common/cuda/flash_tiles.cuh"
 #include "common/cuda/ldmatrix.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_host.h"
-#include "common/cuda/flash_products.cuh"
 #include "common/kernels/flash/flash_query_sum.cuh"
-#include "common/cuda/flash_tiles.cuh"
-#include "common/kernels/flash/flash.h"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
@@ -304,7 +291,7 @@ static void launch(const FlashGradients& g, bool vectors) {
     CUDA_CHECK(cudaMemsetAsync(g.grad_query_sum, 0, query_sum_elements(f) * sizeof(float), f.stream));
     const auto kernel = flash_backward_kernel<S, PLAIN>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    const unsigned blocks = grid_of(f.batch * f.kv_heads * ceil_div(f.S_k, int64_t{B_c}));
+    const unsigned blocks = grid_blocks(f.batch * f.kv_heads * ceil_div(f.S_k, int64_t{B_c}), "key");
     kernel<<<blocks, S::THREADS, S::BYTES, f.stream>>>(g);
     CUDA_CHECK_LAUNCH();
     launch_convert_sum<T, S::D>(g, vectors);

@@ -1,11 +1,10 @@
-// flash_host.h - what the host code of the tuned kernels asks: common/cuda/flash_launch.h, and
+// flash_host.h - how large the backward pass's workspace is; binding.cpp allocates it.
 //
 //   query_sum_elements    how many floats the workspace grad_query_sum has
 #pragma once
 #include <cstdint>
 
 #include "common/cuda/check.h"
-#include "common/cuda/flash_launch.h"
 #include "common/kernels/flash/flash.h"
 
 // Whole tiles of flash_query_sum.cuh: rows in units of 16, columns in units of 64.

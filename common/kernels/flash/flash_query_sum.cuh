@@ -24,9 +24,9 @@
 #include "common/cuda/check.h"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash.h"
 
 template <int D>
 struct QuerySum {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
 template <typename T, int D>
 void launch_convert_sum(const FlashGradients& g, bool vectors) {
     const FlashArguments& f = g.forward;
-    const unsigned blocks = grid_of(ceil_div(query_sum_elements(f) / 16, int64_t{CONVERT_THREADS}));
+    const unsigned blocks = grid_blocks(ceil_div(query_sum_elements(f) / 16, int64_t{CONVERT_THREADS}), "query");
     flash_convert_sum_kernel<T, D><<<blocks, CONVERT_THREADS, 0, f.stream>>>(
         static_cast<T*>(g.grad_query), g.grad_query_sum, f.batch * f.heads, f.S_q, f.head_dim, f.scale, vectors);
     CUDA_CHECK_LAUNCH();

@@ -2,9 +2,7 @@
 //
 //   FlashBlock                which rows of which head a block computes, where its tensors lie, which keys its rows see
 //   load_rows                 rows of a matrix in global memory -> tile in shared memory
-//   read_four                 four floats of a row
 //   load_scaled_rows          as load_rows for Q, multiplied by scale * log2(e) on the way
-//   store_four, store_two     floats of a row of the output
 //   for_head_dim              picks the instance of a kernel for head_dim, alignment, mask and key_step
 //   launch_rows               launches a kernel
 //
@@ -18,10 +16,11 @@
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
-#include "common/cuda/exp2.cuh"
-#include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash_keys.cuh"
+#include "common/cuda/flash_launch.h"
+#include "common/cuda/logarithms.h"
+#include "common/cuda/row_pieces.cuh"
 #include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_keys.cuh"
 
 // GENERAL: there may be a mask, or a key_step other than 1.
 template <int B_R, bool GENERAL>
@@ -102,14 +101,6 @@ __device__ __forceinline__ void load_rows(float* tile, const float* source, int6
     }
 }
 
-// source[0 .. 4), with zeros from source[left] on. VECTOR: one access of 16 bytes; left is a multiple of 4.
-template <bool VECTOR>
-__device__ __forceinline__ float4 read_four(const float* source, int left) {
-    if constexpr (VECTOR) return left > 0 ? *reinterpret_cast<const float4*>(source) : make_float4(0, 0, 0, 0);
-    return make_float4(left > 0 ? source[0] : 0, left > 1 ? source[1] : 0, left > 2 ? source[2] : 0,
-                       left > 3 ? source[3] : 0);
-}
-
 // As load_rows for Q, multiplied by `factor`; by ordinary loads.
 template <int ROWS, int D, int STRIDE, int THREADS, bool VECTOR>
 __device__ __forceinline__ void load_scaled_rows(float* tile, const float* source, int64_t row_stride, int rows,
@@ -119,30 +110,6 @@ __device__ __forceinline__ void load_scaled_rows(float* tile, const float* sourc
         const float4 x = read_four<VECTOR>(source + row * row_stride + col, row < rows ? head_dim - col : 0);
         *reinterpret_cast<float4*>(tile + row * STRIDE + col) =
             make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
-    }
-}
-
-// target[0 .. 4) = x as far as columns are left.
-template <bool VECTOR>
-__device__ __forceinline__ void store_four(float* target, float4 x, int left) {
-    if constexpr (VECTOR) {
-        if (left > 0) *reinterpret_cast<float4*>(target) = x;
-    } else {
-        if (left > 0) target[0] = x.x;
-        if (left > 1) target[1] = x.y;
-        if (left > 2) target[2] = x.z;
-        if (left > 3) target[3] = x.w;
-    }
-}
-
-// The same for two. VECTOR: one access of 8 bytes; left is even.
-template <bool VECTOR>
-__device__ __forceinline__ void store_two(float* target, float x, float y, int left) {
-    if constexpr (VECTOR) {
-        if (left > 0) *reinterpret_cast<float2*>(target) = make_float2(x, y);
-    } else {
-        if (left > 0) target[0] = x;
-        if (left > 1) target[1] = y;
     }
 }
 
@@ -165,7 +132,7 @@ void for_head_dim(const FlashArguments& a, F f) {
 inline void launch_rows(void (*kernel)(FlashArguments), int B_R, int threads, int shared_bytes,
                         const FlashArguments& a) {
     check_row_count(a);
-    const unsigned blocks = grid_of(a.batch * a.heads * ceil_div(a.S_q, int64_t{B_R}));
+    const unsigned blocks = grid_blocks(a.batch * a.heads * ceil_div(a.S_q, int64_t{B_R}), "query");
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     kernel<<<blocks, threads, shared_bytes, a.stream>>>(a);
     CUDA_CHECK_LAUNCH();

@@ -107,8 +107,7 @@ struct SplitB {
 // depend on each other.
 template <int N>
 __device__ __forceinline__ void add_products(float (&sum)[N][2][4], const SplitA& a, const SplitB<N>& b) {
-    UNROLL
-    for (int i = 0; i < N * 2 * 4; ++i) sum[i / 8][i / 4 % 2][i % 4] = 0;
+    clear(sum);
     UNROLL
     for (int i = 0; i < 2 * N * 2; ++i) {
         const int k = i / (2 * N), n = i / 2 % N, m = i % 2;

@@ -1,36 +1,25 @@
-// gemm.cu - the matrix product of task 2 as an engineer would write it: C = A B and C = A B^T, float32.
+// gemm.cu - matrix products in float32: C = A B and C = A B^T.
 //
 //   1. Shapes       Shape                 how C is cut into pieces for blocks, warps and threads
 //   2. Loading      AlongK, AcrossK       an operand's tile from global memory to registers, then to shared memory
 //   3. Multiplying  Fragment              what a thread needs of both tiles for one k
 //   4. Kernel       gemm_kernel
-//   5. Launcher     gemm            chooses the shape by the size of C
+//   5. Launcher     gemm                  chooses the shape by the size of C
 //
-// What is different from the taught version (attention_kernel.cu), one change on top of the other. TFLOP/s on an NVIDIA
-// H200 with CUDA 13.0, M = N = K = 4096, printed by `python -m task2.benchmark --steps`:
+// What is different from the taught kernel of task 2, one change on top of the other (each step can be run by itself):
 //
-//                                  A B             A B^T
-//     taught                      16.3              15.0
-//     1. register tiles           33.8   x 2.07     28.9   x 1.93
-//     2. float4                   37.9   x 1.12     34.8   x 1.21
-//     3. no bank conflicts        39.9   x 1.05     38.6   x 1.11
-//     4. pipelined                47.9   x 1.20     47.5   x 1.23
-//     cuBLAS, no TF32             51.1              50.7
-//
-//   1. A thread computes 16 x 8 entries of C in place of 4 x 1: for each number that it reads from shared memory it
-//      does 5.3 multiplications and not 0.8. The block's tile of C grows from 32 x 32 to 128 x 128, so that A and B are
-//      read from global memory a quarter as often.
-//   2. Global memory is read and written 16 bytes at a time. (Shared memory is from the first step on.)
-//   3. The tiles that are turned over have rows of 132 floats, and the lanes of a warp are placed such that its
-//      accesses to shared memory take as few passes over the banks as they can.
-//   4. The next tile comes from global memory while the present one is multiplied, into registers first, then into a
-//      second buffer: one barrier per tile in place of two. The numbers for the next k come from shared memory while
-//      those for the present k are multiplied.
+//   1. Register tiles. A thread computes 16 x 8 entries of C in place of 4 x 1: for each number that it reads from
+//      shared memory it does 5.3 multiplications and not 0.8. The block's tile of C grows from 32 x 32 to 128 x 128, so
+//      that A and B are read from global memory a quarter as often.
+//   2. float4. Global memory is read and written 16 bytes at a time. (Shared memory is from the first step on.)
+//   3. No bank conflicts. The tiles that are turned over have rows of 132 floats, and the lanes of a warp are placed
+//      such that its accesses to shared memory take as few passes over the banks as they can.
+//   4. Pipelined. The next tile comes from global memory while the present one is multiplied, into registers first,
+//      then into a second buffer: one barrier per tile in place of two. The numbers for the next k come from shared
+//      memory while those for the present k are multiplied.
 //
 // Further: small tiles where large ones would leave multiprocessors without work; sizes and pointers that float4 cannot
-// take go through the same kernel with scalar accesses. Tried on the H200 and left out, because they were slower or
-// gained nothing: cp.async in place of the way through registers, tiles of 256 x 128, an order of the blocks that
-// favours the L2 cache.
+// take go through the same kernel with scalar accesses. Measured, and what was tried: README.md.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -38,7 +27,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
+#include "common/cuda/row_pieces.cuh"
 #include "common/kernels/gemm/gemm.h"
 
 // The changes in the order of the list above. A kernel is compiled for one step and has the changes up to it.
@@ -81,14 +72,6 @@ constexpr int BK = 8;  // how many k a tile holds
 //
 // What lies beyond K is set to 0. What lies beyond the rows of A or columns of B may be anything, since it only goes
 // into entries of C that do not exist and are not stored.
-
-// source[0 .. 4), with zeros from source[left] on. VECTOR: one access of 16 bytes; left is a multiple of 4.
-template <bool VECTOR>
-__device__ __forceinline__ float4 read_four(const float* source, int left) {
-    if constexpr (VECTOR) return left > 0 ? *reinterpret_cast<const float4*>(source) : make_float4(0, 0, 0, 0);
-    return make_float4(left > 0 ? source[0] : 0, left > 1 ? source[1] : 0, left > 2 ? source[2] : 0,
-                       left > 3 ? source[3] : 0);
-}
 
 // An operand whose rows run along k: A [M, K], and B of A B^T [N, K]. `lines` is M or N.
 //
@@ -196,12 +179,12 @@ struct Fragment {
     __device__ __forceinline__ void load(const float* a_row, const float* b_row, int lane_row, int lane_col) {
 #pragma unroll
         for (int i = 0; i < S::TM; i += 4)
-            *reinterpret_cast<float4*>(a + i) = *reinterpret_cast<const float4*>(
-                a_row + group_start<SPREAD, S::LANE_ROWS, S::TM>(i / 4, lane_row));
+            *reinterpret_cast<float4*>(a + i) =
+                four_at(a_row + group_start<SPREAD, S::LANE_ROWS, S::TM>(i / 4, lane_row));
 #pragma unroll
         for (int j = 0; j < S::TN; j += 4)
-            *reinterpret_cast<float4*>(b + j) = *reinterpret_cast<const float4*>(
-                b_row + group_start<SPREAD, S::LANE_COLS, S::TN>(j / 4, lane_col));
+            *reinterpret_cast<float4*>(b + j) =
+                four_at(b_row + group_start<SPREAD, S::LANE_COLS, S::TN>(j / 4, lane_col));
     }
 
     __device__ __forceinline__ void multiply_add(float (&sums)[S::TM][S::TN]) const {
@@ -219,8 +202,7 @@ struct Fragment {
 
 template <class S, bool B_ALONG_K, bool VECTOR, int STEP>
 __global__ void __launch_bounds__(S::THREADS, 2)
-    gemm_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int M, int N,
-                      int K) {
+    gemm_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int M, int N, int K) {
     constexpr bool SPREAD = STEP >= NO_CONFLICTS;
     constexpr int A_WIDTH = S::BM + (SPREAD ? 4 : 0);  // + 4: see AlongK
     constexpr int B_WIDTH = S::BN + (SPREAD && B_ALONG_K ? 4 : 0);
@@ -311,8 +293,7 @@ __global__ void __launch_bounds__(S::THREADS, 2)
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher
 
-constexpr int MAX_GRID_Z = 65535;
-static_assert(MAX_GEMM_N == 65535 * SmallShape::BN && MAX_GEMM_SIZE == 2147483648 - LargeShape::BM);
+static_assert(MAX_GEMM_N == MAX_GRID_YZ * SmallShape::BN && MAX_GEMM_SIZE == 2147483648 - LargeShape::BM);
 
 struct Product {
     const float *a, *b;
@@ -323,15 +304,14 @@ struct Product {
 
     // Whether all accesses of four floats would be aligned.
     bool takes_vectors() const {
-        const auto aligned = [](const float* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
-        return K % 4 == 0 && N % 4 == 0 && aligned(a) && aligned(b) && aligned(c);
+        return K % 4 == 0 && N % 4 == 0 && all_aligned({a, b, c});
     }
 };
 
 template <class S, bool VECTOR, int STEP>
 static void launch(const Product& p, cudaStream_t stream) {
-    for (int64_t first = 0; first < p.batch; first += MAX_GRID_Z) {
-        const auto matrices = static_cast<unsigned>(std::min<int64_t>(p.batch - first, MAX_GRID_Z));
+    for (int64_t first = 0; first < p.batch; first += MAX_GRID_YZ) {
+        const auto matrices = static_cast<unsigned>(std::min<int64_t>(p.batch - first, MAX_GRID_YZ));
         const dim3 grid(ceil_div(p.M, S::BM), ceil_div(p.N, S::BN), matrices);
         const float* a = p.a + first * p.M * p.K;
         const float* b = p.b + first * p.N * p.K;
@@ -348,9 +328,7 @@ static void launch(const Product& p, cudaStream_t stream) {
 // blocks last equally long, and while the last ones run, multiprocessors without work wait. So compared is what the
 // busiest multiprocessor has to do, in entries of C; large blocks keep it busy two at a time.
 static bool large_tiles_pay(const Product& p) {
-    int device = 0, multiprocessors = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
     const auto busiest = [&]<class S>(S, int at_a_time) {
         const int64_t blocks = p.batch * ceil_div(p.M, S::BM) * ceil_div(p.N, S::BN);
         return ceil_div(blocks, int64_t(multiprocessors) * at_a_time) * at_a_time * S::BM * S::BN;
@@ -358,8 +336,8 @@ static bool large_tiles_pay(const Product& p) {
     return busiest(LargeShape(), 2) * 7 <= busiest(SmallShape(), 1) * 8;
 }
 
-void gemm(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K, bool b_transposed,
-                int step, cudaStream_t stream) {
+void gemm(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K, bool b_transposed, int step,
+          cudaStream_t stream) {
     const Product p{a, b, c, batch, M, N, K, b_transposed};
     const bool vector = p.takes_vectors(), large = step < PIPELINED || large_tiles_pay(p);
     const auto run = step == REGISTER_TILES || (step < PIPELINED && !vector) ? launch<LargeShape, false, REGISTER_TILES>

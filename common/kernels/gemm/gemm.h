@@ -1,7 +1,7 @@
 // gemm.h - the launcher of the matrix product: what gemm.cu provides and binding.cpp calls.
 //
-// Pointers are to float32 in the memory of the device, shapes have their contiguous dimension last, the kernel is put on
-// `stream`, and nothing is checked here.
+// Pointers are to float32 in the memory of the device, shapes have their contiguous dimension last, the kernel is put
+// on `stream`, and nothing is checked here.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// binding.cpp - the operators of the tuned kernels: those of task7/given/binding.cpp for more dtypes, and those of a decode
-// step, which write into the caller's buffers.
+// binding.cpp - the operators between GPT-2's attention layers: layernorm and bias + gelu, and those of a decode step,
+// which write into the caller's buffers.
 //
 //   layernorm(x, residual, weight, bias, eps) -> (out, sum)      x, residual, out, sum [rows, width]; residual may be
 //                                                                None; weight, bias [width]
@@ -33,6 +33,7 @@
 #include <optional>
 #include <tuple>
 
+#include "common/cuda/alignment.h"
 #include "common/cuda/binding.h"
 #include "common/kernels/gpt2/gpt2.h"
 
@@ -40,19 +41,13 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-FloatType type_of(const Tensor& x, const char* name) {
-    check_float_type(x, name);
-    const ScalarType dtype = x.scalar_type();
-    return dtype == ScalarType::Float  ? FloatType::FLOAT32
-           : dtype == ScalarType::Half ? FloatType::FLOAT16
-                                       : FloatType::BFLOAT16;
-}
-
 void check_vector(const Tensor& vector, const char* name, const Tensor& matrix, const char* matrix_name, int64_t dim) {
     check_tensor(vector, name, {dim == 0 ? "N" : "width"}, matrix.scalar_type());
     check_same_size(vector, name, 0, matrix, matrix_name, dim);
     check_same_device(vector, name, matrix, matrix_name);
 }
+
+void check_eps(double eps) { check(std::isfinite(eps) && eps >= 0, "eps is ", eps, "; it must be 0 or more"); }
 
 // ---------------------------------------------------------------------------------------------- layernorm, gelu
 
@@ -60,7 +55,7 @@ constexpr const char* COLUMN_NUMBERS = "columns are counted by 32-bit integers";
 
 std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::optional<Tensor>& residual,
                                               const Tensor& weight, const Tensor& bias, double eps) {
-    const FloatType type = type_of(x, "x");
+    const FloatType type = float_type(x, "x");
     check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
     check_at_most(x.size(0), MAX_LAYERNORM_ROWS, "rows", x, "x", "a grid has no more blocks");
     check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
@@ -71,27 +66,27 @@ std::tuple<Tensor, Tensor> layernorm_operator(const Tensor& x, const std::option
     }
     check_vector(weight, "weight", x, "x", 1);
     check_vector(bias, "bias", x, "x", 1);
-    check(std::isfinite(eps) && eps >= 0, "eps is ", eps, "; it must be 0 or more");
+    check_eps(eps);
     DeviceScope device(x);
-    Tensor out = new_output(x, "out", {x.size(0), x.size(1)});
-    Tensor sum = new_output(x, "sum", {x.size(0), x.size(1)});
-    layernorm(type, x.data_ptr(), residual ? residual->data_ptr() : nullptr, weight.data_ptr(),
-                    bias.data_ptr(), out.data_ptr(), sum.data_ptr(), x.size(0), static_cast<int>(x.size(1)),
-                    static_cast<float>(eps), current_stream(x));
+    Tensor out = new_like(x, "out");
+    Tensor sum = new_like(x, "sum");
+    layernorm(type, x.data_ptr(), residual ? residual->data_ptr() : nullptr, weight.data_ptr(), bias.data_ptr(),
+              out.data_ptr(), sum.data_ptr(), x.size(0), static_cast<int>(x.size(1)), static_cast<float>(eps),
+              current_stream(x));
     return {out, sum};
 }
 
 Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
-    const FloatType type = type_of(x, "x");
+    const FloatType type = float_type(x, "x");
     check_tensor(x, "x", {"rows", "width"}, x.scalar_type());
-    check(x.size(0) <= MAX_ELEMENTS / x.size(1), "x has shape ", shape_of(x), "; at most ", MAX_ELEMENTS,
+    check(x.size(0) <= MAX_GELU_ELEMENTS / x.size(1), "x has shape ", shape_of(x), "; at most ", MAX_GELU_ELEMENTS,
           " elements are supported");
     check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
     check_vector(bias, "bias", x, "x", 1);
     DeviceScope device(x);
-    Tensor out = new_output(x, "out", {x.size(0), x.size(1)});
+    Tensor out = new_like(x, "out");
     bias_gelu(type, x.data_ptr(), bias.data_ptr(), out.data_ptr(), x.size(0), static_cast<int>(x.size(1)),
-                    current_stream(x));
+              current_stream(x));
     return out;
 }
 
@@ -100,7 +95,7 @@ Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
 // Sizes and weights of a product; its input and output are still missing.
 StepProduct product_of(const Tensor& weight, int64_t rows, StepProduct::Output output) {
     StepProduct p = {};
-    p.type = type_of(weight, "weight");
+    p.type = float_type(weight, "weight");
     check_tensor(weight, "weight", {"N", "K"}, weight.scalar_type());
     check(rows >= 1 && rows <= MAX_STEP_ROWS, "rows is ", rows, "; a step takes 1 .. ", MAX_STEP_ROWS, " sequences");
     const int64_t unit = 16 / static_cast<int64_t>(weight.element_size());
@@ -114,7 +109,7 @@ StepProduct product_of(const Tensor& weight, int64_t rows, StepProduct::Output o
 }
 
 void check_aligned(const Tensor& x, const char* name) {
-    check(reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0, name, " begins at an address that is no multiple of 16");
+    check(all_aligned({x.data_ptr()}), name, " begins at an address that is no multiple of 16");
 }
 
 const float* per_output(const Tensor& vector, const char* name, const Tensor& weight) {
@@ -132,7 +127,7 @@ void set_normalized_input(StepProduct& p, const Tensor& residual, const Tensor& 
     check_aligned(residual, "residual");
     check_vector(norm_weight, "norm_weight", weight, "weight", 1);
     p.weight_sum = per_output(weight_sum, "weight_sum", weight);
-    check(std::isfinite(eps) && eps >= 0, "eps is ", eps, "; it must be 0 or more");
+    check_eps(eps);
     p.residual = data<float>(residual);
     p.norm_weight = norm_weight.data_ptr();
     p.eps = static_cast<float>(eps);
@@ -247,7 +242,7 @@ void next_token_operator(const std::optional<Tensor>& best, const std::optional<
                          Tensor finished, Tensor steps, Tensor positions, Tensor lengths, Tensor history,
                          const Tensor& wte, const Tensor& wpe, Tensor residual, bool early) {
     NextToken a = {};
-    a.type = type_of(wte, "wte");
+    a.type = float_type(wte, "wte");
     check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
     check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
     check_same_size(wpe, "wpe", 1, wte, "wte", 1);

@@ -1,4 +1,4 @@
-// elementwise.cu - gpt2_kernels.cu's layernorm and bias + gelu for every dtype, 16 bytes at once.
+// elementwise.cu - layernorm and bias + gelu for every dtype, 16 bytes at once.
 //
 //   layernorm_kernel    one warp per row
 //   bias_gelu_kernel    one thread per 16 bytes
@@ -6,6 +6,7 @@
 // The prefill runs them. Sums are float32; the residual stream is rounded to T when it is written, and what is
 // normalised is the rounded sum, as in transformers. UNIT: elements that a thread takes at once, or 1 for widths and
 // pointers that are no multiple of 16 bytes.
+#include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/gelu.cuh"
@@ -84,9 +85,7 @@ __global__ void __launch_bounds__(THREADS)
 // Whether every row of every tensor begins at a multiple of 16 bytes.
 template <typename T>
 static bool vectors_fit(int width, std::initializer_list<const void*> pointers) {
-    bool fit = width % Vector<T>::SIZE == 0;
-    for (const void* pointer : pointers) fit = fit && reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-    return fit;
+    return width % Vector<T>::SIZE == 0 && all_aligned(pointers);
 }
 
 template <typename T>
@@ -122,18 +121,14 @@ static void launch_bias_gelu(const void* x, const void* bias, void* out, int64_t
         launch(bias_gelu_kernel<T, 1>);
 }
 
-void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias,
-                     void* out, void* sum, int64_t rows, int width, float eps, cudaStream_t stream) {
-    const auto launch = type == FloatType::FLOAT32   ? launch_layernorm<float>
-                        : type == FloatType::FLOAT16 ? launch_layernorm<__half>
-                                                     : launch_layernorm<__nv_bfloat16>;
-    launch(x, residual, weight, bias, out, sum, rows, width, eps, stream);
+void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias, void* out,
+               void* sum, int64_t rows, int width, float eps, cudaStream_t stream) {
+    for_float_type(type, [&]<typename T>() {
+        launch_layernorm<T>(x, residual, weight, bias, out, sum, rows, width, eps, stream);
+    });
 }
 
 void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
-                     cudaStream_t stream) {
-    const auto launch = type == FloatType::FLOAT32   ? launch_bias_gelu<float>
-                        : type == FloatType::FLOAT16 ? launch_bias_gelu<__half>
-                                                     : launch_bias_gelu<__nv_bfloat16>;
-    launch(x, bias, out, rows, width, stream);
+               cudaStream_t stream) {
+    for_float_type(type, [&]<typename T>() { launch_bias_gelu<T>(x, bias, out, rows, width, stream); });
 }

@@ -1,6 +1,6 @@
 """The engine: GPT-2 with nothing between its kernels. One CUDA graph per token, sampling on the GPU, batches.
 
-    kernels = load_engine_kernels("tuned")                        # or "solution", "student": the taught kernels
+    kernels = tuned_kernels()           # engine_kernels.py; the taught ones: load_engine_kernels of task 7
     engine = Engine(model, kernels, dtype="float16", max_batch=4)
     result = engine.generate([prompt, other_prompt], max_new_tokens=100, on_token=lambda sequence, token: ...)
 
@@ -41,7 +41,7 @@ class Engine:
     """GPT-2 on one set of kernels, with its weights, its KV cache and its buffers.
 
     model: a GPT2LMHeadModel of transformers, on any device and in any dtype; it is read once and not changed.
-    kernels: see load_engine_kernels. dtype: of weights, activations and KV cache: "float32", "float16", "bfloat16"
+    kernels: see engine_kernels.py. dtype: of weights, activations and KV cache: "float32", "float16", "bfloat16"
         (the taught kernels: "float32" only).
     max_batch: sequences at once. max_seq_len: tokens of a sequence, prompt and new ones (None: the model's context).
     graphs: whether steps are captured as CUDA graphs (None: on a GPU). fused: whether steps run in the tuned step

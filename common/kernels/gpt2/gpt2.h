@@ -1,15 +1,14 @@
-// gpt2.h - the launchers of task 7's tuned kernels, which binding.cpp calls.
+// gpt2.h - the launchers of what stands between GPT-2's attention layers, which binding.cpp calls.
 //
-//   layernorm, bias_gelu   those of gpt2_kernels.h for every dtype            elementwise.cu
-//   StepProduct, step_product          a matrix product of a decode step, with all that stands around it
-//                                                                                         step_product.cuh
-//   NextToken, next_token              what follows the last product of a step            next_token.cu
+//   layernorm, bias_gelu          what stands between the products of any number of rows        elementwise.cu
+//   StepProduct, step_product     a product of a decode step, with all that stands around it    step_product.cuh
+//   NextToken, next_token         what follows the last product of a step                       next_token.cu
 //
 // A decode step is four products per layer, at most four rows high, so all that counts is to read the weights at full
 // speed. The products take in what stands before and behind them, so that nothing else has to run:
 //
 //   layernorm, q k v, bias        q -> buffer, k and v -> their slots in the KV cache
-//   (task 6's decode_attention)
+//   (decode_attention, see common/kernels/decode)
 //   projection, bias              += residual stream
 //   layernorm, expand, bias, gelu -> buffer
 //   project back, bias            += residual stream
@@ -26,20 +25,24 @@
 #include <cstddef>
 #include <cstdint>
 
-enum class FloatType { FLOAT32, FLOAT16, BFLOAT16 };
+#include "common/cuda/float_type.h"
 
-// sum = x + residual (nullptr: x), out = layernorm of each row of sum.    all T; see gpt2_kernels.h
-void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias,
-                     void* out, void* sum, int64_t rows, int width, float eps, cudaStream_t stream);
+// sum = x + residual (nullptr: x), out[r, c] = (sum[r, c] - mean[r]) / sqrt(variance[r] + eps) * weight[c] + bias[c].
+//
+//   x, residual, out, sum T [rows, width]; weight, bias T [width]
+void layernorm(FloatType type, const void* x, const void* residual, const void* weight, const void* bias, void* out,
+               void* sum, int64_t rows, int width, float eps, cudaStream_t stream);
 
-// out[r, c] = gelu(x[r, c] + bias[c])                                     all T
+// out[r, c] = gelu(x[r, c] + bias[c]), see gelu.cuh.
+//
+//   x, out T [rows, width]; bias T [width]
 void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
-                     cudaStream_t stream);
+               cudaStream_t stream);
 
-constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;      // of layernorm: 4 to a block, at most 2^31 - 1 blocks
-constexpr int64_t MAX_ELEMENTS = int64_t{1} << 37;  // of bias_gelu
-constexpr int MAX_STEP_ROWS = 4;                          // sequences of a batch; more take TorchStep (decode_step.py)
-constexpr size_t MAX_STEP_SHARED = 49152;                 // bytes of shared memory, what every GPU grants without asking
+constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 to a block, at most 2^31 - 1 blocks
+constexpr int64_t MAX_GELU_ELEMENTS = int64_t{1} << 37;
+constexpr int MAX_STEP_ROWS = 4;           // sequences of a batch; more take TorchStep (decode_step.py)
+constexpr size_t MAX_STEP_SHARED = 49152;  // bytes of shared memory, what every GPU grants without asking
 
 // One number of the vocabulary: a block's largest logit of a sequence and where it stands.
 struct Best {

@@ -86,10 +86,5 @@ static void launch(const NextToken& a) {
 }
 
 void next_token(const NextToken& a) {
-    if (a.type == FloatType::FLOAT32)
-        launch<float>(a);
-    else if (a.type == FloatType::FLOAT16)
-        launch<__half>(a);
-    else
-        launch<__nv_bfloat16>(a);
+    for_float_type(a.type, [&]<typename T>() { launch<T>(a); });
 }

@@ -37,12 +37,7 @@ static void with_type(const StepProduct& p) {
 }
 
 void step_product(const StepProduct& p) {
-    if (p.type == FloatType::FLOAT32)
-        with_type<float>(p);
-    else if (p.type == FloatType::FLOAT16)
-        with_type<__half>(p);
-    else
-        with_type<__nv_bfloat16>(p);
+    for_float_type(p.type, [&]<typename T>() { with_type<T>(p); });
 }
 
 int step_blocks(const StepProduct& p) { return plan_step(p, rows_per_warp(p)).blocks; }

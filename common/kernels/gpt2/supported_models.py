@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-MAX_HEAD_DIM = 128
+from common.kernels.decode.cache import MAX_HEAD_DIM
+
 # tests/task7/front_door/test_transformers_attention.py compares each with transformers' own attention
 MODEL_TYPES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.kernels.gpt2.supported_models import check_config
+
 
 @dataclass(frozen=True)
 class Affine:
@@ -104,8 +106,6 @@ def weights_of(model, dtype: torch.dtype, device: torch.device) -> Weights:
 
 def check_model(model) -> None:
     """Raises ValueError, naming the setting, unless `model` is a GPT-2 that the engine can run."""
-    from common.kernels.gpt2.supported_models import check_config
-
     config = model.config
     if config.model_type != "gpt2":
         raise ValueError(f"the engine runs GPT-2 only; model_type is {config.model_type!r}, allowed: 'gpt2'")

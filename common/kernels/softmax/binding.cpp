@@ -14,7 +14,7 @@ Tensor softmax_step_operator(const Tensor& x, int64_t step) {
     check_at_most(x.size(1), MAX_COLS, "cols", x, "x", TILE_POSITIONS);
     check_between(step, 1, SOFTMAX_STEPS, "step");
     DeviceScope device(x);
-    Tensor y = new_output(x, "y", {x.size(0), x.size(1)});
+    Tensor y = new_like(x, "y");
     softmax(data<float>(x), data<float>(y), x.size(0), static_cast<int>(x.size(1)), static_cast<int>(step),
             current_stream(x));
     return y;

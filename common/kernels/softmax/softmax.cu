@@ -1,38 +1,35 @@
-// softmax.cu - the softmax of task 2 as an engineer would write it. float32.
+// softmax.cu - the softmax of every row of a matrix, float32.
 //
 //   1. Pieces       read_row, write_row                what one thread holds of a row
 //                   row_max, row_sum                   reductions over all threads of a row
 //   2. Kernels      softmax_in_registers_kernel        rows that fit into the registers: read once, written once
 //                   softmax_in_chunks_kernel           longer rows: read twice, maximum and sum in one pass
-//   3. Launcher     softmax                      chooses kernel and shape by the length of the rows
+//   3. Launcher     softmax                            chooses kernel and shape by the length of the rows
 //
-// What is different from the taught version (attention_kernel.cu), one change on top of the other. TB/s on an NVIDIA
-// H200 with CUDA 13.0, each entry counted as read once and written once, as `python -m task2.benchmark --steps` prints:
+// What is different from the taught kernel of task 2, one change on top of the other (each step can be run by itself):
 //
-//                                     65536 x 4096      4096 x 65536
-//     taught                          3.75              1.80
-//     1. one pass, warp shuffles      3.65   x 0.97     2.62   x 1.45
-//     2. float4                       3.90   x 1.07     2.80   x 1.07
-//     3. row in registers             4.09   x 1.05     3.44   x 1.23
-//     torch.softmax                   2.60              2.07
-//     copy                            4.25
-//
-//   1. The online softmax finds maximum and sum in one pass over the row, so that it is read twice in place of three
-//      times. The threads combine their maxima, and their sums, by warp shuffles and one barrier in place of a tree
-//      with nine. Rows of 4096 gain nothing: the caches serve their later readings, and rescaling costs exponentials.
-//   2. Global memory is read and written 16 bytes at a time.
-//   3. The row is read once and stays in registers; rows of different lengths get different numbers of threads and of
-//      entries per thread. Rows over 32,768 do not fit; half of a row of 65,536 is read twice.
+//   1. One pass, warp shuffles. The online softmax finds maximum and sum in one pass over the row, so that it is read
+//      twice in place of three times. The threads combine their maxima, and their sums, by warp shuffles and one
+//      barrier in place of a tree with nine. Rows of 4096 gain nothing: the caches serve their later readings, and
+//      rescaling costs exponentials.
+//   2. float4. Global memory is read and written 16 bytes at a time.
+//   3. Row in registers. The row is read once and stays in registers; rows of different lengths get different numbers
+//      of threads and of entries per thread. Rows over 32,768 do not fit; half of a row of 65,536 is read twice.
 //
 // Rows that float4 cannot take (a length that is no multiple of 4, an unaligned pointer) go through the same kernels
 // with scalar accesses. A row takes at least a warp, so that rows under 128 entries leave lanes without work.
+//
+// Measured: README.md.
 #include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
+#include "common/cuda/empty_rows.cuh"
+#include "common/cuda/row_pieces.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/softmax/softmax.h"
 
@@ -52,8 +49,8 @@ __device__ __forceinline__ void read_row(float (&values)[ITEMS], const float* ro
     for (int i = 0; i < ITEMS; i += WIDTH) {
         const int col = first + (i / WIDTH * 32 * WARPS + static_cast<int>(threadIdx.x)) * WIDTH;
         if constexpr (WIDTH == 4) {
-            const float4 four = col < cols ? *reinterpret_cast<const float4*>(row + col)
-                                           : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+            const float4 four =
+                col < cols ? four_at(row + col) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
             values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
         } else {
             values[i] = col < cols ? row[col] : -INFINITY;
@@ -106,12 +103,6 @@ __device__ __forceinline__ float row_sum(float value) {
     return value;
 }
 
-// What is subtracted from the entries: the maximum, but 0 where all are -inf, so that exp(-inf - shift) is 0, not NaN.
-__device__ __forceinline__ float shift_for(float max) { return max == -INFINITY ? 0.0f : max; }
-
-// Of a row that is -inf throughout: 0, so that the row becomes zeros.
-__device__ __forceinline__ float inverse_of(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
-
 // ------------------------------------------------------------------------------------------------ 2. Kernels
 //
 //   x, y [rows, cols]   y may be x: a thread reads only the entries that it writes itself, and before it does
@@ -133,7 +124,7 @@ __global__ void __launch_bounds__(32 * WARPS * ROWS_PER_BLOCK<WARPS>)
     float max = -INFINITY;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) max = fmaxf(max, values[i]);
-    const float shift = shift_for(row_max<WARPS>(max));
+    const float shift = shift_of(row_max<WARPS>(max));
 
     float sum = 0.0f;
 #pragma unroll
@@ -170,12 +161,12 @@ __global__ void __launch_bounds__(32 * WARPS)
         const float old_max = max;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) max = fmaxf(max, values[i]);
-        const float shift = shift_for(max);
+        const float shift = shift_of(max);
         sum *= expf(old_max - shift);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) sum += expf(values[i] - shift);
     }
-    const float shift = shift_for(row_max<WARPS>(max));
+    const float shift = shift_of(row_max<WARPS>(max));
     const float inverse_sum = inverse_of(row_sum<WARPS>(sum * expf(max - shift)));
 
     for (int chunk = last; chunk >= 0; chunk -= CHUNK) {
@@ -219,8 +210,7 @@ static void by_length(const float* x, float* y, int64_t rows, int cols, cudaStre
 }
 
 void softmax(const float* x, float* y, int64_t rows, int cols, int step, cudaStream_t stream) {
-    const auto aligned = [](const float* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
-    const bool vectors = cols % 4 == 0 && aligned(x) && aligned(y);  // every row starts at a multiple of 16 bytes
+    const bool vectors = cols % 4 == 0 && all_aligned({x, y});  // every row starts at a multiple of 16 bytes
     const auto launch = step == 1 || (step == 2 && !vectors) ? in_chunks<8, 4, 1>
                         : step == 2                          ? in_chunks<8, 4, 4>
                         : vectors                            ? by_length<4>

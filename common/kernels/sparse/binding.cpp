@@ -1,4 +1,4 @@
-// binding.cpp - the operators of the tuned kernels.
+// binding.cpp - the operators of sparse attention.
 //
 //   strided_attention(query, key, value, stride, offset, causal, scale) -> out
 //   sliding_window_attention(query, key, value, window, causal, scale) -> out
@@ -33,9 +33,8 @@ SparseArguments checked_arguments(const Tensor& query, const Tensor& key, const 
                                   std::optional<double> scale) {
     const ScalarType dtype = query.scalar_type();
     check(dtype == ScalarType::Half || dtype == ScalarType::BFloat16, "query has dtype ",
-          torch::headeronly::toString(dtype), "; the tuned operators of task 5 take Half and BFloat16",
-          dtype == ScalarType::Float ? ", those of the taught kernels Float: load(\"task5\", solution=True)" : "");
-    SparseArguments arguments = tuned_arguments<SparseArguments>(query, key, value, causal, scale, MAX_HEAD_DIM);
+          torch::headeronly::toString(dtype), "; it must be Half or BFloat16");
+    SparseArguments arguments = attention_arguments<SparseArguments>(query, key, value, causal, scale, MAX_HEAD_DIM);
     arguments.key_step = 1;
     return arguments;
 }
@@ -79,7 +78,7 @@ SparseArguments block_sparse(const Tensor& query, const Tensor& key, const Tenso
 
 Tensor attend(SparseArguments arguments, const Tensor& query) {
     DeviceScope device(query);
-    Tensor out = new_output(query, "out", {query.size(0), query.size(1), query.size(2), query.size(3)});
+    Tensor out = new_like(query, "out");
     arguments.out = out.data_ptr();
     const bool bfloat16 = query.scalar_type() == ScalarType::BFloat16;
     if (hopper_forward(arguments, bfloat16)) return out;

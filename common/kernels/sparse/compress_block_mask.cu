@@ -8,12 +8,14 @@
 //     block_mask           0   1   1   0   0   1   0   1
 //     true ones before         0   1           2       3          popcount of the ballot below the own bit
 //     columns              1   2   5   7  -1  -1  -1  -1          counts: 4
+//
+// It is the taught kernel of task 5 once more, on purpose: there it is a gap that a student fills, and this room must
+// work whatever stands in it. Nothing faster is wanted: an entry of the mask stands for a thousand scores or more.
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "common/cuda/check.h"
-#include "common/cuda/flash_launch.h"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/sparse/sparse.h"
 
@@ -40,7 +42,7 @@ __global__ void compress_kernel(const bool* block_mask, int* counts, int* column
 
 void compress_block_mask(const bool* block_mask, int* counts, int* columns, int64_t rows, int64_t k_blocks,
                          cudaStream_t stream) {
-    const unsigned blocks = grid_of(ceil_div(rows, int64_t{WARPS}));
+    const unsigned blocks = grid_blocks(ceil_div(rows, int64_t{WARPS}), "block_mask", "heads");
     compress_kernel<<<blocks, 32 * WARPS, 0, stream>>>(block_mask, counts, columns, rows, static_cast<int>(k_blocks));
     CUDA_CHECK_LAUNCH();
 }

@@ -75,16 +75,16 @@ __device__ __forceinline__ void write_rows(const Problem& a, const float (&o)[1]
     for (int half = 0; half < 2; ++half) {
         const int row = first_row + mma_d_row(lane, 2 * half);
         const int64_t at = int64_t{item.batch_head} * a.S_q + row;
-        const float sum = add_lanes(rows.sum[0][half]), inverse = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
+        const float sum = quad_sum(rows.sum[0][half]), factor = final_factor(sum);
         if (a.lse != nullptr && lane % 4 == 0 && row < a.S_q)
-            a.lse[at] = sum == 0 ? -INFINITY : (rows.shift[0][half] + __log2f(sum)) * LN_2;
+            a.lse[at] = logsumexp_of(rows.shift[0][half], sum);
         T* out = static_cast<T*>(a.out) + at * D;
 #pragma unroll
         for (int n = 0; n < D / 8; n += 4) {
             unsigned w[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                w[i] = pack<T>(o[0][n + i][2 * half] * inverse, o[0][n + i][2 * half + 1] * inverse);
+                w[i] = pack<T>(o[0][n + i][2 * half] * factor, o[0][n + i][2 * half + 1] * factor);
             transpose_quad(w);
             if (row < a.S_q) *reinterpret_cast<uint4*>(out + 8 * (n + lane % 4)) = make_uint4(w[0], w[1], w[2], w[3]);
         }

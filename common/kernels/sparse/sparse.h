@@ -1,4 +1,4 @@
-// sparse.h - the launchers of task 5's tuned kernels, which binding.cpp calls.
+// sparse.h - the launchers of sparse attention, which binding.cpp calls.
 //
 //   SparseArguments        tensors, sizes, which keys a query sees
 //   sparse_forward_*       sparse_attention_mma.cu (fp16, bf16)
@@ -12,30 +12,17 @@
 
 #include <cstdint>
 
-#include "common/cuda/row_strides.h"
+#include "common/cuda/attention_arguments.h"
 
 constexpr int MAX_HEAD_DIM = 128;
 
-// out = softmax(scale * query @ key^T, hidden keys left out) @ value
-//
-// Query head h uses key head h / (heads / kv_heads): grouped-query attention when kv_heads < heads (a multiple).
-// Key n = 0 .. S_k - 1 stands at position p = key_offset + n * key_step. Query i sees it
+// Which keys a query sees: key n = 0 .. S_k - 1 stands at position p = key_offset + n * key_step. Query i sees it
 //
 //   unless causal and p > i,   unless window > 0 and |i - p| >= window,   and, with counts and columns,
 //   only if n / block is among the first counts[head, i / block] numbers of columns[head, i / block].
 //
-// Lists of blocks go with key_step 1, key_offset 0 and no window. A query that sees no key gets zeros and lse
-// -infinity.
-struct SparseArguments {
-    const void* query;  // [batch, heads, S_q, head_dim]
-    const void* key;    // [batch, kv_heads, S_k, head_dim]
-    const void* value;  // [batch, kv_heads, S_k, head_dim]
-    void* out;          // [batch, heads, S_q, head_dim], contiguous
-    float* lse;         // [batch, heads, S_q], contiguous: natural log(sum over keys of exp(score)); or nullptr
-    RowStrides query_strides, key_strides, value_strides;
-    int64_t batch, heads, kv_heads, S_q, S_k;
-    int head_dim;  // 1 .. MAX_HEAD_DIM
-    float scale;
+// Lists of blocks go with key_step 1, key_offset 0 and no window. head_dim is 1 .. MAX_HEAD_DIM.
+struct SparseArguments : AttentionArguments {
     // Strided attention: the keys are the strided ones alone, key and value begin with the first of them and their
     // strides lead to the next. Otherwise 1 and 0.
     int64_t key_step, key_offset;

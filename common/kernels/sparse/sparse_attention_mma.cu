@@ -5,7 +5,7 @@
 //   3. Kernel       sparse_forward_kernel
 //   4. Launcher     sparse_forward_fp16, sparse_forward_bf16
 //
-//   flash_forward.cuh    the body of the kernel, that of task 4: fragments, products, the loop over tiles
+//   flash_forward.cuh    the body of the kernel, that of dense attention, too: fragments, products, the loop over tiles
 //
 // What is not attended to is not computed: the loop of FlashAttention-2 goes through other tiles. A pattern says which,
 // and which of them hold a hidden key; only those are masked, and the loop between is that of dense attention.
@@ -17,8 +17,7 @@
 //   blocks    The tiles of a block of keys, then those of the next in the list. A list is as good as a mask without
 //             gaps, so there is none, but for causal tiles on the diagonal.
 //
-// Tried on the H200 and left out, because they were slower: blocks of four warps for narrow windows, of two for strided
-// keys and wide windows; warps without rows for blocks of 32 and 64.
+// Measured, and what was tried: README.md.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -26,10 +25,10 @@
 #include <cstdint>
 
 #include "common/cuda/check.h"
-#include "common/cuda/exp2.cuh"
 #include "common/cuda/flash_forward.cuh"
 #include "common/cuda/flash_launch.h"
 #include "common/cuda/key_positions.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/sparse.h"
 
@@ -67,7 +66,7 @@ struct Band {
 
     static __host__ __device__ int rows(const SparseArguments&) { return S::B_r; }
 
-    __device__ __forceinline__ Band(const SparseArguments& arguments, const FlashRows<S, SparseArguments>& block)
+    __device__ __forceinline__ Band(const SparseArguments& arguments, const FlashRows<S>& block)
         : a(arguments), warp_start(block.warp_start) {
         first = begin_of(block.start);
         keys = max(end_of(block.start + block.count - 1) - first, 0);
@@ -122,7 +121,7 @@ struct Blocks {
 
     static __host__ __device__ int rows(const SparseArguments& a) { return a.block; }
 
-    __device__ __forceinline__ Blocks(const SparseArguments& arguments, const FlashRows<S, SparseArguments>& block)
+    __device__ __forceinline__ Blocks(const SparseArguments& arguments, const FlashRows<S>& block)
         : a(arguments), parts(a.block / B_c) {
         const int q_block = block.start / a.block;
         const int64_t row = block.head * (a.S_q / a.block) + q_block;
@@ -168,7 +167,7 @@ template <class S, bool PLAIN, template <class, bool> class Pattern>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) sparse_forward_kernel(const SparseArguments a) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
     using Keys = Pattern<S, PLAIN>;
-    const FlashRows<S, SparseArguments> block(a, Keys::rows(a));
+    const FlashRows<S> block(a, Keys::rows(a));
     flash_forward<S, PLAIN>(a, block, Keys(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
                             reinterpret_cast<typename S::T*>(shared_bytes));
 }

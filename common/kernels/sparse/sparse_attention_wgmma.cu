@@ -11,8 +11,8 @@
 //   common/cuda/       wgmma.cuh: tensor cores; tma.cuh: the copy engine; mbarrier.cuh: how it and warps wait for each
 //                      other; flash_softmax.cuh: the online softmax
 //
-// The algorithm is FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). What differs from task 4's
-// flash_attention_mma.cu, which computes the same by mma.sync and cp.async:
+// The algorithm is FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). What differs from sparse_attention_mma.cu,
+// which computes the same by mma.sync and cp.async:
 //
 //   1. wgmma. Four warps own 64 rows together. The tensor cores read Q, K and V in shared memory themselves, so that
 //      nothing passes through ldmatrix and registers but P, and one instruction is 64 x 128 x 16 products. They work
@@ -34,24 +34,7 @@
 //                tensor cores      S0 |      S1 P0V0 |      S2 P1V1 | ...      of one group; the other fills the gaps
 //                warps                softmax 0 -> P0  softmax 1 -> P1   ...
 //
-// What is in the way of more: with long sequences the tensor cores are busy most of the time, and the powers of the
-// softmax (exp2.cuh) come next. With few tiles per piece of work, its first scores and its last product count: they
-// have no softmax of the same group beside them.
-//
-// Tried on an H200 and left out, because they were slower or gained nothing: tiles of 176 keys; groups that take turns
-// at the tensor cores by named barriers; the first scores of the next piece before the output of this one is written
-// (what is gained there is lost in the loop, whose slots are then no longer the same in all lanes for the compiler).
-//
-// Printed by `python -m task5.benchmark --rounds 15` (NVIDIA H200, torch 2.11, CUDA 13.0; bf16, 2 x 16 heads of 128;
-// K and V gathered beforehand for SDPA, read where they lie by this file; stride 1 is dense attention):
-//
-//   stride                 1        2        4        8        1        2        4        8
-//     S =               4096                                16384
-//   this file         392 us   207 us   114 us  64.6 us  6.10 ms  3.07 ms  1.67 ms   804 us
-//   SDPA cuDNN        411 us   214 us   116 us  65.1 us  6.50 ms  3.31 ms  1.76 ms   842 us
-//   SDPA flash        778 us   399 us   210 us   115 us  13.5 ms  6.51 ms  3.37 ms  1.64 ms
-//
-// Causal windows of 256 and 1024 keys take 226 and 501 us at S = 16384.
+// Measured, what is in the way of more, and what was tried: README.md.
 //
 // Why sm_90a: wgmma and setmaxnreg exist in this target alone, not in sm_90 or later ones. For all other targets the
 // kernel is empty and hopper_forward returns false, as it does in the simulator, which has no wgmma.
@@ -69,7 +52,9 @@ bool hopper_forward(const SparseArguments&, bool) { return false; }  // the simu
 
 #include "common/cuda/check.h"
 #include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/logarithms.h"
 #include "common/cuda/mbarrier.cuh"
+#include "common/cuda/mma.cuh"
 #include "common/cuda/shared_offset.cuh"
 #include "common/cuda/tma.cuh"
 #include "common/cuda/wgmma.cuh"
@@ -219,8 +204,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         wait(barriers.q, q);
         wait(barriers.k, k);
         next_scores();
-#pragma unroll
-        for (int i = 0; i < S::D / 2; ++i) o[0][i / 4][i % 4] = 0;
+        clear(o);
         wgmma_wait<0>();
         keep_order(s[0]);
         release(barriers.k, k);

@@ -10,7 +10,7 @@ SIXTEEN_BITS = {"half": torch.float16, "bf16": torch.bfloat16}
 
 
 def skip_on_turing(library, kind: str) -> None:
-    """There mma has no bfloat16 and no tf32."""
+    """There mma has no bfloat16."""
     if kind != "half" and library.on_gpu and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip(f"mma of {kind} needs a GPU of compute capability 8.0 or higher")
 
@@ -21,31 +21,21 @@ def rounded(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return tensor.view(torch.int16).numpy(), tensor.double().numpy()
 
 
-def tf32(x: np.ndarray) -> np.ndarray:
-    """float32 -> tf32: half a unit of the last of 10 bits is added to the magnitude, what lies below is dropped."""
-    x = np.asarray(x, np.float32)
-    bits = x.view(np.uint32).astype(np.uint64)
-    up = np.where(np.isfinite(x), bits + (1 << 12), bits)
-    return (up >> 13 << 13).astype(np.uint32)
-
-
 # ---- fragments
 
 
 def test_fragment_helpers_against_the_manual(library):
     """The formulas of the PTX manual, section "Matrix Fragments for mma", with its groupID and threadID_in_group."""
-    tables = [np.zeros((32, n, 2), np.int32) for n in (4, 4, 2, 4, 2)]
+    tables = [np.zeros((32, n, 2), np.int32) for n in (4, 4, 2)]
     library.fragments(*tables)
-    d, a16, b16, a8, b8 = tables
+    d, a, b = tables
     for lane in range(32):
         group, thread = lane >> 2, lane % 4
         rows = [group, group + 8, group, group + 8]
         assert d[lane].tolist() == [[group + 8 * (i >= 2), thread * 2 + (i & 1)] for i in range(4)]
         # Elements a0 a1 | a2 a3 | a4 a5 | a6 a7, two per register: the first of each pair
-        assert a16[lane].tolist() == [[rows[i], thread * 2 + 8 * (i >= 2)] for i in range(4)]
-        assert b16[lane].tolist() == [[thread * 2 + 8 * i, group] for i in range(2)]
-        assert a8[lane].tolist() == [[rows[i], thread + 4 * (i >= 2)] for i in range(4)]
-        assert b8[lane].tolist() == [[thread + 4 * i, group] for i in range(2)]
+        assert a[lane].tolist() == [[rows[i], thread * 2 + 8 * (i >= 2)] for i in range(4)]
+        assert b[lane].tolist() == [[thread * 2 + 8 * i, group] for i in range(2)]
 
 
 # ---- mma
@@ -115,71 +105,6 @@ def test_mma_of_extreme_numbers(library, kind):
     assert (d[0, 0, :3] != 0).all() and d[0, 5, 2] != 0 and np.isnan(d[0, 6]).all() and np.isinf(d[0, 7, 3])
 
 
-def random_tf32(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return tuple(rng.standard_normal((TILES, *shape)).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8)))
-
-
-def test_mma_tf32(library):
-    skip_on_turing(library, "tf32")
-    a, b, c = integers(0, TILES, 16, 8), integers(1, TILES, 8, 8), integers(2, TILES, 16, 8)
-    d = np.full(c.shape, np.nan, np.float32)
-    library.mma_tf32(d, a, b, c, TILES, 0)
-    assert (d == a.astype(np.float64) @ b + c).all()
-    a = np.eye(128, dtype=np.float32).reshape(128, 16, 8)
-    b = np.ascontiguousarray(np.broadcast_to(np.arange(1, 65, dtype=np.float32).reshape(8, 8), (128, 8, 8)))
-    d = np.full((128, 16, 8), np.nan, np.float32)
-    library.mma_tf32(d, a, b, np.zeros_like(d), 128, 0)
-    assert (d == a @ b).all()
-
-
-def test_mma_tf32_rounds_as_asked(library):
-    skip_on_turing(library, "tf32")
-    a, b, c = random_tf32(0)
-    d = np.full(c.shape, np.nan, np.float32)
-    library.mma_tf32(d, a, b, c, TILES, 1)
-    check_close(d, tf32(a).view(np.float32).astype(np.float64), tf32(b).view(np.float32).astype(np.float64), c)
-    library.mma_tf32(d, a, b, c, TILES, 0)
-    cut = [(x.view(np.uint32) & 0xFFFFE000).view(np.float32).astype(np.float64) for x in (a, b)]
-    check_close(d, *cut, c)
-
-
-def test_mma_tf32_ignores_low_bits_exactly(library):
-    """Integers with noise in the 13 bits that tf32 has not: the result is that of the integers."""
-    skip_on_turing(library, "tf32")
-    a, b, c = integers(3, TILES, 16, 8), integers(4, TILES, 8, 8), integers(5, TILES, 16, 8)
-    noise = np.random.default_rng(6)
-    noisy = [(x.view(np.uint32) | noise.integers(0, 1 << 13, x.shape, dtype=np.uint32) * (x != 0)) for x in (a, b)]
-    d = np.full(c.shape, np.nan, np.float32)
-    library.mma_tf32(d, *(x.astype(np.uint32).view(np.float32) for x in noisy), c, TILES, 0)
-    assert (d == a.astype(np.float64) @ b + c).all()
-
-
-def test_to_tf32(library):
-    rng = np.random.default_rng(0)
-    bits = rng.integers(0, 1 << 32, 20000, dtype=np.uint32)  # every exponent, subnormal numbers too
-    ties = (rng.integers(0, 1 << 19, 2000, dtype=np.uint32) << 13) | 0x1000
-    beside = np.concatenate([ties - 1, ties + 1])
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.finfo(np.float32).max, -np.finfo(np.float32).max], np.float32)
-    x = np.concatenate([bits, ties, beside, special.view(np.uint32)]).view(np.float32)
-    x = np.ascontiguousarray(x[~np.isnan(x)])
-    out = np.zeros(len(x), np.uint32)
-    library.round_to_tf32(out, x, len(x))
-    assert (out == tf32(x)).all()
-    # The nearest number with 10 bits behind the point, ties away from zero
-    y = out.view(np.float32).astype(np.float64)
-    x, y = x[np.isfinite(y)].astype(np.float64), y[np.isfinite(y)]
-    error, unit = np.abs(y - x), 2.0 ** (np.maximum(np.frexp(x)[1], -125) - 11)
-    assert (error <= unit / 2).all()
-    tie = error == unit / 2
-    assert tie.sum() > 1000 and (np.abs(y) > np.abs(x))[tie].all()
-
-    nan = np.array([0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
-    out = np.zeros(4, np.uint32)
-    library.round_to_tf32(out, nan, 4)
-    assert np.isnan(out.view(np.float32)).all() and not (out & 0x1FFF).any()
-
-
 @pytest.mark.parametrize("kind", SIXTEEN_BITS)
 def test_pack(library, kind):
     rng = np.random.default_rng(0)
@@ -216,12 +141,11 @@ def test_ldmatrix(library, order):
     rng = np.random.default_rng(0)
     tile = rng.permutation(1 << 16)[: 64 * 8].astype(np.uint16).reshape(64, 8)
     rows = {"ascending": LANES, "any": rng.permutation(64)[:32], "one row": LANES * 0 + 63}[order].astype(np.int32)
-    outputs = [np.zeros((32, n), np.uint32) for n in (1, 2, 4, 1, 2, 4)]
-    library.ldmatrix_all(*outputs, tile, rows)
+    plain, transposed = (np.zeros((32, 4), np.uint32) for _ in range(2))
+    library.ldmatrix_all(plain, transposed, tile, rows)
     matrices = tile[rows].reshape(4, 8, 8)
-    for n, plain, transposed in zip((1, 2, 4), outputs[:3], outputs[3:], strict=True):
-        assert (plain == fragments_of(matrices[:n])).all()
-        assert (transposed == fragments_of(matrices[:n].transpose(0, 2, 1))).all()
+    assert (plain == fragments_of(matrices)).all()
+    assert (transposed == fragments_of(matrices.transpose(0, 2, 1))).all()
 
 
 @pytest.mark.parametrize("row_bytes", [16, 32, 48, 64, 96, 128, 192, 256])
@@ -301,9 +225,9 @@ def test_matrix_product(library, shape, kind, b_transposed):
 
 MISTAKES = {
     "mma_divergent": "16 thread(s), first (0,0,0), wait in mma_m16n8k16 at {line} for the lanes 0xffffffff",
-    "mma_part_of_a_warp": "mma_m16n8k8 at {line}: only the lanes 0x0000ffff of the warp take part, all 32 must",
+    "mma_part_of_a_warp": "mma_m16n8k16 at {line}: only the lanes 0x0000ffff of the warp take part, all 32 must",
     "mma_in_two_places": "warp divergence: lane 0 reached mma_m16n8k16 at {first}, lane 16 of its warp at {line}",
-    "ldmatrix_misaligned": "ldmatrix_x1 at {line}: the row address of lane 1 lies 8 byte(s) past a multiple of 16",
+    "ldmatrix_misaligned": "ldmatrix_x4 at {line}: the row address of lane 1 lies 8 byte(s) past a multiple of 16",
     "copy_to_misaligned": "cp_async<8> at {line}: its destination lies 4 byte(s) past a multiple of 8",
     "copy_from_misaligned": "cp_async<16> at {line}: its source lies 4 byte(s) past a multiple of 16",
     "copy_swapped": "cp_async<4> at {line}: its source lies in shared memory",
@@ -322,9 +246,3 @@ def test_message(simulator, kernel):
     assert MISTAKES[kernel].format(line=folder + line, first=folder + first) in message
     assert f"{kernel}, block (0,0,0)" in message or f"deadlock: in block (0,0,0) of {kernel}" in message
     assert line in message
-
-
-def test_addresses_of_lanes_without_a_matrix(simulator):
-    out = np.full(32, np.nan, np.float32)
-    simulator.ldmatrix_address_unused(out)
-    assert (out == 0).all()

@@ -34,14 +34,12 @@ SIMULATOR_UNCHECKED inline void require_whole_warp(void** lanes, unsigned mask) 
 
 // ---- mma
 
-// The types that matrices are made of: how many elements share a register, and what four of them are worth. Vectors and
-// unrolled loops, since this is where a simulated matrix product spends its time.
-struct Tf32;
+// The types that matrices are made of: what four elements are worth. Vectors and unrolled loops, since this is where a
+// simulated matrix product spends its time.
 template <typename Element>
 struct MatrixElement;
 template <>
 struct MatrixElement<Float16<Fp16Format>> {
-    static constexpr unsigned PER_REGISTER = 2;
     SIMULATOR_INLINE static Float4 widen(Bits4 bits) {
         const Bits4 magnitude = bits & 0x7fff;
         const Bits4 infinite = reinterpret_cast<Bits4>(magnitude >= 0x7c00) & 0x7f800000;  // or NaN
@@ -51,13 +49,7 @@ struct MatrixElement<Float16<Fp16Format>> {
 };
 template <>
 struct MatrixElement<Float16<Bf16Format>> {
-    static constexpr unsigned PER_REGISTER = 2;
     SIMULATOR_INLINE static Float4 widen(Bits4 bits) { return reinterpret_cast<Float4>(bits << 16); }
-};
-template <>
-struct MatrixElement<Tf32> {
-    static constexpr unsigned PER_REGISTER = 1;
-    SIMULATOR_INLINE static Float4 widen(Bits4 bits) { return reinterpret_cast<Float4>(bits & 0xffffe000); }
 };
 
 struct Multiplication : MatrixOperation {
@@ -65,12 +57,12 @@ struct Multiplication : MatrixOperation {
     const unsigned *a, *b;
 };
 
-// D [16][8] += A [16][K] B [K][8]. The products of two elements are exact in float; each sum of K of them is added to D
-// once.
+// D [16][8] += A [16][K] B [K][8]. Two elements share a register. The products of two elements are exact in float; each
+// sum of K of them is added to D once.
 template <typename Element>
 SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
     using Type = MatrixElement<Element>;
-    constexpr unsigned P = Type::PER_REGISTER, K = 8 * P, BITS = 32 / P;
+    constexpr unsigned K = 16;
     require_whole_warp(lanes, mask);
 #ifdef SIMULATOR_CHECKED
     check_tensor_work(2 * 16 * 8 * K);
@@ -88,15 +80,14 @@ SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
     } b;
     for (unsigned lane = 0; lane < 32; ++lane) {
         const auto& from = *static_cast<const Multiplication*>(lanes[lane]);
-        const unsigned group = lane / 4, first = lane % 4 * P;
+        const unsigned group = lane / 4, first = lane % 4 * 2;
 #pragma GCC unroll 2
-        for (unsigned e = 0; e < P; ++e) {
+        for (unsigned e = 0; e < 2; ++e) {
 #pragma GCC unroll 4
             for (unsigned i = 0; i < 4; ++i)
-                a.bits[first + i / 2 * 4 * P + e][group + i % 2 * 8] = from.a[i] << (P - 1 - e) * BITS >> (32 - BITS);
+                a.bits[first + i / 2 * 8 + e][group + i % 2 * 8] = from.a[i] << (1 - e) * 16 >> 16;
 #pragma GCC unroll 2
-            for (unsigned i = 0; i < 2; ++i)
-                b.bits[first + i * 4 * P + e][group] = from.b[i] << (P - 1 - e) * BITS >> (32 - BITS);
+            for (unsigned i = 0; i < 2; ++i) b.bits[first + i * 8 + e][group] = from.b[i] << (1 - e) * 16 >> 16;
         }
     }
     for (unsigned i = 0; i < K * 4; ++i) a.values4[i] = Type::widen(a.bits4[i]);
@@ -129,10 +120,10 @@ struct MatrixLoad : MatrixOperation {
     unsigned registers[4];  // one per matrix
 };
 
-template <unsigned MATRICES, bool TRANSPOSED>
+template <bool TRANSPOSED>
 SIMULATOR_UNCHECKED void distribute(void** lanes, unsigned mask) {
     require_whole_warp(lanes, mask);
-    for (unsigned matrix = 0; matrix < MATRICES; ++matrix) {
+    for (unsigned matrix = 0; matrix < 4; ++matrix) {
         uint16_t elements[8][8];
         for (unsigned row = 0; row < 8; ++row)
             *reinterpret_cast<Bits4*>(elements[row]) = static_cast<const MatrixLoad*>(lanes[8 * matrix + row])->row;
@@ -145,21 +136,18 @@ SIMULATOR_UNCHECKED void distribute(void** lanes, unsigned mask) {
     }
 }
 
-template <bool TRANSPOSED, typename... Registers>
-__attribute__((always_inline)) inline void load_matrices(const char* name, Position at, const void* row,
-                                                         Registers&... registers) {
+template <bool TRANSPOSED>
+__attribute__((always_inline)) inline void load_matrices(const char* name, Position at, const void* row, unsigned& r0,
+                                                         unsigned& r1, unsigned& r2, unsigned& r3) {
     MatrixLoad mine;
     mine.name = name;
     mine.at = at;
-    if (const unsigned lane = current_thread()->lane; lane < 8 * sizeof...(Registers)) {
-        if (const size_t past = reinterpret_cast<uintptr_t>(row) % 16)
-            fail("%s at %s:%d: the row address of lane %u lies %zu byte(s) past a multiple of 16", name, at.file,
-                 at.line, lane, past);
-        mine.row = *static_cast<const Bits4*>(row);
-    }
-    collective(~0u, &mine, distribute<sizeof...(Registers), TRANSPOSED>, name, at);
-    const unsigned* next = mine.registers;
-    ((registers = *next++), ...);
+    if (const size_t past = reinterpret_cast<uintptr_t>(row) % 16)
+        fail("%s at %s:%d: the row address of lane %u lies %zu byte(s) past a multiple of 16", name, at.file, at.line,
+             current_thread()->lane, past);
+    mine.row = *static_cast<const Bits4*>(row);
+    collective(~0u, &mine, distribute<TRANSPOSED>, name, at);
+    r0 = mine.registers[0], r1 = mine.registers[1], r2 = mine.registers[2], r3 = mine.registers[3];
 }
 
 }  // namespace simulator
@@ -170,30 +158,11 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
     simulator::Multiplication mine{{"mma_m16n8k16", at}, d, a, b};
     simulator::collective(~0u, &mine, simulator::multiply<T>, "mma_m16n8k16", at);
 }
-inline void mma_m16n8k8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                        simulator::Position at = simulator::here()) {
-    simulator::Multiplication mine{{"mma_m16n8k8", at}, d, a, b};
-    simulator::collective(~0u, &mine, simulator::multiply<simulator::Tf32>, "mma_m16n8k8", at);
-}
 
 #define SIMULATOR_LDMATRIX __attribute__((always_inline)) inline void
-SIMULATOR_LDMATRIX ldmatrix_x1(unsigned& r0, const void* row, simulator::Position at = simulator::here()) {
-    simulator::load_matrices<false>("ldmatrix_x1", at, row, r0);
-}
-SIMULATOR_LDMATRIX ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row,
-                               simulator::Position at = simulator::here()) {
-    simulator::load_matrices<false>("ldmatrix_x2", at, row, r0, r1);
-}
 SIMULATOR_LDMATRIX ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
                                simulator::Position at = simulator::here()) {
     simulator::load_matrices<false>("ldmatrix_x4", at, row, r0, r1, r2, r3);
-}
-SIMULATOR_LDMATRIX ldmatrix_x1_trans(unsigned& r0, const void* row, simulator::Position at = simulator::here()) {
-    simulator::load_matrices<true>("ldmatrix_x1_trans", at, row, r0);
-}
-SIMULATOR_LDMATRIX ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* row,
-                                     simulator::Position at = simulator::here()) {
-    simulator::load_matrices<true>("ldmatrix_x2_trans", at, row, r0, r1);
 }
 SIMULATOR_LDMATRIX ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
                                      simulator::Position at = simulator::here()) {

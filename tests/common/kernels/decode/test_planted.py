@@ -34,11 +34,11 @@ SOURCE = """
 using ListWarp = SimtWarp<float, 64, 8>;
 using ClusterWarp = MmaWarp<__half, 64, 1>;
 
-int64_t decode_workspace(const DecodeArguments& a, CacheType type) {
-    return type == CacheType::FLOAT32 ? decode_list<ListWarp>(a, false) : 0;
+int64_t decode_workspace(const DecodeArguments& a, FloatType type) {
+    return type == FloatType::FLOAT32 ? decode_list<ListWarp>(a, false) : 0;
 }
-void launch_decode(const DecodeArguments& a, CacheType type) {
-    if (type == CacheType::FLOAT32) decode_list<ListWarp>(a, true);
+void launch_decode(const DecodeArguments& a, FloatType type) {
+    if (type == FloatType::FLOAT32) decode_list<ListWarp>(a, true);
     else decode_clusters<ClusterWarp>(a);
 }
 """

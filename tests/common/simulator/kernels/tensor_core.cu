@@ -7,19 +7,16 @@
 // ---- fragments
 
 // Where register i of a lane lies, as table[lane][6]: row and column in D, A and B.
-__global__ void fragment_table(int* d, int* a16, int* b16, int* a8, int* b8) {
+__global__ void fragment_table(int* d, int* a, int* b) {
     const int lane = threadIdx.x;
     for (int i = 0; i < 4; ++i) {
         d[(lane * 4 + i) * 2] = mma_d_row(lane, i), d[(lane * 4 + i) * 2 + 1] = mma_d_col(lane, i);
-        a16[(lane * 4 + i) * 2] = mma_a_row(lane, i), a16[(lane * 4 + i) * 2 + 1] = mma_a_col(lane, i);
-        a8[(lane * 4 + i) * 2] = mma_a_row(lane, i), a8[(lane * 4 + i) * 2 + 1] = mma_a_col<8>(lane, i);
+        a[(lane * 4 + i) * 2] = mma_a_row(lane, i), a[(lane * 4 + i) * 2 + 1] = mma_a_col(lane, i);
     }
-    for (int i = 0; i < 2; ++i) {
-        b16[(lane * 2 + i) * 2] = mma_b_row(lane, i), b16[(lane * 2 + i) * 2 + 1] = mma_b_col(lane);
-        b8[(lane * 2 + i) * 2] = mma_b_row<8>(lane, i), b8[(lane * 2 + i) * 2 + 1] = mma_b_col(lane);
-    }
+    for (int i = 0; i < 2; ++i)
+        b[(lane * 2 + i) * 2] = mma_b_row(lane, i), b[(lane * 2 + i) * 2 + 1] = mma_b_col(lane);
 }
-EXPORT(fragments, (int* d, int* a16, int* b16, int* a8, int* b8), { fragment_table<<<1, 32>>>(d, a16, b16, a8, b8); })
+EXPORT(fragments, (int* d, int* a, int* b), { fragment_table<<<1, 32>>>(d, a, b); })
 
 // ---- mma: a [tiles][16][16], b [tiles][16][8], c and d [tiles][16][8]; one warp per tile, element by element
 
@@ -49,32 +46,6 @@ EXPORT(mma_half, (float* d, const half* a, const half* b, const float* c, int ti
 EXPORT(mma_bf16, (float* d, const nv_bfloat16* a, const nv_bfloat16* b, const float* c, int tiles, int repeats),
        { mma_tiles<<<tiles / 2, 64>>>(d, a, b, c, repeats); })
 
-// The same for tf32: a [tiles][16][8], b [tiles][8][8]; rounded first, or not.
-__global__ void mma_tf32_tiles(float* d, const float* a, const float* b, const float* c, bool round) {
-    const int lane = threadIdx.x % 32, tile = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    unsigned a_regs[4], b_regs[2];
-    float sums[4];
-    for (int i = 0; i < 4; ++i) {
-        const float x = a[(tile * 16 + mma_a_row(lane, i)) * 8 + mma_a_col<8>(lane, i)];
-        a_regs[i] = round ? to_tf32(x) : __float_as_uint(x);
-        sums[i] = c[(tile * 16 + mma_d_row(lane, i)) * 8 + mma_d_col(lane, i)];
-    }
-    for (int i = 0; i < 2; ++i) {
-        const float x = b[(tile * 8 + mma_b_row<8>(lane, i)) * 8 + mma_b_col(lane)];
-        b_regs[i] = round ? to_tf32(x) : __float_as_uint(x);
-    }
-    mma_m16n8k8(sums, a_regs, b_regs);
-    for (int i = 0; i < 4; ++i) d[(tile * 16 + mma_d_row(lane, i)) * 8 + mma_d_col(lane, i)] = sums[i];
-}
-EXPORT(mma_tf32, (float* d, const float* a, const float* b, const float* c, int tiles, int round),
-       { mma_tf32_tiles<<<tiles / 2, 64>>>(d, a, b, c, round != 0); })
-
-__global__ void tf32_of(unsigned* out, const float* in, int n) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = to_tf32(in[i]);
-}
-EXPORT(round_to_tf32, (unsigned* out, const float* in, int n), { tf32_of<<<(n + 127) / 128, 128>>>(out, in, n); })
-
 template <typename T>
 __global__ void pack_pairs(unsigned* out, const float* in) {
     out[threadIdx.x] = pack<T>(in[2 * threadIdx.x], in[2 * threadIdx.x + 1]);
@@ -95,7 +66,8 @@ __global__ void two_products(float* out, const T* q, const T* k, const T* v) {
     ldmatrix_x4(q_regs[0], q_regs[1], q_regs[2], q_regs[3], &q_tile[lane % 16][lane / 16 * 8]);
     ldmatrix_x4(k_regs[0][0], k_regs[0][1], k_regs[1][0], k_regs[1][1],
                 &k_tile[lane % 8 + lane / 16 * 8][lane / 8 % 2 * 8]);
-    ldmatrix_x2_trans(v_regs[0], v_regs[1], v_tile[lane % 16]);
+    unsigned again[2];  // V has the columns of one mma
+    ldmatrix_x4_trans(v_regs[0], v_regs[1], again[0], again[1], v_tile[lane % 16]);
     for (int n = 0; n < 2; ++n) mma_m16n8k16<T>(s[n], q_regs, k_regs[n]);
     accumulators_as_a<T>(p_regs, s[0], s[1]);
     mma_m16n8k16<T>(o, p_regs, v_regs);
@@ -106,25 +78,19 @@ EXPORT(two_products_half, (float* out, const half* q, const half* k, const half*
 EXPORT(two_products_bf16, (float* out, const nv_bfloat16* q, const nv_bfloat16* k, const nv_bfloat16* v),
        { two_products<<<1, 32>>>(out, q, k, v); })
 
-// ---- ldmatrix: every form, rows in any order; tile [64][8], rows [32]: the row whose address the lane gives
+// ---- ldmatrix: both forms, rows in any order; tile [64][8], rows [32]: the row whose address the lane gives
 
-__global__ void load_all(unsigned* x1, unsigned* x2, unsigned* x4, unsigned* x1t, unsigned* x2t, unsigned* x4t,
-                         const unsigned short* tile, const int* rows) {
+__global__ void load_all(unsigned* x4, unsigned* x4t, const unsigned short* tile, const int* rows) {
     __shared__ __align__(16) unsigned short shared[64][8];
     const int lane = threadIdx.x;
     for (int i = lane; i < 64 * 8; i += 32) shared[i / 8][i % 8] = tile[i];
     __syncwarp();
     const void* row = shared[rows[lane]];
-    ldmatrix_x1(x1[lane], row);
-    ldmatrix_x2(x2[2 * lane], x2[2 * lane + 1], row);
     ldmatrix_x4(x4[4 * lane], x4[4 * lane + 1], x4[4 * lane + 2], x4[4 * lane + 3], row);
-    ldmatrix_x1_trans(x1t[lane], row);
-    ldmatrix_x2_trans(x2t[2 * lane], x2t[2 * lane + 1], row);
     ldmatrix_x4_trans(x4t[4 * lane], x4t[4 * lane + 1], x4t[4 * lane + 2], x4t[4 * lane + 3], row);
 }
-EXPORT(ldmatrix_all, (unsigned* x1, unsigned* x2, unsigned* x4, unsigned* x1t, unsigned* x2t, unsigned* x4t,
-                      const unsigned short* tile, const int* rows),
-       { load_all<<<1, 32>>>(x1, x2, x4, x1t, x2t, x4t, tile, rows); })
+EXPORT(ldmatrix_all, (unsigned* x4, unsigned* x4t, const unsigned short* tile, const int* rows),
+       { load_all<<<1, 32>>>(x4, x4t, tile, rows); })
 
 template <int ROW_BYTES>
 __global__ void swizzle_table(int* out) {  // [rows of one block][chunks]
@@ -335,7 +301,7 @@ __global__ void mma_divergent(float* out) {
 __global__ void mma_part_of_a_warp(float* out) {
     unsigned a[4] = {}, b[2] = {};
     float d[4] = {};
-    mma_m16n8k8(d, a, b);  // line: mma_part_of_a_warp
+    mma_m16n8k16<half>(d, a, b);  // line: mma_part_of_a_warp
     out[threadIdx.x] = d[0];
 }
 __global__ void mma_in_two_places(float* out) {
@@ -349,17 +315,9 @@ __global__ void mma_in_two_places(float* out) {
 }
 __global__ void ldmatrix_misaligned(float* out) {
     __shared__ __align__(16) half tile[32][12];
-    unsigned r;
-    ldmatrix_x1(r, tile[threadIdx.x]);  // line: ldmatrix_misaligned
-    out[threadIdx.x] = r;
-}
-__global__ void ldmatrix_other_lanes(float* out) {  // lanes without a matrix may give anything
-    __shared__ __align__(16) half tile[8][8];
-    unsigned r0, r1;
-    tile[threadIdx.x % 8][threadIdx.x / 8] = 0.0f, tile[threadIdx.x % 8][threadIdx.x / 8 + 4] = 0.0f;
-    __syncwarp();
-    ldmatrix_x2(r0, r1, threadIdx.x < 16 ? tile[threadIdx.x % 8] : nullptr);
-    out[threadIdx.x] = static_cast<float>(r0 | r1);
+    unsigned r[4];
+    ldmatrix_x4(r[0], r[1], r[2], r[3], tile[threadIdx.x]);  // line: ldmatrix_misaligned
+    out[threadIdx.x] = r[0];
 }
 __global__ void copy_to_misaligned(float* out, const float* in) {
     __shared__ __align__(16) float shared[64];
@@ -392,7 +350,6 @@ EXPORT(error_mma_divergent, (float* out, const float*), { mma_divergent<<<1, 32>
 EXPORT(error_mma_part_of_a_warp, (float* out, const float*), { mma_part_of_a_warp<<<1, 48>>>(out); })
 EXPORT(error_mma_in_two_places, (float* out, const float*), { mma_in_two_places<<<1, 32>>>(out); })
 EXPORT(error_ldmatrix_misaligned, (float* out, const float*), { ldmatrix_misaligned<<<1, 32>>>(out); })
-EXPORT(ldmatrix_address_unused, (float* out), { ldmatrix_other_lanes<<<1, 32>>>(out); })
 EXPORT(error_copy_to_misaligned, (float* out, const float* in), { copy_to_misaligned<<<1, 32>>>(out, in); })
 EXPORT(error_copy_from_misaligned, (float* out, const float* in), { copy_from_misaligned<<<1, 32>>>(out, in); })
 EXPORT(error_copy_swapped, (float* out, float* in), { copy_swapped<<<1, 32>>>(out, in); })

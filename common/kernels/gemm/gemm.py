@@ -1,0 +1,52 @@
+"""Matrix products in float32, on the device of the operands.
+
+    c = gemm_nn(a, b)       a @ b
+    c = gemm_nt(a, b)       a @ b^T
+
+Sums are float32, and the products are those of float32 too: no TF32, no tensor cores. The first call on a device builds
+the kernels. There are no gradients.
+
+Source: gemm.cu, which lists the steps that lead to it; the way there is that of S. Boehm, "How to Optimize a CUDA
+Matmul Kernel for cuBLAS-like Performance", 2022.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from common.kernels.loaded import loaded
+
+
+def gemm_nn(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b for every matrix of a batch.
+
+    Args:
+        a: [batch, M, K], float32, contiguous, on the CPU (the simulator) or a GPU; no size is 0. M and K are at most
+            2^31 - 128.
+        b: [batch, K, N], likewise; N is at most 65,535 * 64 = 4,194,240.
+
+    Returns:
+        [batch, M, N], float32, contiguous.
+
+    Raises:
+        ValueError: a shape, dtype, layout or device that the kernels do not take; the message names the argument, its
+            value and what is allowed.
+        BuildError, ToolchainError: the kernels cannot be built here; see common.compiling.load.build.
+    """
+    return loaded("gemm", a.device).gemm_nn(a, b)
+
+
+def gemm_nt(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b^T for every matrix of a batch: both operands lie row by row along K, as Q and K of Q K^T do.
+
+    Args:
+        a: [batch, M, K], as gemm_nn takes it.
+        b: [batch, N, K], likewise.
+
+    Returns:
+        [batch, M, N], float32, contiguous.
+
+    Raises:
+        As gemm_nn.
+    """
+    return loaded("gemm", a.device).gemm_nt(a, b)

@@ -1,0 +1,42 @@
+"""The operators of a room for the tensors at hand: built and loaded at first use, once per process.
+
+    loaded("gemm", a.device).gemm_nn(a, b)
+
+The doors of the rooms (gemm/gemm.py, softmax/softmax.py, sparse/sparse.py, decode/decode.py) are made of it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.compiling.request import BuildRequest
+
+BACKENDS = {"cpu": "simulator", "cuda": "cuda"}  # by the tensors' device
+
+
+def loaded(room: str, device: torch.device | str) -> Operators:
+    """The operators of a room of common/kernels that work on this device.
+
+    The first call compiles what is out of date, which takes seconds to minutes; later ones take a look into a table.
+
+    Args:
+        room: its name, "gemm".
+        device: of the tensors. On the CPU the simulator runs the kernels.
+
+    Raises:
+        ValueError: no kernels for this kind of device; no such room.
+        BuildError, ToolchainError: see common.compiling.load.build.
+    """
+    kind = torch.device(device).type
+    if kind not in BACKENDS:
+        raise ValueError(f"device is {kind!r}; the kernels run on 'cuda', and in the simulator on 'cpu'")
+    return _loaded(room, BACKENDS[kind])
+
+
+@functools.cache
+def _loaded(room: str, backend: str) -> Operators:
+    return load(BuildRequest(room, backend=backend))
