@@ -2,7 +2,7 @@
 
     python -m common.skeleton            write every student file that differs
     python -m common.skeleton task2      one task only (a student who wants to start afresh)
-    python -m common.skeleton --check    compare, write nothing, exit 1 if any differs
+    python -m common.skeleton --compare    compare, write nothing, exit 1 if any differs
 
 A file that would be overwritten is kept beside it as <name>.bak (.bak2, .bak3, ...). A gap in a solution file is
 
@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m common.skeleton", description=__doc__.split("\n")[0])
     parser.add_argument("task", nargs="?", choices=tasks(), help="default: all", metavar="taskN")
-    parser.add_argument("--check", action="store_true", help="compare only; exit 1 if a student file differs")
+    parser.add_argument("--compare", action="store_true", help="compare only; exit 1 if a student file differs")
     options = parser.parse_args(argv)
     differing = 0
     for solution in solution_files(options.task):
@@ -138,13 +138,13 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name}: up to date")
             continue
         differing += 1
-        if options.check:
+        if options.compare:
             print(f"{name}: differs from the skeleton of {solution.relative_to(ROOT)}")
             continue
         kept = f" (the old one is {_keep_old(target).name})" if target.exists() else ""
         write_whole(target, text)
         print(f"{name}: written{kept}")
-    return 1 if options.check and differing else 0
+    return 1 if options.compare and differing else 0
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from common.measure.gpus import GpuSpec
 from common.testing import report
 from common.testing.case import SKIPPED, Case
 from common.testing.case_choice import full_name
-from common.testing.checking import check
+from common.testing.judging import judge
 from common.testing.run import run_cases
 
 
@@ -132,7 +132,7 @@ def _on_gpu(console: Console, task: str, cases: Sequence[Case], options: argpars
             if options.check
             else _representatives(console, cases, options.seed)
         )
-    verdicts = run_cases(cases, ops, console, lambda case: check(case, ops, options.seed))
+    verdicts = run_cases(cases, ops, console, lambda case: judge(case, ops, options.seed))
     command = gpu_tools.child(task, options, cases if options.check else ())
     if options.check:
         report.print_report(console, title, verdicts, points=False)

@@ -26,7 +26,7 @@ from common.console.terminal import say, wide, working
 from common.testing import report
 from common.testing.case import PASS, SKIPPED, Case
 from common.testing.case_choice import choose, for_operators, print_list
-from common.testing.checking import check
+from common.testing.judging import judge
 from common.testing.measurement import Measurement, TestRun
 from common.testing.points import print_points
 from common.testing.run import chosen_parts, run_cases
@@ -119,7 +119,7 @@ def _run(
     arguments: Sequence[str],
 ) -> int:
     """The cases, then what is measured, then the points of both."""
-    verdicts = run_cases(cases, ops, console, lambda case: check(case, ops, options.seed))
+    verdicts = run_cases(cases, ops, console, lambda case: judge(case, ops, options.seed))
     if verdicts:
         title = f"{test.task}, {options.variant.words}, {ops.backend}"
         report.print_cases(console, title, verdicts, with_points=not options.cases)

@@ -20,7 +20,7 @@ from common.inspect.checked_library import CHECK, PROFILE, CheckedOperators
 from common.inspect.findings.model import ENDS_THE_KERNEL, Finding, grouped
 from common.inspect.findings.report import print_findings
 from common.inspect.profile.model import KernelProfile
-from common.testing import checking
+from common.testing import judging
 from common.testing import report as check_report
 from common.testing.case import ERROR, NOT_IMPLEMENTED, NOT_RUN, PASS, SKIPPED, Case, Verdict
 from common.testing.first_operator import first_operator
@@ -34,7 +34,7 @@ def is_small(case: Case, seed: int = 0) -> bool:
     """Whether the checked build runs the case in seconds; it is 20 to 100 times slower than the plain one."""
     if case.gpu_only:
         return False
-    inputs = checking.make_inputs(case, seed).values()
+    inputs = judging.make_inputs(case, seed).values()
     matrices = max((x.size(0) for x in inputs if x.dim() > 1), default=0)
     return sum(x.numel() for x in inputs) <= MOST_ELEMENTS and matrices <= MOST_MATRICES
 
@@ -62,7 +62,7 @@ def check_cases(console: Console, title: str, cases: Sequence[Case], ops, seed: 
 
     def check_one(case: Case) -> Verdict:
         checked.begin(CHECK)
-        verdict = checking.check(replace(case, draws=1), ops, seed)
+        verdict = judging.judge(replace(case, draws=1), ops, seed)
         findings = checked.findings()
         verdict.findings = len(grouped([("", findings)]))
         if verdict.status == ERROR and any(one.kind in ENDS_THE_KERNEL for one in findings):
@@ -105,7 +105,7 @@ def representatives(cases: Sequence[Case], seed: int) -> list[Case]:
     best: dict[tuple[str, str], tuple[int, Case]] = {}
     for case in cases:
         if is_small(case, seed) and (operator := first_operator(case, seed)):
-            size = sum(x.numel() for x in checking.make_inputs(case, seed).values())
+            size = sum(x.numel() for x in judging.make_inputs(case, seed).values())
             if size > best.get((case.part, operator), (-1,))[0]:
                 best[case.part, operator] = size, case
     return [case for _, case in best.values()]
@@ -120,7 +120,7 @@ def profile_cases(
 
     def profile_one(case: Case) -> Verdict:
         checked.begin(PROFILE)
-        verdict = checking.check(replace(case, draws=1), ops, seed)
+        verdict = judging.judge(replace(case, draws=1), ops, seed)
         kernels.append(checked.kernels())
         return verdict
 

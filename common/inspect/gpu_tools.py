@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common.compiling import toolchain
 from common.compiling.toolchain import ToolchainError
-from common.testing import checking
+from common.testing import judging
 from common.testing.case import Case
 from common.testing.case_choice import full_name
 
@@ -61,7 +61,7 @@ def run_under_tool(cases: Sequence[Case], ops, seed: int) -> int:
     """What the child does."""
     for case in cases:
         print(f"{CASE_MARK}{full_name(case)}", flush=True)
-        verdict = checking.check(case, ops, seed, bare=True)
+        verdict = judging.judge(case, ops, seed, bare=True)
         print(f"{verdict.status} {' '.join(verdict.diagnosis[:1])}", flush=True)
     return 0
 

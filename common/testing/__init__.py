@@ -1,7 +1,7 @@
 """Is it right? Cases, verdicts, points.
 
 case            Case, Verdict
-checking        check(case, ops): one case against float64, in poisoned and guarded memory
+judging         judge(case, ops): one case against float64, in poisoned and guarded memory
 run             run_cases, run: many of them
 points, report  what a run earns, and how it is printed
 measurement     parts of a test that are not made of cases: times, texts of a model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from common.testing import checking
+from common.testing import judging
 from common.testing.case import Case
 
 
@@ -28,7 +28,7 @@ class _Probe:
 def first_operator(case: Case, seed: int = 0) -> str:
     """The operator that a case calls first; "" if it calls none."""
     try:
-        case.call(_Probe(), **checking.make_inputs(case, seed))
+        case.call(_Probe(), **judging.make_inputs(case, seed))
     except _Called as called:
         return str(called)
     except Exception:  # whatever a case does with a stand-in, it is not worth failing for

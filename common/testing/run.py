@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from common.testing import report
 from common.testing.case import ERROR, NOT_RUN, PASS, SKIPPED, Case, Verdict
-from common.testing.checking import check
+from common.testing.judging import judge
 
 ENDLESS = "endless loop"  # in the simulator's message on a kernel that makes no progress
 
@@ -73,7 +73,7 @@ def run(
     """
     chosen = chosen_parts(cases, parts)
     console = console or Console()
-    verdicts = run_cases(chosen, ops, console, lambda case: check(case, ops, seed))
+    verdicts = run_cases(chosen, ops, console, lambda case: judge(case, ops, seed))
     report.print_report(console, title, verdicts, points)
     return 0 if all(verdict.status in (PASS, SKIPPED) for verdict in verdicts) else 1
 

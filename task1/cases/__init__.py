@@ -7,7 +7,7 @@ attention   the three kernels together
 
 from common.compiling.variant import Variant
 from common.testing.case import Case
-from task1.cases.attention import attention_cases
+from task1.cases.attention_cases import attention_cases
 from task1.cases.kernels import output_cases, scores_cases, weights_cases
 from task1.cases.layer import layer_cases
 

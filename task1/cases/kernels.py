@@ -6,12 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention import output_mistakes
+from common.diagnosis.mistakes.attention_output import output_mistakes
 from common.diagnosis.mistakes.scores import score_mistakes
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
-from common.testing.cases.attention import MaskMaker, as_given, bool_mask, float_mask
+from common.testing.cases.attention_cases import MaskMaker, as_given, bool_mask, float_mask
 from common.testing.cases.softmax import softmax_case, with_masks, with_offsets
 
 SCORES, OUT = ("batch", "head", "query", "key"), ("batch", "head", "row", "col")

@@ -2,7 +2,7 @@
 
 from common.compiling.variant import Variant
 from common.testing.case import Case
-from task2.cases.attention import attention_cases
+from task2.cases.attention_cases import attention_cases
 from task2.cases.gemm import gemm_cases
 from task2.cases.softmax import softmax_cases
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from common.measure.allocations import AllocationRecorder
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.testing.case import Case
-from common.testing.cases.attention import (
+from common.testing.cases.attention_cases import (
     attention_case,
     blind_rows,
     far_below_0,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.merge import merge_mistakes, merge_states, merged_lse_mistakes
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
-from common.testing.cases.attention import attention_case
+from common.testing.cases.attention_cases import attention_case
 
 
 def merge_cases() -> list[Case]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import softmax_mistakes
 from common.diagnosis.mistakes.online_softmax import online_softmax_mistakes, row_lse_mistakes
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.testing.case import Case
 
 THREADS, ITEMS = 256, 4  # of online_softmax_kernel: threads per row, columns that each takes in at a time

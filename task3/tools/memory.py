@@ -14,7 +14,7 @@ from common.cli.options import add_variant_arguments
 from common.compiling.variant import Variant
 from common.console.terminal import say
 from common.measure.allocations import AllocationRecorder
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.testing.python_side import python_module
 
 

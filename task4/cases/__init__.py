@@ -2,7 +2,7 @@
 
 from common.compiling.variant import Variant
 from common.testing.case import Case
-from task4.cases.attention import causal_cases, full_cases
+from task4.cases.attention_cases import causal_cases, full_cases
 
 PARTS = {
     "full": "test attention without a mask only",

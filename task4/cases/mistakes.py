@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
-from common.reference import attention as right
+from common.reference import oracle as right
 
 LANES = 32
 
@@ -17,7 +17,7 @@ LANES = 32
 def kernel_mistakes(
     query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float | None, lower_right: bool
 ) -> list[Mistake]:
-    """Wrong outputs [..., S_q, head_dim]; the arguments are those of common.reference.attention.attention."""
+    """Wrong outputs [..., S_q, head_dim]; the arguments are those of common.reference.oracle.attention."""
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
 
     def of_one_lane() -> Tensor:

@@ -26,12 +26,12 @@ from common.console.terminal import say
 from common.measure import report
 from common.measure.limits import float32_precision, measure_limits
 from common.measure.timing import Stopwatch, Timing, measure
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.layer import AttentionLayer
 from common.testing import results
 from common.testing.case import Verdict
 from common.testing.cases.layer import layer_case
-from common.testing.checking import check
+from common.testing.judging import judge
 from common.testing.measurement import Earned, Measurement, TestRun
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def points_for(speedup: float) -> float:
     return share if speedup >= FULL_FROM else share / 2 if speedup >= HALF_FROM else 0.0
 
 
-def check_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> Verdict:
+def judge_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> Verdict:
     """Compares the layer with torch.nn.MultiheadAttention in float64, as the cases of the test do."""
     case = layer_case(
         lambda ops, module, causal: KernelLayer.from_multihead_attention(module, causal, ops=ops),
@@ -145,7 +145,7 @@ def check_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> 
         configuration.causal,
         draws=1,
     )
-    return check(case, ops, seed)
+    return judge(case, ops, seed)
 
 
 def measure_layer(
@@ -226,7 +226,7 @@ def run(test_run: TestRun) -> list[Earned]:
     """Checks and times the four configurations, prints the table, and writes it into Results.md with --report."""
     console, ops, options = test_run.console, test_run.ops, test_run.options
     for configuration in CONFIGURATIONS:
-        verdict = check_layer(configuration, ops, options.seed)
+        verdict = judge_layer(configuration, ops, options.seed)
         if not verdict.ok:
             why = f"the layer is not timed: {configuration.name}: {verdict.status}"
             return [Earned("speed", 0.0, [why, *verdict.diagnosis])]

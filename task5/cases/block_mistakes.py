@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention import attention_mistakes
+from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake
-from common.reference import attention as right
+from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
 from task5.given.reference import block_sparse_mask, naive_compress_block_mask
 

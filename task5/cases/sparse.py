@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.testing.case import Case
-from common.testing.cases.attention import (
+from common.testing.cases.attention_cases import (
     MaskMaker,
     attention_case,
     blind_rows,
@@ -192,7 +192,7 @@ def block_case(
 
     Args:
         name, causal, scale: as everywhere.
-        batch, heads, seq_q, seq_k, head_dim, options: see common.testing.cases.attention.attention_case.
+        batch, heads, seq_q, seq_k, head_dim, options: see common.testing.cases.attention_cases.attention_case.
         block: rows and columns of a block.
         mask: makes the block mask, uint8 [heads, seq_q / block, seq_k / block]; by default about two blocks in three.
             Keys and values of a block that no row of any head lists become infinite.

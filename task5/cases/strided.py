@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from common.testing.case import Case
-from common.testing.cases.attention import (
+from common.testing.cases.attention_cases import (
     attention_case,
     blind_rows,
     far_below_0,

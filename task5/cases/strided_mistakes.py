@@ -10,10 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention import attention_mistakes
+from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.tile_loop import tile_loop_mistakes
-from common.reference import attention as right
+from common.reference import oracle as right
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
 
 B_R, B_C = 48, 32  # rows and strided keys per tile, as in strided_attention.cu

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 if TYPE_CHECKING:
     pass

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from common.kernels.decode.cache import KVCache
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.python_side import naming_the_line, python_side

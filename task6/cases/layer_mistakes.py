@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from task6.cases.mistakes import GROUPS, block_mistakes
 
 

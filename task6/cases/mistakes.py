@@ -15,10 +15,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention import attention_mistakes
+from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.online_softmax import divided, shift_of
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once
 GROUPS = "neighbouring query heads share a K/V head, number h / (heads / kv_heads)"

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.testing.case import Case
 from common.testing.python_side import naming_the_line, python_side
 from task6.cases.layer_mistakes import layer_mistakes

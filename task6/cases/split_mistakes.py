@@ -17,7 +17,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.merge import merge_mistakes
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from task6.cases.mistakes import block_mistakes
 
 ROUNDED_DOWN = "The last keys belong to no part: a part has length / splits keys, rounded up."

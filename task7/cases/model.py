@@ -42,7 +42,7 @@ class Comparison:
     """One row of the table."""
 
     part: str
-    check: str
+    name: str
     ours: str
     reference: str
     passed: bool
@@ -154,7 +154,7 @@ def run(test_run: TestRun) -> list[Earned]:
 
 
 def run_part(bench: Bench, part: str, console: Console) -> list[Comparison]:
-    """The checks of one part, with a progress bar. Raises what the kernels raise."""
+    """The comparisons of one part, with a progress bar. Raises what the kernels raise."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         total = {"text": len(PROMPTS), "engine": ENGINE_SEQUENCES, "perplexity": SEQUENCES}[part]
         task = progress.add_task(part, total=total)
@@ -172,10 +172,10 @@ def run_part(bench: Bench, part: str, console: Console) -> list[Comparison]:
 
 def print_comparisons(console: Console, comparisons: Sequence[Comparison], title: str) -> None:
     """The table."""
-    table = Table("part", "check", "verdict", "ours", "reference", title=title, title_justify="left")
+    table = Table("part", "comparison", "verdict", "ours", "reference", title=title, title_justify="left")
     for one in comparisons:
         mark = "[green]pass[/]" if one.passed else "[red]FAIL[/]"
-        table.add_row(one.part, escape(one.check), mark, escape(one.ours), escape(one.reference))
+        table.add_row(one.part, escape(one.name), mark, escape(one.ours), escape(one.reference))
     console.print(table)
 
 

@@ -1,12 +1,12 @@
 """The doors to the kernels: in place of PyTorch's attention, and in transformers' models.
 
-    from task7.front_door import CUDAAttention, scaled_dot_product_attention       in place of PyTorch's (attention.py)
+    from task7.front_door import CUDAAttention, scaled_dot_product_attention       in place of PyTorch's (sdpa.py)
     from task7.front_door import KernelCache, register          into transformers (kernel_attention.py, cache.py)
 
 What belongs to transformers is imported when it is asked for: that takes seconds.
 """
 
-from task7.front_door.attention import CUDAAttention, scaled_dot_product_attention
+from task7.front_door.sdpa import CUDAAttention, scaled_dot_product_attention
 
 __all__ = ["CUDAAttention", "KernelCache", "register", "scaled_dot_product_attention"]
 

@@ -26,7 +26,7 @@ class KernelLayout:
     Args:
         query: [..., S_q, head_dim].
         key, value: [..., S_k, head_dim] and [..., S_k, value_head_dim].
-        enable_gqa: see task7.front_door.attention.scaled_dot_product_attention.
+        enable_gqa: see task7.front_door.sdpa.scaled_dot_product_attention.
         grouped: the kernels take key and value with fewer heads themselves.
 
     Raises:

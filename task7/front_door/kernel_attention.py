@@ -263,7 +263,7 @@ def _check_call(query: Tensor, key: Tensor, value: Tensor, dropout: float, causa
         _refuse(others.get(name) is not None, f"{what} ({name})")
     _refuse(
         query.requires_grad and torch.is_grad_enabled(),
-        "training: there is no backward pass here (use torch.no_grad(); task7.front_door.attention has gradients)",
+        "training: there is no backward pass here (use torch.no_grad(); task7.front_door.sdpa has gradients)",
     )
     head_dims = query.size(-1), value.size(-1)
     _refuse(head_dims[0] != head_dims[1], f"values of head_dim {head_dims[1]} with queries of {head_dims[0]} (MLA)")

@@ -72,7 +72,7 @@ def test_the_hint_does_not_give_the_code_away():
 
 def test_student_files_are_in_step_with_the_solutions(root):
     done = subprocess.run(
-        [sys.executable, "-I", str(root / "common" / "skeleton.py"), "--check"],
+        [sys.executable, "-I", str(root / "common" / "skeleton.py"), "--compare"],
         capture_output=True,
         text=True,
         cwd=root,
@@ -110,7 +110,7 @@ def test_overwriting_keeps_the_students_work(tmp_path, monkeypatch):
     assert skeleton.main(["task9"]) == 0 and student.read_text() == STUDENT
     for work in ("first", "second"):
         student.write_text(work)
-        assert skeleton.main(["--check", "task9"]) == 1 and student.read_text() == work
+        assert skeleton.main(["--compare", "task9"]) == 1 and student.read_text() == work
         assert skeleton.main(["task9"]) == 0 and student.read_text() == STUDENT
     assert (tmp_path / "task9" / "kernel.cu.bak").read_text() == "first"
     assert (tmp_path / "task9" / "kernel.cu.bak2").read_text() == "second"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from common.compiling.operators import Operators
 from common.inspect.checked_library import CHECK, CheckedOperators
 from common.inspect.findings.model import Finding
-from common.testing.checking import check
+from common.testing.judging import judge
 
 
 def findings_of(ops: Operators, case) -> list[Finding]:
@@ -13,7 +13,7 @@ def findings_of(ops: Operators, case) -> list[Finding]:
     checked = CheckedOperators(ops)
     checked.begin(CHECK)
     try:
-        check(replace(case, draws=1), ops)
+        judge(replace(case, draws=1), ops)
         return checked.findings()
     finally:
         checked.begin(0)

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
-from common.testing.checking import Guarded, poisoned_memory
+from common.testing.judging import Guarded, poisoned_memory
 
 PAGE = 16
 RAGGED = (0, 1, 31, 203)  # of caches of 203 slots: empty, one token, no whole tile, full
@@ -90,7 +90,7 @@ def run(operator, inputs: dict[str, Tensor], **options) -> Tensor:
 
 
 def assert_right(out: Tensor, inputs: dict[str, Tensor], **options) -> None:
-    """As near to float64 as common/testing/checking.py asks; the floor also counts the rounding of out to its dtype."""
+    """As near to float64 as common/testing/judging.py asks; the floor also counts the rounding of out to its dtype."""
     dtype = inputs["query"].dtype
     assert out.shape == inputs["query"].shape and out.dtype == dtype and out.is_contiguous()
     ref64 = attention(torch.float64, **inputs, **options)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 
 def fake_operators(**wrong) -> SimpleNamespace:

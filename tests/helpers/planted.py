@@ -30,7 +30,7 @@ from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root
 from common.testing.case import FAIL, Case, Verdict
-from common.testing.checking import check
+from common.testing.judging import judge
 
 # (what stands in the solution, what is planted, how often it stands there). Where only a part of the first text is
 # replaced and the rest says which one is meant, the part stands between « and ».
@@ -183,5 +183,5 @@ def assert_told(verdict: Verdict, words: str) -> None:
 def assert_all_pass(cases: Iterable[Case], ops: Operators) -> None:
     """Every case passes on these operators, but those for a GPU in the simulator."""
     for case in cases:
-        verdict = check(case, ops)
+        verdict = judge(case, ops)
         assert verdict.ok or (case.gpu_only and ops.backend == "simulator"), (case.name, verdict.diagnosis)

@@ -17,7 +17,7 @@ from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.console.paths import ROOT
 from common.testing.case import ERROR, FAIL
-from common.testing.checking import check, poisoned_memory
+from common.testing.judging import judge, poisoned_memory
 from task1.cases import cases
 
 CASES = {case.name: case for case in cases()}
@@ -255,7 +255,7 @@ def planted_layer(monkeypatch, replacements) -> SimpleNamespace:
 @pytest.mark.parametrize("planted", LAYER)
 def test_a_mistake_in_the_layer_is_named(monkeypatch, planted: str) -> None:
     replacements, case, name, words = LAYER[planted]
-    verdict = check(CASES[case], planted_layer(monkeypatch, replacements))
+    verdict = judge(CASES[case], planted_layer(monkeypatch, replacements))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL, told
     assert verdict.mistakes[:1] == [name], told
@@ -265,7 +265,7 @@ def test_a_mistake_in_the_layer_is_named(monkeypatch, planted: str) -> None:
 @pytest.mark.parametrize("planted", LAYER_ERRORS)
 def test_what_pytorch_refuses_names_the_line(monkeypatch, planted: str) -> None:
     replacements, words = LAYER_ERRORS[planted]
-    verdict = check(CASES[FULL], planted_layer(monkeypatch, replacements))
+    verdict = judge(CASES[FULL], planted_layer(monkeypatch, replacements))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == ERROR
     assert re.search(words, told), told
@@ -274,7 +274,7 @@ def test_what_pytorch_refuses_names_the_line(monkeypatch, planted: str) -> None:
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), KERNEL)
 def test_a_mistake_in_the_kernels_is_named(backend: str, planted: str, case: str, name: str | None, words: str) -> None:
-    verdict = check(CASES[case], KERNELS.operators(planted, backend))
+    verdict = judge(CASES[case], KERNELS.operators(planted, backend))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL, told
     assert verdict.mistakes[:1] == ([name] if name else []), told
@@ -283,7 +283,7 @@ def test_a_mistake_in_the_kernels_is_named(backend: str, planted: str, case: str
 
 def test_a_grid_without_blocks_is_reported(backend: str) -> None:
     """Fewer than 256 threads, divided and rounded down, give a grid of 0 blocks: CUDA refuses the launch."""
-    verdict = check(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
+    verdict = judge(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
     assert verdict.status == ERROR
     assert re.search(r"naive_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
 
@@ -298,7 +298,7 @@ def test_a_missing_guard_is_found_by_the_checked_build(planted: str, case: str, 
 
 def test_the_solution_passes_everything(backend: str, solution) -> None:
     for case in CASES.values():
-        verdict = check(case, solution("task1"))
+        verdict = judge(case, solution("task1"))
         assert verdict.ok or (case.gpu_only and backend == "simulator"), (case.name, verdict.diagnosis)
 
 

@@ -9,7 +9,7 @@ import pytest
 from kernel_mistakes import TASK2
 
 from common.testing.case import FAIL
-from common.testing.checking import check
+from common.testing.judging import judge
 from task2.cases import cases
 
 CASES = {case.name: case for case in cases()}
@@ -83,7 +83,7 @@ RACES = [
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
 def test_a_planted_mistake_is_named(backend: str, planted: str, case: str, name: str, words: str) -> None:
-    verdict = check(CASES[case], TASK2.operators(planted, backend))
+    verdict = judge(CASES[case], TASK2.operators(planted, backend))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL
     assert verdict.mistakes[:1] == [name], told
@@ -92,7 +92,7 @@ def test_a_planted_mistake_is_named(backend: str, planted: str, case: str, name:
 
 @pytest.mark.parametrize(("planted", "case", "name"), RACES)
 def test_a_missing_barrier_in_the_softmax_is_told(planted: str, case: str, name: str) -> None:
-    verdict = check(CASES[case], TASK2.operators(planted, "simulator"))
+    verdict = judge(CASES[case], TASK2.operators(planted, "simulator"))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL
     assert verdict.mistakes == [name], told
@@ -100,7 +100,7 @@ def test_a_missing_barrier_in_the_softmax_is_told(planted: str, case: str, name:
 
 
 def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
-    verdict = check(CASES["A B, 32 x 31 x 33"], TASK2.operators("no_barrier_after_multiply", "simulator"))
+    verdict = judge(CASES["A B, 32 x 31 x 33"], TASK2.operators("no_barrier_after_multiply", "simulator"))
     assert verdict.status == FAIL
     assert verdict.mistakes == []
     told = " ".join(verdict.diagnosis)
@@ -110,4 +110,4 @@ def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
 
 def test_the_solution_itself_passes_where_the_mistakes_fail(backend: str, solution) -> None:
     for name in sorted({case for _, case, *_ in PLANTED + RACES}):
-        assert check(CASES[name], solution("task2")).ok, name
+        assert judge(CASES[name], solution("task2")).ok, name

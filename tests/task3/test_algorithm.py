@@ -22,7 +22,7 @@ from common.compiling.request import BuildRequest
 from common.console.paths import build_root
 from common.diagnosis.mistakes import merge as merge_mistakes
 from common.measure.allocations import AllocationRecorder
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from task3.cases.memory import complaint
 from task3.solution.attention import flash_attention
 from task3.tools import memory

@@ -14,7 +14,7 @@ from planted import Planted
 
 from common.console.paths import ROOT, build_root
 from common.testing.case import ERROR, FAIL
-from common.testing.checking import check
+from common.testing.judging import judge
 from task3.cases import cases
 
 CASES = {case.name: case for case in cases()}
@@ -137,7 +137,7 @@ def planted_algorithm(name: str, device: torch.device) -> SimpleNamespace:
 
 @pytest.mark.parametrize(("planted", "case", "status", "name", "words"), ALGORITHM_VERDICTS)
 def test_a_mistake_in_the_algorithm_is_caught(solution, planted, case, status, name, words) -> None:
-    verdict = check(CASES[case], planted_algorithm(planted, solution("task3").device))
+    verdict = judge(CASES[case], planted_algorithm(planted, solution("task3").device))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == status, told
     assert verdict.mistakes[:1] == ([name] if name else []), told
@@ -214,7 +214,7 @@ KERNEL_VERDICTS = [
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), KERNEL_VERDICTS)
 def test_a_mistake_in_a_kernel_is_caught(backend, planted, case, name, words) -> None:
-    verdict = check(CASES[case], KERNELS.operators(planted, backend))
+    verdict = judge(CASES[case], KERNELS.operators(planted, backend))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL
     assert name is None or verdict.mistakes[:1] == [name], told
@@ -223,7 +223,7 @@ def test_a_mistake_in_a_kernel_is_caught(backend, planted, case, name, words) ->
 
 def test_a_missing_barrier_is_told() -> None:
     """In the simulator, where its outcome is always the same; a GPU may happen to give the right result."""
-    verdict = check(CASES["1023 x 1024"], KERNELS.operators("no_barrier", "simulator"))
+    verdict = judge(CASES["1023 x 1024"], KERNELS.operators("no_barrier", "simulator"))
     assert verdict.status == FAIL
     assert verdict.mistakes == ["threads disagree"], verdict.diagnosis
     assert "__syncthreads() between writing the shared partial results and reading them" in " ".join(verdict.diagnosis)
@@ -231,6 +231,6 @@ def test_a_missing_barrier_is_told() -> None:
 
 def test_the_solution_itself_passes_everything(backend, solution) -> None:
     for case in CASES.values():
-        verdict = check(case, solution("task3"))
+        verdict = judge(case, solution("task3"))
         assert verdict.ok or (case.gpu_only and backend == "simulator"), (case.name, verdict.diagnosis)
     assert sum(case.points for case in CASES.values()) == pytest.approx(3)

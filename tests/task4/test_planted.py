@@ -7,7 +7,7 @@ from kernel_mistakes import TASK4
 from planted import assert_all_pass, assert_told
 
 from common.testing.case import ERROR
-from common.testing.checking import check
+from common.testing.judging import judge
 from task4.cases import cases
 from task4.given.tiles import tiles_for
 
@@ -87,23 +87,23 @@ RACES = [
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
 def test_a_mistake_is_caught(backend, planted, case, name, words):
-    verdict = check(CASES[case], TASK4.operators(planted, backend))
+    verdict = judge(CASES[case], TASK4.operators(planted, backend))
     assert_told(verdict, words)
     assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
 
 
 @pytest.mark.parametrize(("planted", "case", "words"), RACES)
 def test_a_race_is_caught_in_the_simulator(planted, case, words):
-    verdict = check(CASES[case], TASK4.operators(planted, "simulator"))
+    verdict = judge(CASES[case], TASK4.operators(planted, "simulator"))
     assert_told(verdict, words)
 
 
 def test_shared_memory_that_was_not_asked_for(backend):
-    verdict = check(CASES["full: head_dim 128"], TASK4.operators("shared_memory_not_asked_for", backend))
+    verdict = judge(CASES["full: head_dim 128"], TASK4.operators("shared_memory_not_asked_for", backend))
     assert verdict.status == ERROR and re.search(
         r"flash_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0]
     )
-    assert check(CASES["full: head_dim 128"], TASK4.operators(None, backend)).ok
+    assert judge(CASES["full: head_dim 128"], TASK4.operators(None, backend)).ok
 
 
 def test_every_mistake_is_planted_somewhere():

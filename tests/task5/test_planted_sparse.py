@@ -7,7 +7,7 @@ from checked_findings import findings_of
 from planted import Planted, assert_all_pass, assert_told
 
 from common.testing.case import ERROR
-from common.testing.checking import check
+from common.testing.judging import judge
 from task5.cases.sparse import block_cases, window_cases
 
 LEFT, RIGHT, HIDDEN = "ahead - r <= -window", "ahead - r >= right", "ahead - r >= right || ahead - r <= -window"
@@ -179,22 +179,22 @@ CHECKED = [
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
 def test_a_mistake_is_caught(backend, planted, case, name, words):
-    verdict = check(CASES[case], SPARSE.operators(planted, backend))
+    verdict = judge(CASES[case], SPARSE.operators(planted, backend))
     assert_told(verdict, words)
     assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
 
 
 @pytest.mark.parametrize(("planted", "case", "words"), RACES)
 def test_a_race_is_caught_in_the_simulator(planted, case, words):
-    assert_told(check(CASES[case], SPARSE.operators(planted, "simulator")), words)
+    assert_told(judge(CASES[case], SPARSE.operators(planted, "simulator")), words)
 
 
 def test_shared_memory_that_was_not_asked_for(backend):
     case = CASES["window: 300 tokens, window 97"]
-    verdict = check(case, SPARSE.operators("window_shared_memory_not_asked_for", backend))
+    verdict = judge(case, SPARSE.operators("window_shared_memory_not_asked_for", backend))
     assert verdict.status == ERROR
     assert re.search(r"sparse_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
-    assert check(case, SPARSE.operators(None, backend)).ok
+    assert judge(case, SPARSE.operators(None, backend)).ok
 
 
 def test_every_mistake_is_planted_somewhere():

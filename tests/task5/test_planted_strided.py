@@ -7,7 +7,7 @@ from checked_findings import findings_of
 from planted import Planted, assert_all_pass, assert_told
 
 from common.testing.case import ERROR
-from common.testing.checking import check
+from common.testing.judging import judge
 from task5.cases import causal_cases, full_cases
 
 COMPARES = "ahead > r"
@@ -138,23 +138,23 @@ RACES = [
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
 def test_a_mistake_is_caught(backend, planted, case, name, words):
-    verdict = check(CASES[case], TASK5.operators(planted, backend))
+    verdict = judge(CASES[case], TASK5.operators(planted, backend))
     assert_told(verdict, words)
     assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
 
 
 @pytest.mark.parametrize(("planted", "case", "words"), RACES)
 def test_a_race_is_caught_in_the_simulator(planted, case, words):
-    verdict = check(CASES[case], TASK5.operators(planted, "simulator"))
+    verdict = judge(CASES[case], TASK5.operators(planted, "simulator"))
     assert_told(verdict, words)
 
 
 def test_shared_memory_that_was_not_asked_for(backend):
     case = CASES["full: 520 keys, 7 + 8n, head_dim 128"]
-    verdict = check(case, TASK5.operators("shared_memory_not_asked_for", backend))
+    verdict = judge(case, TASK5.operators("shared_memory_not_asked_for", backend))
     assert verdict.status == ERROR
     assert re.search(r"strided_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
-    assert check(case, TASK5.operators(None, backend)).ok
+    assert judge(case, TASK5.operators(None, backend)).ok
 
 
 def test_every_mistake_is_planted_somewhere():

@@ -13,7 +13,7 @@ from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.reference.bounds import running_sum_floor
-from common.testing.checking import oracle
+from common.testing.judging import oracle
 from task5.cases import cases
 from task5.cases.sparse import NO_BLOCKS, block_cases, no_blocks, stale, window_cases
 from task5.given.reference import (

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.reference.bounds import running_sum_floor
-from common.testing.checking import oracle
+from common.testing.judging import oracle
 from task5.cases import cases
 from task5.given.layer import CustomStridedAttention
 from task5.given.model import StridedTransformer

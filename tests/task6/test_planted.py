@@ -12,7 +12,7 @@ from planted import assert_all_pass, assert_told, planted_text
 import task6.solution.attention
 from common.kernels.decode.cache import KVCache
 from common.testing.case import ERROR
-from common.testing.checking import check
+from common.testing.judging import judge
 from task6.cases import cases
 
 CASES = {case.name: case for case in cases()}
@@ -153,7 +153,7 @@ def python_with(monkeypatch):
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
 def test_a_mistake_in_a_kernel_is_caught(backend, python_with, planted, case, name, words):
     python_with([])
-    verdict = check(CASES[case], TASK6.operators(planted, backend))
+    verdict = judge(CASES[case], TASK6.operators(planted, backend))
     assert_told(verdict, words)
     assert re.fullmatch(name or "", "".join(verdict.mistakes[:1])), verdict.diagnosis
 
@@ -162,7 +162,7 @@ def test_a_mistake_in_a_kernel_is_caught(backend, python_with, planted, case, na
 def test_a_mistake_in_python_is_named(backend, python_with, planted):
     replacements, case, name, words = LAYER[planted]
     python_with(replacements)
-    verdict = check(CASES[case], TASK6.operators(None, backend))
+    verdict = judge(CASES[case], TASK6.operators(None, backend))
     assert_told(verdict, words)
     assert verdict.mistakes[:1] == [name], verdict.diagnosis
 
@@ -171,7 +171,7 @@ def test_a_mistake_in_python_is_named(backend, python_with, planted):
 def test_what_is_refused_names_the_line(backend, python_with, planted):
     replacements, case, words = LAYER_ERRORS[planted]
     python_with(replacements)
-    verdict = check(CASES[case], TASK6.operators(None, backend))
+    verdict = judge(CASES[case], TASK6.operators(None, backend))
     told = " ".join(verdict.diagnosis)
     assert verdict.status == ERROR and re.search(words, told), told
     assert planted == "merge forgotten" or re.search(r"task6/solution/attention.py:\d+ in forward", told), told
@@ -185,7 +185,7 @@ def test_a_length_that_does_not_grow_is_named(backend, monkeypatch):
             cache._host_lengths = cache.lengths.tolist()
 
     monkeypatch.setattr(KVCache, "append", append)
-    verdict = check(CASES[STEPS], TASK6.operators(None, backend))
+    verdict = judge(CASES[STEPS], TASK6.operators(None, backend))
     assert_told(verdict, "the length does not grow")
     assert verdict.mistakes[:1] == ["length not advanced"]
 

@@ -26,7 +26,7 @@ from common.kernels.decode.cache import KVCache
 from common.measure.timing import Timing
 from common.reference.bounds import running_sum_floor
 from common.testing.case import FAIL, NOT_IMPLEMENTED
-from common.testing.checking import check
+from common.testing.judging import judge
 from common.testing.measurement import TestRun
 from task6.attention import KVCache as ImportedByTask7
 from task6.cases import PARTS, cases, speed
@@ -514,7 +514,7 @@ def test_the_points_are_those_of_the_handout():
 def test_a_layer_that_gives_nonsense_is_told(ops, monkeypatch):
     case = next(case for case in cases() if case.name == "a prompt of 21")
     monkeypatch.setattr(customAttention, "forward", lambda self, x, position: torch.zeros_like(x))
-    verdict = check(case, ops)
+    verdict = judge(case, ops)
     assert verdict.status == FAIL and verdict.mistakes[:1] == ["all zeros"]
 
 
@@ -522,7 +522,7 @@ def test_the_students_layer_is_a_gap(monkeypatch, ops):
     case = next(case for case in cases() if case.name == "a prompt of 21")
     monkeypatch.setattr("task6.cases.pipeline.load_beside", lambda ops, task: None)
     student = SimpleNamespace(variant="student", task="task6", backend="simulator", device=torch.device("cpu"))
-    verdict = check(case, student)
+    verdict = judge(case, student)
     assert verdict.status == NOT_IMPLEMENTED
     assert (
         verdict.file_line.startswith("task6/attention.py:") and "forward is not implemented yet" in verdict.diagnosis[0]

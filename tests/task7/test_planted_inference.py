@@ -269,6 +269,6 @@ def test_the_engines_part_catches_it(monkeypatch, mistake):
     """By a text or by the perplexity; what is drawn wrongly shows in the drawn text only."""
     mistake(monkeypatch)
     failed = [verdict for verdict in engine_verdicts() if not verdict.passed]
-    kinds = {verdict.check.split()[0] for verdict in failed}
+    kinds = {verdict.name.split()[0] for verdict in failed}
     assert ENGINE[mistake] in kinds, kinds
     assert ENGINE[mistake] != "drawn" or kinds == {"drawn"}

@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from common.kernels.gpt2 import decode_step, engine
 from common.kernels.gpt2 import forward as gpt2_forward
 from common.kernels.gpt2.engine import Engine
-from common.testing.checking import check
+from common.testing.judging import judge
 from task7.cases import cases
 from task7.given.operators import load_engine_kernels
 
@@ -67,7 +67,7 @@ def case_of(name):
 
 @pytest.mark.parametrize(("planted", "case", "name"), PLANTED)
 def test_a_mistake_is_caught(backend, planted, case, name):
-    verdict = check(case_of(case), TASK7.operators(planted, backend))
+    verdict = judge(case_of(case), TASK7.operators(planted, backend))
     assert_told(verdict, ".")
     if name:
         assert verdict.mistakes[:1] == [name], verdict.diagnosis

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.reference import attention as right
+from common.reference import oracle as right
 
 TILES = (8, 16, 32, 64, 128, 256)
 THREADS = (32, 64, 128, 256, 512, 1024)

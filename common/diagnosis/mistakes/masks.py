@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
-from common.reference import attention as right
+from common.reference import oracle as right
 
 
 def causal_mistakes(s: Tensor, causal: bool, lower_right: bool = False) -> list[Mistake]:

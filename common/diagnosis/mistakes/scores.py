@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake, last_tile_starts
 from common.diagnosis.mistakes.masks import causal_mistakes, mask_mistakes
-from common.reference import attention as right
+from common.reference import oracle as right
 
 
 def score_mistakes(

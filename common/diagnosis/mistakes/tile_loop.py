@@ -16,7 +16,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import TILES, Mistake
 from common.diagnosis.mistakes.online_softmax import STARTS_AT_0, divided, shift_of
-from common.reference import attention as right
+from common.reference import oracle as right
 
 
 def tile_loop(
@@ -99,7 +99,7 @@ def tile_loop_mistakes(
 ) -> list[Mistake]:
     """Wrong answers of attention tile by tile; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
 
-    They come on top of common.diagnosis.mistakes.attention.
+    They come on top of common.diagnosis.mistakes.attention_output.
     """
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
     single, single_value = s.float(), value.float()

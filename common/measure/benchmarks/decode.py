@@ -27,7 +27,7 @@ from common.measure.benchmark.runner import Record
 from common.measure.benchmark.sample import Sample, attention_floor, heads
 from common.measure.benchmarks.sdpa import DTYPES, LABELS, sdpa
 from common.measure.limits import float32_precision
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 BATCHES = (1, 16)
 HEADS = ((32, 32, 128), (32, 8, 128), (12, 12, 64))  # query heads, K/V heads, head_dim

@@ -14,7 +14,7 @@ from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 SIZES = (
     (65536, 4096),

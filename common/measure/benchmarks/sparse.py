@@ -27,7 +27,7 @@ from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
 from common.measure.benchmarks.sdpa import DTYPES, LABELS, sdpa
 from common.measure.limits import float32_precision
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 PATTERNS = ("strided", "window", "blocks")
 STRIDES, WINDOWS = (1, 2, 4, 8), (256, 1024)  # stride 1 is dense attention

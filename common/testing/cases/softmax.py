@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import softmax_mistakes
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.testing.case import Case
 
 

@@ -19,8 +19,8 @@ from rich.progress import Progress
 from torch import Tensor
 
 from common.measure.timing import CudaStopwatch, Stopwatch, measure
-from common.testing.cases.attention import attention_case
-from common.testing.checking import check
+from common.testing.cases.attention_cases import attention_case
+from common.testing.judging import judge
 from task4.tools.tuning.grid import Candidate, TuningBuild
 
 WARM_UP = 2
@@ -84,9 +84,9 @@ def run(
     possible = [one for one in candidates if not one.problems]
     found: dict[Candidate, Outcome] = {one: Outcome(one) for one in candidates if one.problems}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("checking", total=len(possible))
+        bar = progress.add_task("comparing", total=len(possible))
         for one in possible:
-            progress.update(bar, description=f"checking head_dim {one.head_dim}: {one.tiles}")
+            progress.update(bar, description=f"comparing head_dim {one.head_dim}: {one.tiles}")
             found[one] = Outcome(one, complaint(tuning, one), spills=tuning.spills(one))
             progress.advance(bar)
         stopwatch = stopwatch or CudaStopwatch()
@@ -135,7 +135,7 @@ def complaint(tuning: TuningBuild, candidate: Candidate) -> str:
             tiles=(candidate.tiles.B_r, candidate.tiles.B_c),
             draws=1,
         )
-        verdict = check(case, tuning.ops)
+        verdict = judge(case, tuning.ops)
         if not verdict.ok:
             return verdict.diagnosis[0] if verdict.diagnosis else verdict.status
     return ""

@@ -10,7 +10,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 OPERATORS = [("task1", "naive_attention"), ("task2", "attention")]
 BATCH, HEADS, S_Q, S_K, HEAD_DIM = 2, 3, 9, 35, 8  # no two sizes are equal: a wrong stride shows

@@ -7,7 +7,7 @@ import torch
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("much_memory")]
 LIMIT = 2**31

@@ -6,9 +6,9 @@ import pytest
 import torch
 from fake_operators import fake_operators
 
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.testing.case import FAIL, PASS
-from common.testing.checking import check
+from common.testing.judging import judge
 from task2.cases import cases
 
 CASES = {case.name: case for case in cases()}
@@ -200,7 +200,7 @@ ATTENTION_MISTAKES = [
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_mistake_is_rejected_and_named(operator: str, case: str, name: str, wrong, seed: int) -> None:
-    verdict = check(CASES[case], fake_operators(**{operator: wrong}), seed)
+    verdict = judge(CASES[case], fake_operators(**{operator: wrong}), seed)
     assert verdict.status == FAIL
     assert not verdict.max_error <= verdict.bound
     assert verdict.mistakes[:1] == [name], verdict.diagnosis
@@ -208,13 +208,13 @@ def test_a_mistake_is_rejected_and_named(operator: str, case: str, name: str, wr
 
 
 def test_b_transposed_is_named_for_a_b() -> None:
-    verdict = check(CASES["A B, 64 x 64 x 64"], fake_operators(gemm_nn=lambda a, b: a @ b.mT))
+    verdict = judge(CASES["A B, 64 x 64 x 64"], fake_operators(gemm_nn=lambda a, b: a @ b.mT))
     assert verdict.mistakes == ["B transposed"]
 
 
 @pytest.mark.parametrize("case", EVERYWHERE, ids=lambda case: case.name)
 def test_the_right_answer_passes_without_a_diagnosis(case) -> None:
-    verdict = check(case, fake_operators())
+    verdict = judge(case, fake_operators())
     assert verdict.status == PASS
     assert verdict.max_error <= verdict.bound
     assert verdict.diagnosis == verdict.mistakes == []
@@ -228,7 +228,7 @@ def test_zeros_fail_everywhere(case) -> None:
         "gemm_nn": lambda a, b: 0 * (a @ b),
         "attention": lambda q, k, v, causal, scale=None, mask=None: torch.zeros_like(q),
     }
-    verdict = check(case, fake_operators(**zeros))
+    verdict = judge(case, fake_operators(**zeros))
     assert verdict.status == FAIL
     if case.name != "CustomAttention module":  # its output projection adds a bias
         assert "all zeros" in verdict.mistakes
@@ -240,20 +240,20 @@ def test_the_mean_of_v_fails_wherever_there_is_more_than_one_key(case) -> None:
         return value.mean(-2, keepdim=True).expand(*query.shape[:-1], -1).contiguous()
 
     expected = PASS if case.name in ("1 query, 1 key, head_dim 1", "33 queries, 1 key") else FAIL
-    assert check(case, fake_operators(attention=mean_of_v)).status == expected
+    assert judge(case, fake_operators(attention=mean_of_v)).status == expected
 
 
 def test_a_mistake_that_these_inputs_cannot_show_is_not_named() -> None:
     """With one key the scale does not matter: an output that is wrong otherwise must not be blamed on the scale."""
     shifted = fake_operators(attention=lambda q, k, v, c, s=None: reference.attention(q, k, v) + 0.1)
-    verdict = check(CASES["33 queries, 1 key"], shifted)
+    verdict = judge(CASES["33 queries, 1 key"], shifted)
     assert verdict.status == FAIL
     assert verdict.mistakes == []
     assert verdict.diagnosis[0] == "It equals none of the known wrong answers; this is where it differs:"
 
 
 def test_a_mistake_that_is_none_of_the_known_is_located_and_not_named() -> None:
-    verdict = check(CASES["causal"], fake_operators(attention=lambda *args: reference.attention(*args).neg()))
+    verdict = judge(CASES["causal"], fake_operators(attention=lambda *args: reference.attention(*args).neg()))
     assert verdict.status == FAIL
     assert verdict.mistakes == []
     assert "Every wrong element is the right one times -1." in verdict.diagnosis

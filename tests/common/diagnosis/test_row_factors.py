@@ -7,8 +7,8 @@ import torch
 from fake_operators import fake_operators
 
 from common.diagnosis.row_factors import row_factors
-from common.reference import attention as reference
-from common.testing.checking import check
+from common.reference import oracle as reference
+from common.testing.judging import judge
 from task2.cases import cases
 
 CASES = {case.name: case for case in cases()}
@@ -35,7 +35,7 @@ def without_barrier_between_reductions(x: torch.Tensor, threads: int, group: int
 @pytest.mark.parametrize("case", ["1025 columns", "113 x 203", "1023 x 1024"])
 def test_a_missing_barrier_between_the_reductions_is_told(case: str, threads: int, group: int) -> None:
     wrong = fake_operators(softmax=lambda x: without_barrier_between_reductions(x, threads, group))
-    verdict = check(CASES[case], wrong)
+    verdict = judge(CASES[case], wrong)
     assert verdict.mistakes == ["threads disagree"]
     assert "did not all use the same maximum and the same sum" in verdict.diagnosis[0]
     assert "__syncthreads()" in verdict.diagnosis[0]
@@ -46,14 +46,14 @@ def test_a_sum_that_misses_some_warps_is_told() -> None:
         e = torch.exp(x - x.amax(-1, keepdim=True))
         return e / torch.where(owner(x.size(-1), 128) < 96, e, 0.0).sum(-1, keepdim=True)
 
-    verdict = check(CASES["1025 columns"], fake_operators(softmax=softmax_of_some_warps))
+    verdict = judge(CASES["1025 columns"], fake_operators(softmax=softmax_of_some_warps))
     assert verdict.mistakes == ["wrong row sum"]
     assert "smaller than the row's: some threads had not yet added their part" in verdict.diagnosis[0]
     assert "__syncthreads()" in verdict.diagnosis[0]
 
 
 def test_a_sum_that_counts_twice_is_told() -> None:
-    verdict = check(CASES["113 x 203"], fake_operators(softmax=lambda x: reference.softmax(x) / 2))
+    verdict = judge(CASES["113 x 203"], fake_operators(softmax=lambda x: reference.softmax(x) / 2))
     assert verdict.mistakes == ["wrong row sum"]
     assert "2 times the right one, larger than the row's: parts are counted twice" in verdict.diagnosis[0]
 
@@ -63,7 +63,7 @@ def test_warps_that_read_shared_memory_before_it_was_written_are_told() -> None:
         late = owner(x.size(-1), 128) >= 96
         return torch.where(late, reference.softmax(x), -math.nan)
 
-    verdict = check(CASES["1025 columns"], fake_operators(softmax=all_but_the_last_warp_nan))
+    verdict = judge(CASES["1025 columns"], fake_operators(softmax=all_but_the_last_warp_nan))
     assert verdict.mistakes == ["threads disagree"]
     assert "whole warps' columns" in verdict.diagnosis[0]
 

@@ -23,8 +23,8 @@ from common.inspect.profile.remarks import line_passes, remark
 from common.inspect.profile.report import print_kernel
 from common.inspect.source_lines import Place
 from common.measure.gpus import find
-from common.reference import attention as reference
-from common.testing import checking
+from common.reference import oracle as reference
+from common.testing import judging
 from common.testing.case import Case
 from common.testing.first_operator import first_operator
 from task2.cases import cases
@@ -94,12 +94,12 @@ def test_bare_cases_run_once_without_guards_and_poison(capsys):
 
     ops = SimpleNamespace(device=torch.device("cpu"), softmax=softmax)
     one = case((2, 3), draws=3)
-    verdict = checking.check(one, ops, bare=True)
+    verdict = judging.judge(one, ops, bare=True)
     assert verdict.ok and len(seen) == 1
     assert seen[0][:2] == (0, True)
     assert torch.get_deterministic_debug_mode() == 0
-    checking.check(one, ops)
-    assert len(seen) == 4 and seen[1][0] == checking.GUARD and bool(torch.isnan(seen[1][2]).all())
+    judging.judge(one, ops)
+    assert len(seen) == 4 and seen[1][0] == judging.GUARD and bool(torch.isnan(seen[1][2]).all())
     assert gpu_tools.run_under_tool([one], ops, seed=0) == 0
     assert capsys.readouterr().out.splitlines() == ["@case softmax: a case", "pass "]
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
-from common.testing import checking
+from common.testing import judging
 from common.testing.case import Case
 
 MULTIPROCESSORS = 132  # of an H200, and what the simulator reports
@@ -64,7 +64,7 @@ def gemm_case(operator: str, m: int, n: int, k: int, batch: int = 1, call=None) 
 
 
 def assert_passes(case: Case, ops) -> None:
-    verdict = checking.check(case, ops)
+    verdict = judging.judge(case, ops)
     assert verdict.ok, (verdict.case.name, verdict.max_error, verdict.bound, verdict.diagnosis)
 
 

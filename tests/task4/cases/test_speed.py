@@ -34,7 +34,7 @@ def ops(request, backend):
 
 @pytest.mark.parametrize("configuration", [SMALL, Configuration(1, 40, 64, 1, causal=False)])
 def test_the_layer_computes_what_torchs_module_computes(ops, configuration):
-    verdict = speed.check_layer(configuration, ops)
+    verdict = speed.judge_layer(configuration, ops)
     assert verdict.ok, (verdict.max_error, verdict.bound, verdict.diagnosis)
 
 
@@ -46,9 +46,9 @@ def wrong_operators(change) -> SimpleNamespace:
 
 
 def test_a_wrong_kernel_is_seen_in_the_layer():
-    assert speed.check_layer(SMALL, wrong_operators(lambda out: out)).ok
-    assert not speed.check_layer(SMALL, wrong_operators(lambda out: out * 1.001)).ok
-    assert not speed.check_layer(SMALL, wrong_operators(lambda out: out.nan_to_num_(0) * float("nan"))).ok
+    assert speed.judge_layer(SMALL, wrong_operators(lambda out: out)).ok
+    assert not speed.judge_layer(SMALL, wrong_operators(lambda out: out * 1.001)).ok
+    assert not speed.judge_layer(SMALL, wrong_operators(lambda out: out.nan_to_num_(0) * float("nan"))).ok
 
 
 def test_only_the_tuned_kernels_get_strided_heads():
@@ -121,7 +121,7 @@ def made_up(monkeypatch, tmp_path):
     results.write_text("<!-- BEGIN task4 speedups -->\n<!-- END task4 speedups -->\n")
     monkeypatch.setattr(speed.results, "RESULTS", results)
     monkeypatch.setattr(speed.report, "machine", lambda: {"gpu": "H200"})
-    monkeypatch.setattr(speed, "check_layer", lambda *given: SimpleNamespace(ok=True))
+    monkeypatch.setattr(speed, "judge_layer", lambda *given: SimpleNamespace(ok=True))
     monkeypatch.setattr(speed, "measure_limits", lambda matmul: SimpleNamespace(matmul={"float32": 5e13}))
     monkeypatch.setattr(speed, "measure_layer", lambda configuration, ops: speed_of(2e-3, 1e-3, configuration))
     return results
@@ -159,7 +159,7 @@ def test_a_report_that_cannot_be_written_costs_no_points(made_up):
 
 def test_a_wrong_layer_is_not_timed(made_up, monkeypatch):
     wrong = SimpleNamespace(ok=False, status="FAIL", diagnosis=["The scale is missing."])
-    monkeypatch.setattr(speed, "check_layer", lambda *given: wrong)
+    monkeypatch.setattr(speed, "judge_layer", lambda *given: wrong)
     monkeypatch.setattr(speed, "measure_layer", lambda *given: pytest.fail("it was timed"))
     earned, _ = measured_part(report=True)
     assert earned.points == 0 and "FAIL" in earned.problems[0] and earned.problems[1] == "The scale is missing."

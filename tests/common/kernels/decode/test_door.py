@@ -9,7 +9,7 @@ from common.kernels.decode.decode import (
     update_cache,
     update_cache_paged,
 )
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 BATCH, HEADS, KV_HEADS, HEAD_DIM, LENGTHS = 2, 4, 2, 8, (21, 3)
 CAPACITY = 32  # two pages of 16

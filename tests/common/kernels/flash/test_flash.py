@@ -81,7 +81,7 @@ def assert_right(
     positions: tuple[int, int] | None = None,
     **options,
 ) -> Tensor:
-    """Runs the kernel; out and lse must be as near to float64 as common/testing/checking.py asks of every kernel.
+    """Runs the kernel; out and lse must be as near to float64 as common/testing/judging.py asks of every kernel.
 
     The floor is that of common/testing/cases/attention.py for scores and sum, and one rounding to dtype of the weights
     and one of out: a kernel need not subtract the very maximum, so that the weight of a lone key, 1 in PyTorch, is

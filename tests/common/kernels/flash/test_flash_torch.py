@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from common.kernels.flash import flash as tuned
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import max_error_of
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
 
 pytestmark = pytest.mark.gpu
@@ -50,7 +50,7 @@ def positions_seen(
 
 def assert_right(out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, **options) -> None:
     """out and lse are those of the keys `seen` (broadcasts to [batch, heads, S_q, S_k]), as near to float64 as
-    common/testing/checking.py asks of every kernel; the floor is that of tests/common/kernels/flash/test_flash.py."""
+    common/testing/judging.py asks of every kernel; the floor is that of tests/common/kernels/flash/test_flash.py."""
     dtype, group = query.dtype, query.size(1) // key.size(1)
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
 

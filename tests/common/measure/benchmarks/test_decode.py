@@ -21,7 +21,7 @@ from common.measure.benchmarks.decode import (
     tuned_versions,
 )
 from common.measure.timing import Timing
-from common.reference import attention as reference
+from common.reference import oracle as reference
 
 
 def eager(call):

@@ -16,7 +16,7 @@ from torch import Tensor
 from common.diagnosis.mistakes.known import TILES, Mistake, last_tile_starts, softmax_without_max
 from common.diagnosis.mistakes.scores import score_mistakes
 from common.diagnosis.mistakes.tile_loop import rescale_mistakes
-from common.reference import attention as right
+from common.reference import oracle as right
 
 
 def attention_mistakes(
@@ -31,7 +31,7 @@ def attention_mistakes(
     """Wrong answers for attention; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
 
     mask (bool: True attends; float: added) broadcasts to [..., S_q, S_k]; the other arguments are those of
-    common.reference.attention.
+    common.reference.oracle.
     """
     options = {"causal": causal, "scale": scale, "mask": mask, "lower_right": lower_right}
     s = right.scores(query, key, **options)

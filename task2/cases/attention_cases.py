@@ -5,7 +5,7 @@ from functools import partial
 from torch import nn
 
 from common.testing.case import Case
-from common.testing.cases.attention import attention_case, bool_mask, float_mask, padding_mask
+from common.testing.cases.attention_cases import attention_case, bool_mask, float_mask, padding_mask
 from common.testing.cases.layer import layer_case
 from task2.given.layer import CustomAttention
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention import attention_mistakes
+from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.tile_loop import tile_loop_mistakes
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 
@@ -145,7 +145,7 @@ def attention_case(
         change: what else to do to {"query", "key", "value"}, in place.
         mask: makes the mask argument; see bool_mask, float_mask and padding_mask.
         dtype: of query, key, value and out as the operator gets and gives them.
-        lower_right: see common.reference.attention.
+        lower_right: see common.reference.oracle.
         tiles: (B_r, B_c) of an operator that goes through the keys tile by tile: more mistakes are known of it.
     """
     aligned = {"lower_right": True} if lower_right else {}

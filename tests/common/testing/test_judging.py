@@ -9,10 +9,10 @@ import torch
 from fake_operators import fake_operators
 from rich.console import Console
 
-from common.reference import attention as reference
-from common.testing import checking
+from common.reference import oracle as reference
+from common.testing import judging
 from common.testing.case import ERROR, Case, Verdict
-from common.testing.checking import check
+from common.testing.judging import judge
 from common.testing.points import points_of
 from common.testing.run import run
 from task2.cases import PARTS, cases
@@ -45,12 +45,12 @@ def printed(cases, ops, **options) -> tuple[int, str]:
 def test_outputs_are_poisoned_and_the_setting_is_restored() -> None:
     before = torch.get_deterministic_debug_mode()
     half = fake_operators(softmax=lambda x: torch.cat([reference.softmax(x)[:2], torch.empty(2, 6)]))
-    verdict = check(softmax_case(), half)
+    verdict = judge(softmax_case(), half)
     assert math.isnan(verdict.max_error)
     assert verdict.mistakes == ["unwritten outputs"]
     assert "12 of 24 elements still hold" in " ".join(verdict.diagnosis)
     assert torch.get_deterministic_debug_mode() == before
-    with checking.poisoned_memory():
+    with judging.poisoned_memory():
         assert bool(torch.isnan(torch.empty(7)).all())
 
 
@@ -61,30 +61,30 @@ def test_nan_and_inf_never_pass(value: float) -> None:
         out[3, 5] = value
         return out
 
-    assert check(softmax_case(floor=1e30), fake_operators(softmax=one_bad)).status == "FAIL"
+    assert judge(softmax_case(floor=1e30), fake_operators(softmax=one_bad)).status == "FAIL"
 
 
 def test_infinite_references_must_be_met() -> None:
     log = softmax_case(reference=lambda x: torch.where(x > 0, math.inf, x))
-    assert check(log, fake_operators(softmax=lambda x: torch.where(x > 0, math.inf, x))).ok
-    assert not check(log, fake_operators(softmax=torch.clone)).ok
+    assert judge(log, fake_operators(softmax=lambda x: torch.where(x > 0, math.inf, x))).ok
+    assert not judge(log, fake_operators(softmax=torch.clone)).ok
 
 
 @pytest.mark.parametrize("times", [0.5, 1.5])
 def test_the_bound_is_twice_pytorchs_error_plus_the_floor(times: float) -> None:
     case = softmax_case(floor=1e-3)
-    ref, bound = checking.oracle(case, checking.make_inputs(case, seed=0))
-    noise = float((reference.softmax(checking.make_inputs(case, 0)["x"]) - ref).abs().max())
+    ref, bound = judging.oracle(case, judging.make_inputs(case, seed=0))
+    noise = float((reference.softmax(judging.make_inputs(case, 0)["x"]) - ref).abs().max())
     assert bound == pytest.approx(2 * noise + 1e-3)
-    verdict = check(case, fake_operators(softmax=lambda x: reference.softmax(x) + times * 1e-3))
+    verdict = judge(case, fake_operators(softmax=lambda x: reference.softmax(x) + times * 1e-3))
     assert verdict.ok == (times < 1)
 
 
 def test_inputs_must_be_left_alone() -> None:
-    verdict = check(softmax_case(), fake_operators(softmax=lambda x: x.copy_(reference.softmax(x)).clone()))
+    verdict = judge(softmax_case(), fake_operators(softmax=lambda x: x.copy_(reference.softmax(x)).clone()))
     assert verdict.diagnosis == ["The input x was changed; the operator must only read it."]
     in_place = softmax_case(in_place=("x",))
-    assert check(in_place, fake_operators(softmax=lambda x: x.copy_(reference.softmax(x)))).ok
+    assert judge(in_place, fake_operators(softmax=lambda x: x.copy_(reference.softmax(x)))).ok
 
 
 def test_memory_around_the_inputs_is_guarded() -> None:
@@ -95,9 +95,9 @@ def test_memory_around_the_inputs_is_guarded() -> None:
     def read_behind(x):
         return reference.softmax(x) + 0 * x.as_strided((1,), (1,), x.storage_offset() + x.numel())
 
-    verdict = check(softmax_case(), fake_operators(softmax=write_behind))
+    verdict = judge(softmax_case(), fake_operators(softmax=write_behind))
     assert "Memory before or behind the input x was written to" in verdict.diagnosis[0]
-    assert math.isnan(check(softmax_case(), fake_operators(softmax=read_behind)).max_error)
+    assert math.isnan(judge(softmax_case(), fake_operators(softmax=read_behind)).max_error)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_memory_around_the_inputs_is_guarded() -> None:
     ],
 )
 def test_shape_dtype_and_device_are_checked(wrong, says: str) -> None:
-    verdict = check(softmax_case(), fake_operators(softmax=wrong))
+    verdict = judge(softmax_case(), fake_operators(softmax=wrong))
     assert verdict.status == "FAIL"
     assert says in verdict.diagnosis[0]
 
@@ -122,23 +122,23 @@ def test_a_result_kept_from_the_previous_call_is_stale() -> None:
         kept.append(reference.softmax(x))
         return kept[0]
 
-    verdict = check(softmax_case(), fake_operators(softmax=remembers))
+    verdict = judge(softmax_case(), fake_operators(softmax=remembers))
     assert verdict.status == "FAIL"
     assert verdict.mistakes == ["stale output"]
 
 
 def test_a_wrong_result_that_varies_is_a_race() -> None:
     noise = torch.Generator().manual_seed(0)
-    verdict = check(softmax_case(), fake_operators(softmax=lambda x: torch.rand(x.shape, generator=noise)))
+    verdict = judge(softmax_case(), fake_operators(softmax=lambda x: torch.rand(x.shape, generator=noise)))
     assert verdict.mistakes[0] == "changes from run to run"
     assert "__syncthreads()" in verdict.diagnosis[0]
 
 
 def test_inputs_depend_on_seed_name_and_draw_only() -> None:
     one, other = softmax_case(), softmax_case(name="other")
-    first = checking.make_inputs(one, 0)["x"]
-    assert torch.equal(first, checking.make_inputs(one, 0)["x"])
-    for different in (checking.make_inputs(one, 1), checking.make_inputs(one, 0, 1), checking.make_inputs(other, 0)):
+    first = judging.make_inputs(one, 0)["x"]
+    assert torch.equal(first, judging.make_inputs(one, 0)["x"])
+    for different in (judging.make_inputs(one, 1), judging.make_inputs(one, 0, 1), judging.make_inputs(other, 0)):
         assert not torch.equal(first, different["x"])
 
 
@@ -148,7 +148,7 @@ def test_an_unfilled_gap_is_reported_with_its_line() -> None:
             "task2 softmax is not implemented yet: task2/attention_kernel.cu:57 in softmax_kernel"
         )
 
-    verdict = check(softmax_case(), fake_operators(softmax=gap))
+    verdict = judge(softmax_case(), fake_operators(softmax=gap))
     assert verdict.status == "not implemented"
     assert verdict.file_line == "task2/attention_kernel.cu:57"
     status, text = printed([softmax_case()], fake_operators(softmax=gap))
@@ -160,9 +160,9 @@ def test_a_gap_in_python_is_reported_with_its_line() -> None:
     def gap(x):
         raise NotImplementedError
 
-    verdict = check(softmax_case(), fake_operators(softmax=gap))
+    verdict = judge(softmax_case(), fake_operators(softmax=gap))
     assert verdict.status == "not implemented"
-    assert verdict.file_line == f"tests/common/testing/test_checking.py:{gap.__code__.co_firstlineno + 1}"
+    assert verdict.file_line == f"tests/common/testing/test_judging.py:{gap.__code__.co_firstlineno + 1}"
     assert "gap is not implemented yet" in verdict.diagnosis[0]
 
 
@@ -175,7 +175,7 @@ def test_an_error_is_told_and_does_not_stop_the_other_cases() -> None:
     assert status == 1
     assert "32 threads wait at attention_kernel.cu:71" in text and "and 224 returned" in text
     assert "pass" in text
-    assert check(both[0], fake_operators(softmax=diverges)).file_line == "attention_kernel.cu:71"
+    assert judge(both[0], fake_operators(softmax=diverges)).file_line == "attention_kernel.cu:71"
 
 
 def test_after_a_cuda_error_that_sticks_the_rest_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,4 +242,4 @@ def test_task2_has_the_points_it_should_and_its_parts() -> None:
     assert len(CASES) == len(cases())
     with pytest.raises(ValueError, match="GPU only"):
         softmax_case(gpu_only=True)
-    assert check(softmax_case(gpu_only=True, points=0.0), fake_operators()).status == "skipped"
+    assert judge(softmax_case(gpu_only=True, points=0.0), fake_operators()).status == "skipped"

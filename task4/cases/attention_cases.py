@@ -6,7 +6,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
 from common.testing.case import Case
-from common.testing.cases.attention import (
+from common.testing.cases.attention_cases import (
     attention_case,
     blind_rows,
     equal_scores,

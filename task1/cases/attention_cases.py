@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from common.testing.case import Case
-from common.testing.cases.attention import attention_case, bool_mask, float_mask, padding_mask
+from common.testing.cases.attention_cases import attention_case, bool_mask, float_mask, padding_mask
 
 
 def times_200(inputs: dict[str, Tensor]) -> None:

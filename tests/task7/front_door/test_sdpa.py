@@ -1,4 +1,4 @@
-"""task7.front_door.attention: beside torch's scaled_dot_product_attention on everything that it takes, and what is
+"""task7.front_door.sdpa: beside torch's scaled_dot_product_attention on everything that it takes, and what is
 refused."""
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from common.reference import attention as reference
+from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
 from common.testing.case import PASS, Case
-from common.testing.checking import check
-from task7.front_door import attention
-from task7.front_door.attention import CUDAAttention, scaled_dot_product_attention
+from common.testing.judging import judge
+from task7.front_door.sdpa import CUDAAttention, scaled_dot_product_attention
 
 DOORS = [("naive", "solution"), ("tiled", "solution"), ("flash", "solution"), ("flash", "tuned")]
 MASKED = [door for door in DOORS if door != ("flash", "solution")]
@@ -50,7 +49,7 @@ def pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = Non
 
 
 def as_mask(mask: Tensor | None) -> Tensor | None:
-    """Bool masks travel as uint8, which can lie between guards; see common.testing.cases.attention."""
+    """Bool masks travel as uint8, which can lie between guards; see common.testing.cases.attention_cases."""
     return mask.bool() if mask is not None and mask.dtype == torch.uint8 else mask
 
 
@@ -64,7 +63,7 @@ def assert_agrees(
     expected=pytorch,
     **options,
 ) -> None:
-    """The front door's result beside torch's in float64, by the bound of common.testing.checking.
+    """The front door's result beside torch's in float64, by the bound of common.testing.judging.
 
     layout: how query, key and value lie in memory. expected: in place of torch's function.
     """
@@ -88,7 +87,7 @@ def assert_agrees(
     if dtype != torch.float32:
         floor += 8 * torch.finfo(dtype).eps / 2  # weights and outputs, 8 at most, are rounded to dtype
     axes = ("batch", "head", "row", "col")
-    verdict = check(Case("case", "part", inputs, call, wanted, floor, axes, draws=1), SimpleNamespace(device=device))
+    verdict = judge(Case("case", "part", inputs, call, wanted, floor, axes, draws=1), SimpleNamespace(device=device))
     assert verdict.status == PASS, "\n".join([f"{verdict.max_error} > {verdict.bound}", *verdict.diagnosis])
 
 
@@ -451,8 +450,8 @@ def test_operators_are_built_on_first_use_and_kept(monkeypatch):
         zeros = lambda query, *_: torch.zeros_like(query)  # noqa: E731
         return SimpleNamespace(naive_attention=zeros, attention=zeros, flash_attention=zeros)
 
-    monkeypatch.setattr(attention, "load", load)
-    monkeypatch.setattr(attention, "_loaded", {})
+    monkeypatch.setattr(sdpa, "load", load)
+    monkeypatch.setattr(sdpa, "_loaded", {})
     for mode in ("naive", "tiled", "flash"):
         for variant in ("student", "solution"):
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""Runs one test case against a float64 oracle: check(case, ops).
+"""Runs one test case against a float64 oracle: judge(case, ops).
 
 An output passes if
 
@@ -116,7 +116,7 @@ def _as(inputs: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: x.to(dtype) if x.is_floating_point() else x for name, x in inputs.items()}
 
 
-def check(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
+def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
     """Runs one case: every draw of its inputs, up to the first that fails.
 
     Args:
