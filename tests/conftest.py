@@ -58,3 +58,15 @@ def much_memory():
         pytest.skip("needs 60 GiB of free GPU memory")
     yield
     torch.cuda.empty_cache()
+
+
+@pytest.fixture
+def one_thread_without_gradients():
+    """On a busy machine PyTorch's threads would wait for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(threads)

@@ -22,11 +22,11 @@ def wide(console: Console) -> Console:
 def say(console: Console, text: object, style: str = "") -> None:
     """Prints text as it is: brackets are no markup, and numbers get no colours.
 
-    A sentence breaks between words, so that paths stay whole; what has lines of its own, such as a compiler's output,
-    keeps them.
+    On a terminal a sentence breaks between words, so that paths stay whole; what has lines of its own, such as a
+    compiler's output, keeps them. Elsewhere nothing is broken: a file can be searched.
     """
     text = str(text)
-    if "\n" not in text.strip():
+    if console.is_terminal and "\n" not in text.strip():
         text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
     console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
 

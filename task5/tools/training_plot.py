@@ -1,6 +1,6 @@
 """The picture of `python -m task5.train`: the loss of every model over the steps.
 
-draw({"dense": [2.8, 2.7, ...], ...}, "title", levels, file)     needs matplotlib (ImportError without it)
+draw({"dense": [2.8, 2.7, ...], ...}, "title", levels, file)
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from common.console.drawing import pyplot, save
+
 COLOURS = ("#7f7f7f", "#d62728")
-DPI = 130
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
@@ -30,12 +31,7 @@ def draw(losses: Mapping[str, Sequence[float]], title: str, levels: Mapping[str,
         levels: losses to mark by a line, with their names.
         file: a PNG; its folder is made.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
+    figure, axes = pyplot().subplots(figsize=(7.5, 4.2), layout="constrained")
     for (name, values), colour in zip(losses.items(), COLOURS, strict=False):
         steps = range(1, len(values) + 1)
         axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.35)
@@ -49,6 +45,4 @@ def draw(losses: Mapping[str, Sequence[float]], title: str, levels: Mapping[str,
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(color="0.92", linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=DPI)
-    pyplot.close(figure)
+    save(figure, file)

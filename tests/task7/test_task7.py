@@ -33,16 +33,7 @@ from task7.tools.perplexity import held_out_sequences, perplexity
 from task7.tools.streaming import TextStream
 from task7.tools.writers import LeanWriter, reference_writer
 
-
-@pytest.fixture(autouse=True)
-def torch_settings():
-    """No gradients, and one thread: on a busy machine PyTorch's threads would wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(threads)
-
+pytestmark = pytest.mark.usefixtures("one_thread_without_gradients")
 
 # ---- the generation loop -------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Two pictures of a profile: the bank conflicts of the worst shared memory line, and the roofline.
 
-draw(kernels, gpu, folder)     -> the files written; needs matplotlib (ImportError without it)
+draw(kernels, gpu, folder)     -> the files written
 """
 
 from __future__ import annotations
@@ -9,24 +9,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.console.drawing import pyplot, save
 from common.inspect.profile.model import BANKS, LANES, KernelProfile, LineTraffic
 from common.inspect.profile.remarks import avoidable, line_passes
 from common.inspect.profile.report import shortened, size_of
 from common.inspect.profile.roofline import bounds
 from common.measure.gpus import GpuSpec
 
-INSTALL = "pip install -e '.[report]' -c constraints.txt"
-DPI = 130
 MOST_TICKS = 11  # of the colour bar
 TERA = 1e12
 
 
 def draw(kernels: Sequence[KernelProfile], gpu: GpuSpec, folder: Path) -> list[Path]:
     """Writes bank_conflicts.png and roofline.png, each if there is anything to draw."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     if worst := worst_shared_line(kernels):
         files.append(_bank_conflicts(*worst, folder / "bank_conflicts.png"))
@@ -50,7 +45,6 @@ def worst_shared_line(kernels: Sequence[KernelProfile]) -> tuple[KernelProfile, 
 def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Path:
     """Lanes against banks: a cell is a word that a lane wants, its colour the pass that serves it."""
     import numpy
-    from matplotlib import pyplot
     from matplotlib.colors import BoundaryNorm
 
     served = line_passes(line.offsets, line.bytes)
@@ -58,8 +52,8 @@ def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Pat
     cells = numpy.full((LANES, BANKS), numpy.nan)
     for lane, bank, number in served:
         cells[lane, bank] = number + 1
-    figure, axes = pyplot.subplots(figsize=(7.6, 7.4), layout="constrained")
-    colours = pyplot.get_cmap("viridis", max(count, 2))
+    figure, axes = pyplot().subplots(figsize=(7.6, 7.4), layout="constrained")
+    colours = pyplot().get_cmap("viridis", max(count, 2))
     norm = BoundaryNorm([0.5 + i for i in range(max(count, 2) + 1)], max(count, 2))
     drawn = axes.pcolormesh(cells, cmap=colours, norm=norm, edgecolors="0.88", linewidth=0.5)
     axes.set_facecolor("0.97")
@@ -81,9 +75,7 @@ def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Pat
         fontsize=9,
         parse_math=False,
     )
-    figure.savefig(file, dpi=DPI)
-    pyplot.close(figure)
-    return file
+    return save(figure, file)
 
 
 # ---- roofline
@@ -91,9 +83,7 @@ def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Pat
 
 def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Path:
     """Operations per second against operations per byte of DRAM traffic; kernels below the roofs that limit them."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9.0, 6.5), layout="constrained")
+    figure, axes = pyplot().subplots(figsize=(9.0, 6.5), layout="constrained")
     intensities = [kernel.intensity or 0.0 for kernel in kernels]
     rates = [_rate(kernel, gpu) / TERA for kernel in kernels]
     left, right = min(0.1, *(0.5 * x for x in intensities)), max(1000.0, *(2 * x for x in intensities))
@@ -129,9 +119,7 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
     legend = axes.legend(loc="lower right", fontsize=9, title="kernel (grid): limited by", title_fontsize=9)
     legend.get_title().set_horizontalalignment("left")
     _label_slope(figure, axes, left, bandwidth, f"DRAM {gpu.bandwidth / 1e9:,.0f} GB/s")
-    figure.savefig(file, dpi=DPI)
-    pyplot.close(figure)
-    return file
+    return save(figure, file)
 
 
 def _roofs(gpu: GpuSpec) -> list[tuple[str, float, str]]:

@@ -2,7 +2,7 @@
 
 print_heat_maps(console, outcomes)      measured: TFLOP/s; impossible: why
 print_possible(console, candidates)     without a GPU: what would be tried, and why the rest is impossible
-draw(outcomes, title, file)             the same heat maps as a PNG; needs matplotlib (ImportError without it)
+draw(outcomes, title, file)             the same heat maps as a PNG
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from common.console.drawing import pyplot, save
 from common.console.terminal import say
 from common.measure.gpus import GpuSpec
 from task4.tools.tuning.grid import Candidate
@@ -132,14 +133,10 @@ def _colour(value: float, values: Sequence[float]) -> tuple[int, ...]:
 
 def draw(outcomes: Sequence[Outcome], title: str, file: Path) -> None:
     """A PNG with one heat map per head_dim."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     import numpy
-    from matplotlib import pyplot
 
     head_dims = list(dict.fromkeys(one.candidate.head_dim for one in outcomes))
-    figure, axes = pyplot.subplots(
+    figure, axes = pyplot().subplots(
         1, len(head_dims), figsize=(3.6 * len(head_dims), 6.4), layout="constrained", squeeze=False
     )
     fastest = best(outcomes)
@@ -164,6 +161,4 @@ def draw(outcomes: Sequence[Outcome], title: str, file: Path) -> None:
         axis.set_title(f"head_dim {D}")
     axes[0][0].set_ylabel("B_r: rows per block, warps")
     figure.suptitle(title)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=130)
-    pyplot.close(figure)
+    save(figure, file)

@@ -19,9 +19,10 @@ def said(text: object, width: int, style: str = "", **options) -> str:
 @pytest.mark.parametrize("width", [20, 80, 120])
 def test_nothing_is_lost_and_no_word_is_cut(width):
     text = f"cannot read {PATH}: [Errno 2] no such file [/red] [bold]; " + "words " * 40
-    lines = said(text, width).splitlines()
+    lines = said(text, width, force_terminal=True, color_system=None).splitlines()
     assert " ".join(line.strip() for line in lines).split() == text.split()
     assert all(len(line) <= width or " " not in line.strip() for line in lines)
+    assert said(text, width) == text + "\n", "in a file it stays one line"
 
 
 def test_lines_of_their_own_stay():

@@ -22,14 +22,7 @@ MODEL_TYPES = ("gpt2", *GROUPED)
 GREEDY = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
 
-@pytest.fixture(autouse=True)
-def torch_settings():
-    """No gradients, and one thread: on a busy machine PyTorch's threads would wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread_without_gradients")
 
 
 def assert_exact(logits, model, ids, begin=0, **where):
