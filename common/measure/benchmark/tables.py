@@ -56,7 +56,7 @@ def comparisons(records: Sequence[Record], limits: Limits) -> list[list[str]]:
     problems = list(dict.fromkeys(one.problem for one in records))
     limit = limits.of(problems[0].limit)
     compared = any(not one.ours and one.errors and one.rate for one in records)
-    rows = [[f"of {problems[0].limit}, {limit / 1e12:.3g}" + (", over the best other" if compared else "")]]
+    rows = [[f"of {problems[0].limit}, {limit / 1e12:.3g}" + (";\nover the best other" if compared else "")]]
     for name, label in {one.version: one.label for one in records if one.ours}.items():
         mine = {one.problem: one for one in records if one.version == name and one.rate}
         others = {
@@ -82,7 +82,8 @@ def table(records: Sequence[Record], limits: Limits, ladder: bool = False) -> Ta
     title = f"{records[0].problem.setting}: {records[0].problem.unit}"
     result = Table(title=escape(title), title_justify="left")
     for number, column in enumerate(columns):
-        result.add_column(escape(column), justify="right" if number else "left", no_wrap=not number)
+        may_wrap = column.startswith(("time", "memory"))
+        result.add_column(escape(column), justify="right" if number else "left", no_wrap=not may_wrap)
     for row in rows:
         result.add_row(*map(escape, row))
     result.add_section()
