@@ -7,23 +7,28 @@ Compute (findings/compute_sanitizer.py and profile/ncu.py there). Both ways end 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from common.cli.options import request_of, say_backend
+from common.cli.options import say_backend
+from common.cli.workers import Workers
 from common.compiling import toolchain
 from common.compiling.gaps import find_gaps
-from common.compiling.load import load
 from common.compiling.nvcc import compile_only
+from common.compiling.places import places_of
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say, wide, working
+from common.console.words import counted
 from common.inspect import checked_run, gpu_tools
+from common.inspect.checked_library import Collected
 from common.inspect.findings import compute_sanitizer
+from common.inspect.findings.model import Group, grouped
+from common.inspect.findings.report import print_findings
 from common.inspect.profile import ncu, pictures
 from common.inspect.profile.model import KernelProfile, with_registers
 from common.inspect.profile.report import print_kernel, print_legend
@@ -31,31 +36,37 @@ from common.inspect.profile.roofline import bounds
 from common.measure import gpus
 from common.measure.gpus import GpuSpec
 from common.testing import report
-from common.testing.case import SKIPPED, Case
+from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.judging import judge
-from common.testing.run import run_cases
+from common.testing.judging import judge, make_inputs
+from common.testing.run import ENDLESS, run_cases
+from common.testing.worker.here import Here
+from common.testing.worker.worker import NotLoaded, Worker
+
+MOST_LOOKED_AT = 3  # failing cases
+MOST_FINDINGS = 2  # told of them
 
 
-def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace) -> int:
+def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace, workers: Workers) -> int:
     """The exit status, see common.cli.test.test_main."""
     gpu = gpus.chosen(options.gpu)
     say_backend(console, options.backend)
     if toolchain.choose_backend(options.backend).name == "cuda":
-        return _on_gpu(console, task, cases, options, gpu)
+        return _on_gpu(console, task, cases, options, gpu, workers.plain)
+    checked = workers.checked
     with working(console, f"compiling {task} ({options.variant.words}), checked ..."):
-        ops = load(request_of(task, options, "simulator", checked=True))
+        checked.load()
     if "clang" in toolchain.host_compiler().name:
         say(console, "made by clang++: lines may be missing, and counts a little too high; g++ is exact", "yellow")
     title = f"{task}, {options.variant.words}, checked simulator"
     if options.check:
         cases = cases if options.cases else checked_run.small_cases(console, cases, options.seed)
-        return checked_run.check_cases(console, title, cases, ops, options.seed)
+        return checked_run.check_cases(console, title, cases, checked, options.seed)
     if not options.cases:
         cases = _representatives(console, cases, options.seed)
-    found = checked_run.profile_cases(console, cases, ops, options.seed)
+    found = checked_run.profile_cases(console, cases, checked, options.seed)
     if any(kernels for _, _, kernels in found):
-        registers = _registers(console, ops.sources, gpu)
+        registers = _registers(console, sources_of(task, options), gpu)
         found = [
             (case, verdict, [with_registers(kernel, registers) for kernel in kernels])
             for case, verdict, kernels in found
@@ -89,7 +100,7 @@ def report_profiles(
     console: Console,
     task: str,
     title: str,
-    found: Sequence[tuple[Case, checked_run.Verdict, list[KernelProfile]]],
+    found: Sequence[tuple[Case, Verdict, list[KernelProfile]]],
     gpu: GpuSpec,
     picture_folder: str | None,
     measured: bool = False,
@@ -120,11 +131,70 @@ def _least_time(kernel: KernelProfile, gpu: GpuSpec) -> float:
     return found[0].seconds if found else 0.0
 
 
-def _on_gpu(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace, gpu: GpuSpec) -> int:
-    """The verdicts of this process first, then the tool, which runs the cases once more in processes of its own."""
+def sources_of(task: str, options: argparse.Namespace) -> list[Path]:
+    """The .cu files that the options choose."""
+    return [kernel for place in places_of(task, options.variant) for kernel in place.kernels]
+
+
+def at_failures(
+    console: Console, verdicts: Sequence[Verdict], checked: Worker | Here, seed: int
+) -> dict[str, list[Group]]:
+    """What the checked build finds in failing cases, the smallest of each part: part -> findings.
+
+    Nothing if it cannot be built: the verdicts stand without it.
+    """
+    chosen = _smallest(verdicts, seed)
+    if not chosen:
+        return {}
+    with working(console, f"looking inside, in the checked build: {'; '.join(map(full_name, chosen))} ..."):
+        try:
+            checked.load()
+        except NotLoaded:
+            return {}
+        collected = Collected(checked)
+        found = {}
+        for case in chosen:
+            _, findings = checked_run.checked(case, checked, collected, seed)
+            if groups := grouped([(full_name(case), [one for one in findings if one.kind != "leak"])]):
+                found[case.part] = groups
+    return found
+
+
+def _smallest(verdicts: Sequence[Verdict], seed: int) -> list[Case]:
+    """The smallest failing case of each part, of three parts at most; none that did not end."""
+    best: dict[str, tuple[int, Case]] = {}
+    for one in verdicts:
+        endless = any(ENDLESS in line for line in one.diagnosis)
+        if one.status in (FAIL, ERROR) and not endless and checked_run.is_small(one.case, seed):
+            size = sum(x.numel() for x in make_inputs(one.case, seed).values())
+            if one.case.part not in best or size < best[one.case.part][0]:
+                best[one.case.part] = size, one.case
+    return [case for _, case in list(best.values())[:MOST_LOOKED_AT]]
+
+
+def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
+    """The findings of at_failures, those that matter most first."""
+    console = wide(console)
+    every = [group for groups in found.values() for group in groups]
+    console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
+    print_findings(console, every[:MOST_FINDINGS])
+    if len(every) > MOST_FINDINGS:
+        say(console, f"... and {counted(len(every) - MOST_FINDINGS, 'more finding')}: --check tells all")
+
+
+def _on_gpu(
+    console: Console,
+    task: str,
+    cases: Sequence[Case],
+    options: argparse.Namespace,
+    gpu: GpuSpec,
+    plain: Worker | Here,
+) -> int:
+    """The verdicts first, then the tool, which runs the cases once more in processes of its own."""
     tool = gpu_tools.find("compute-sanitizer" if options.check else "ncu")
     with working(console, f"compiling {task} ({options.variant.words}) ..."):
-        ops = load(request_of(task, options, "cuda"))
+        plain.load()
+    sources = sources_of(task, options)
     title = f"{task}, {options.variant.words}, {'compute-sanitizer' if options.check else 'Nsight Compute'}"
     if not options.cases:
         cases = (
@@ -132,17 +202,17 @@ def _on_gpu(console: Console, task: str, cases: Sequence[Case], options: argpars
             if options.check
             else _representatives(console, cases, options.seed)
         )
-    verdicts = run_cases(cases, ops, console, lambda case: judge(case, ops, options.seed))
+    verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed))
     command = gpu_tools.child(task, options, cases if options.check else ())
     if options.check:
         report.print_report(console, title, verdicts, points=False)
         with working(console, "running compute-sanitizer: memcheck, racecheck, initcheck, synccheck ..."):
-            found = compute_sanitizer.findings_of(tool, command, ops.sources)
+            found = compute_sanitizer.findings_of(tool, command, sources)
         checked_run.report_findings(wide(console), found, len(cases))
         return 0 if all(verdict.ok for verdict in verdicts) and not any(findings for _, findings in found) else 1
     profiles = []
     for case, verdict in zip(cases, verdicts, strict=True):
         with working(console, f"running Nsight Compute: {full_name(case)} ..."):
-            kernels = ncu.profile(tool, gpu_tools.child(task, options, [case]), ops.sources)
+            kernels = ncu.profile(tool, gpu_tools.child(task, options, [case]), sources)
         profiles.append((case, verdict, kernels))
     return report_profiles(console, task, title, profiles, gpu, options.picture, measured=True)

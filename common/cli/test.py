@@ -17,19 +17,21 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
+from common.cli.workers import Workers, workers_of
 from common.compiling.gaps import find_gaps
 from common.compiling.load import load
-from common.compiling.operators import Operators
 from common.compiling.places import places_of
 from common.compiling.variant import Variant
-from common.console.terminal import say, wide, working
+from common.console.terminal import say, working
 from common.testing import report
-from common.testing.case import PASS, SKIPPED, Case
+from common.testing.calling import CallFailed
+from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.case_choice import choose, for_operators, print_list
 from common.testing.judging import judge
-from common.testing.measurement import Measurement, TestRun
-from common.testing.points import print_points
+from common.testing.measurement import Measurement
+from common.testing.points import PartPoints, print_points
 from common.testing.run import chosen_parts, run_cases
+from common.testing.worker.worker import NotLoaded
 
 PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses
 
@@ -83,7 +85,15 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         options.parts = options.parts or list(of_mode)
     if refused := _refused(test, options):
         parser.error(refused)
-    console = Console()
+    with workers_of(test, options, arguments) as workers:
+        return _main(Console(), test, options, workers)
+
+
+test_main.__test__ = False  # for pytest, which would take it for a test
+
+
+def _main(console: Console, test: TaskTest, options: argparse.Namespace, workers: Workers) -> int:
+    """What test_main does once the options are read."""
     try:
         cases = chosen_cases(console, test, options)
         if options.list:
@@ -92,49 +102,70 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         if options.check or options.profile:
             from common.cli import look_inside  # what it takes to look is much, and seldom needed
 
-            return look_inside.run(console, test.task, cases, options)
+            return look_inside.run(console, test.task, cases, options, workers)
         say_backend(console, options.backend)
+        if options.under_tool:
+            from common.inspect.gpu_tools import run_under_tool
+
+            return run_under_tool(cases, load(request_of(test.task, options)), options.seed)
         with working(console, f"compiling {test.task} ({options.variant.words}) ..."):
-            ops = load(request_of(test.task, options))
-    except EXPECTED_ERRORS as error:
+            workers.plain.load()
+    except (NotLoaded, *EXPECTED_ERRORS) as error:
         say(console, error)
         say(console, f"{test.task}: nothing was run", "red")
         return NOTHING_RUN
-    if options.under_tool:
-        from common.inspect.gpu_tools import run_under_tool
-
-        return run_under_tool(cases, ops, options.seed)
-    return _run(console, test, cases, ops, options, arguments)
+    return _run(console, test, cases, workers, options)
 
 
-test_main.__test__ = False  # for pytest, which would take it for a test
-
-
-def _run(
-    console: Console,
-    test: TaskTest,
-    cases: Sequence[Case],
-    ops: Operators,
-    options: argparse.Namespace,
-    arguments: Sequence[str],
-) -> int:
+def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Workers, options: argparse.Namespace) -> int:
     """The cases, then what is measured, then the points of both."""
-    verdicts = run_cases(cases, ops, console, lambda case: judge(case, ops, options.seed))
+    plain = workers.plain
+    verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed))
     if verdicts:
-        title = f"{test.task}, {options.variant.words}, {ops.backend}"
-        report.print_cases(console, title, verdicts, with_points=not options.cases)
+        title = f"{test.task}, {options.variant.words}, {plain.backend}"
+        _report(console, title, verdicts, workers, options)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts), [], False
-    for measurement, parts in _chosen_measurements(test, options):
-        run = TestRun(wide(console), ops, options, parts, test.program, arguments)
-        found, ok = measurement.outcome(run)
-        measured |= ops.backend == "cuda" or not measurement.needs_gpu
+    for number, parts in _chosen_measurements(test, options):
+        measurement = test.measurements[number]
+        found, fine = _measured(console, measurement, workers, {"do": "measure", "number": number, "parts": parts})
+        measured |= plain.backend == "cuda" or not measurement.needs_gpu
         lines += found
-        passed &= ok
+        passed &= fine
     if not options.cases and (verdicts or lines):
         print_points(console, verdicts, lines)
     if not verdicts and not measured:
         return NOTHING_RUN
     return PASSED if passed else FAILED
+
+
+def _report(
+    console: Console, title: str, verdicts: Sequence[Verdict], workers: Workers, options: argparse.Namespace
+) -> None:
+    """The table, what the checked build says of failures, and what each failure is."""
+    inside = {}
+    if any(one.status in (FAIL, ERROR) for one in verdicts):
+        from common.cli import look_inside
+
+        inside = look_inside.at_failures(console, verdicts, workers.checked, options.seed)
+    report.print_table(console, title, verdicts, not options.cases, options.all)
+    for one in workers.plain.about.get("warnings", ()) if inside or not all(one.ok for one in verdicts) else ():
+        say(console, one, "yellow")
+    if inside:
+        look_inside.print_inside(console, inside)
+    report.print_failures(console, verdicts, inside, options.all)
+
+
+def _measured(
+    console: Console, measurement: Measurement, workers: Workers, request: dict
+) -> tuple[list[PartPoints], bool]:
+    """The lines of a measurement among the points, and whether all went well; it runs where the kernels do."""
+    try:
+        answer = workers.plain.answer(request)
+        return [PartPoints(**line) for line in answer["lines"]], answer["fine"]
+    except (CallFailed, NotLoaded) as error:
+        say(console, f"{', '.join(request['parts'])}: not measured: {error}", "red")
+        most = measurement.points
+        return [PartPoints(part, 0.0, most[part], "see above") for part in request["parts"] if part in most], False
 
 
 def chosen_cases(console: Console, test: TaskTest, options: argparse.Namespace) -> list[Case]:
@@ -168,16 +199,16 @@ def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> li
     return cases
 
 
-def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[Measurement, list[str]]]:
-    """Each measurement that runs, with those of its parts that do. None where the options are about cases."""
+def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[int, list[str]]]:
+    """The number of each measurement that runs, with those of its parts that do. None where it is about cases."""
     if options.cases or options.check or options.profile or options.list:
         return []
     chosen = []
-    for one in test.measurements:
+    for number, one in enumerate(test.measurements):
         parts = [name for name in one.parts if name in (options.parts or ())]
         parts = parts or (list(one.parts) if one.by_default and not options.parts else [])
         if parts:
-            chosen.append((one, parts))
+            chosen.append((number, parts))
     return chosen
 
 
@@ -188,7 +219,7 @@ def _refused(test: TaskTest, options: argparse.Namespace) -> str:
     without_cases = [part for part in options.parts or () if part not in test.parts]
     if about_cases and without_cases:
         return f"--{about_cases[0]} is about test cases, and --{without_cases[0]} has none: leave one of the two out"
-    running = [measurement for measurement, _ in _chosen_measurements(test, options)]
+    running = [test.measurements[number] for number, _ in _chosen_measurements(test, options)]
     reporting = [one for one in test.measurements if one.reports]
     if reporting and options.report and not any(one in running for one in reporting):
         flags = " or ".join(f"--{name}" for one in reporting for name in one.parts)
@@ -248,5 +279,7 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
     for one in test.measurements:
         for name, given in one.arguments.items():
             add(name, **given)
+    add("--all", action="store_true", help="tell everything about every failure")
+    add("--in-process", action="store_true", help="run the kernels in this process: for a debugger")
     add("--under-tool", action="store_true", help=argparse.SUPPRESS)  # see common/inspect/gpu_tools.py
     return parser

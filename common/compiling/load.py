@@ -60,7 +60,9 @@ def load(request: BuildRequest) -> Operators:
     for plan in plans:
         result = _build(plan)
         assert result.library is not None
-        libraries.append(Library(plan.name, result.library, (*plan.place.kernels, plan.place.binding)))
+        libraries.append(
+            Library(plan.name, result.library, (*plan.place.kernels, plan.place.binding), tuple(result.warnings))
+        )
     return Operators(request.task, plans[0].variant, plans[0].backend, libraries)
 
 

@@ -18,11 +18,13 @@ class Library:
         name: the operators' namespace in torch.ops.
         path: of the file.
         sources: the .cu files and binding.cpp that it was compiled from.
+        warnings: what the compiler warned of in them when it was built.
     """
 
     name: str
     path: Path
     sources: tuple[Path, ...]
+    warnings: tuple[str, ...] = ()
 
     @cached_property
     def operators(self) -> frozenset[str]:

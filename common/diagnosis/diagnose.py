@@ -17,15 +17,25 @@ from common.diagnosis.locating import locate, place, unwritten_mask, wrong_mask
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.row_factors import row_factors
 
+UNKNOWN = "It equals none of the known wrong answers; this is where it differs:"
 SEPARATION = 10  # a wrong answer must be this many tolerances away from the right one to be named
 
 
 @dataclass
 class Diagnosis:
-    """names: the known mistakes that the output equals ("scale forgotten"); sentences: what to tell the student."""
+    """What a wrong output is.
+
+    Attributes:
+        names: the known mistakes that the output equals ("scale forgotten").
+        sentences: what to tell the student.
+        exact: those of them about a wrong answer that the output equals.
+        where: the one that says how much is wrong, and where the first wrong element is.
+    """
 
     names: list[str] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
+    exact: list[str] = field(default_factory=list)
+    where: str = ""
 
 
 def diagnose(
@@ -57,8 +67,8 @@ def diagnose(
     if repeated is not None and bool(wrong_mask(repeated, out.to(ref.dtype), 0.0)[~torch.isnan(out)].any()):
         found.names.append("changes from run to run")
         found.sentences.append(
-            "The result changes from run to run on the same inputs: threads race. A __syncthreads() is missing "
-            "where one thread reads what another wrote, or two threads write the same element."
+            "The result changes from run to run on the same inputs: threads race (one reads what another wrote "
+            "without a barrier between them, or two write the same element), or memory is read that nobody wrote."
         )
     if not bool(unwritten_mask(out).any()):
         for mistake in matching(out, ref, bound, mistakes):
@@ -66,6 +76,7 @@ def diagnose(
                 found.names.append(mistake.name)
             told = mistake.says if not found.sentences else "On these inputs it also equals: " + mistake.says
             found.sentences.append(told)
+            found.exact.append(mistake.says)
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)
@@ -75,11 +86,12 @@ def diagnose(
             found.sentences.append(factors[1])
         found.sentences += _row_sums(out, ref)
     if not named and not found.sentences and mistakes:
-        found.sentences.append("It equals none of the known wrong answers; this is where it differs:")
+        found.sentences.append(UNKNOWN)
     equals_known_mistake = named and found.names[-1] not in ("changes from run to run", "unwritten outputs")
     if not equals_known_mistake:
         found.sentences += moved_slices(out, ref, bound, axes)
     where = locate(out, ref, bound, axes)
+    found.where = where[0]
     found.sentences += where[:1] if equals_known_mistake else where
     if stages is not None:
         found.sentences += show_stages(stages(), out, wrong, axes)

@@ -3,15 +3,23 @@
     locate(out, ref, tolerance, axes)       sentences on any wrong output
     wrong_mask(out, ref, tolerance)         bool, the shape of out
 
-`out` is float32 as the operator left it, `ref` float64; unwritten elements of `out` still hold the poison, the NaN that
-PyTorch fills fresh memory with while the checks call an operator.
+`out` is float32 as the operator left it, `ref` float64. A NaN tells where it comes from, if it was copied or, on a CPU,
+computed with: fresh memory, the guards around inputs and the unused parts of inputs hold NaN of different bits.
 """
 
 import torch
 from torch import Tensor
 
 POISON_BITS = 0x7FC00000  # what torch.empty holds under torch.utils.deterministic.fill_uninitialized_memory
+GUARD_BITS = 0x7FC0BEEF  # before and behind every input
+UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: behind a length, in an unused slot
 EDGES = (256, 128, 64, 32, 16, 8)
+
+
+_FOREIGN = {
+    GUARD_BITS: "come from outside an input, whose two ends are surrounded by a NaN of its own kind: an index is wrong",
+    UNUSED_BITS: "come from a part of an input that must not be read: behind a length, or a slot that holds no token",
+}
 
 
 def wrong_mask(out: Tensor, ref: Tensor, tolerance: float) -> Tensor:
@@ -22,9 +30,17 @@ def wrong_mask(out: Tensor, ref: Tensor, tolerance: float) -> Tensor:
 
 def unwritten_mask(out: Tensor) -> Tensor:
     """True where a float32 output holds exactly the bits of the poison."""
-    if out.dtype != torch.float32:
-        return torch.isnan(out)
-    return out.contiguous().view(torch.int32) == POISON_BITS
+    return torch.isnan(out) if out.dtype != torch.float32 else _holds(out, POISON_BITS)
+
+
+def _holds(out: Tensor, bits: int) -> Tensor:
+    """True where a float32 tensor is the NaN of these bits, whatever its sign."""
+    return (out.contiguous().view(torch.int32) & 0x7FFFFFFF == bits) & torch.isnan(out)
+
+
+def nan_of(bits: int) -> Tensor:
+    """A float32 scalar that is the NaN of these bits."""
+    return torch.tensor(bits, dtype=torch.int32).view(torch.float32)
 
 
 def place(index, axes) -> str:
@@ -73,7 +89,14 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...]) -> list[str]:
             "they were never written, or were computed from an intermediate result that was never written. Does "
             "the grid cover the whole output, and does every thread store what it computed?"
         )
-    nan, inf = int((torch.isnan(out) & bad & ~unwritten).sum()), int((torch.isinf(out) & bad).sum())
+    told = unwritten
+    for bits, sentence in _FOREIGN.items():
+        here = _holds(out, bits) & bad if out.dtype == torch.float32 else torch.zeros_like(bad)
+        if count := int(here.sum()):
+            where = place(tuple(here.nonzero()[0].tolist()), axes)
+            says.append(f"{count} of {out.numel()} elements {sentence}, the first at {where}.")
+        told = told | here
+    nan, inf = int((torch.isnan(out) & bad & ~told).sum()), int((torch.isinf(out) & bad).sum())
     if nan:
         says.append(
             f"{nan} elements are NaN: inf - inf, inf / inf, 0 / 0, shared memory read before it was written, or a "

@@ -1,11 +1,11 @@
 """What the simulator's checked build collects while kernels run.
 
-    checked = CheckedOperators(load(BuildRequest("task2", backend="simulator", checked=True)))
-    checked.begin(CHECK)
-    ...                                     call operators
-    checked.findings()
+    caller = CheckedCaller(load(BuildRequest("task2", backend="simulator", checked=True)), CHECK)
+    caller.call(case, inputs)               caller.more is what the libraries collected
+    Collected(caller).findings()            the same with source lines
 
-common/simulator/README.md tells what a library reports.
+common/simulator/README.md tells what a library reports. A caller may run in a process that is gone when its reports are
+read (common/testing/worker), so these are plain data and the libraries' files are enough to read them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import ctypes
 import json
 from pathlib import Path
 
+from torch import Tensor
+
 from common.compiling.operators import Operators
 from common.inspect.findings.model import Finding, read_findings
 from common.inspect.profile.model import KernelProfile, read_kernels
 from common.inspect.source_lines import SourceLines
+from common.testing.calling import Called, Caller, InProcess
+from common.testing.case import Case
 
 CHECK, PROFILE = 1, 2
 
@@ -38,12 +42,38 @@ class CheckedLibrary:
         return json.loads(self._functions.simulator_check_report().decode())
 
 
-class CheckedOperators:
-    """All libraries of some operators, read with their source lines."""
+class CheckedCaller(InProcess):
+    """Calls operators of a checked build; `more` is {"reports": what each library collected}.
 
-    def __init__(self, ops: Operators) -> None:
-        self._paths = [library.path for library in ops.libraries]
-        self._libraries = [CheckedLibrary(path) for path in self._paths]
+    Args:
+        ops: the operators.
+        mode: CHECK or PROFILE.
+    """
+
+    def __init__(self, ops: Operators, mode: int) -> None:
+        super().__init__(ops)
+        self.mode = mode
+        self._collecting = [CheckedLibrary(path) for path in self.libraries]
+
+    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+        """See Caller.call. What is collected is that of this call."""
+        self.more = {}
+        for library in self._collecting:
+            library.begin(self.mode)
+        try:
+            return super().call(case, inputs, bare)
+        finally:
+            self.more = {"reports": [library.report() for library in self._collecting]}
+            for library in self._collecting:
+                library.begin(0)
+
+
+class Collected:
+    """Reads what the libraries of a caller collected, with source lines: a CheckedCaller, or a Worker around one."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._paths = caller.libraries
         self._lines = [SourceLines(path) for path in self._paths]
 
     @property
@@ -51,17 +81,12 @@ class CheckedOperators:
         """Why source lines are missing; "" if they are not."""
         return next((lines.problem for lines in self._lines if lines.problem), "")
 
-    def begin(self, mode: int) -> None:
-        """See CheckedLibrary.begin."""
-        for library in self._libraries:
-            library.begin(mode)
-
     def findings(self) -> list[Finding]:
-        """What was found since begin(CHECK)."""
-        both = zip(self._libraries, self._lines, strict=True)
-        return [one for library, lines in both for one in read_findings(library.report(), lines)]
+        """What was found in the last call; nothing if its process did not live to tell."""
+        both = zip(self._caller.more.get("reports", []), self._lines, strict=False)
+        return [one for report, lines in both for one in read_findings(report, lines)]
 
     def kernels(self) -> list[KernelProfile]:
-        """What the kernels did since begin(PROFILE)."""
-        every = zip(self._libraries, self._lines, self._paths, strict=True)
-        return [one for library, lines, path in every for one in read_kernels(library.report(), lines, path)]
+        """What the kernels of the last call did."""
+        every = zip(self._caller.more.get("reports", []), self._lines, self._paths, strict=False)
+        return [one for report, lines, path in every for one in read_kernels(report, lines, path)]

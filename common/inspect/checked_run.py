@@ -1,10 +1,9 @@
 """Runs cases in the simulator's checked build: `--check` looks for mistakes, `--profile` counts memory traffic.
 
-    check_cases(console, title, cases, ops, seed)         prints verdicts and findings; the exit status
-    profile_cases(console, cases, ops, seed)              [(case, verdict, kernels), ...] for profile/report.py
+    check_cases(console, title, cases, caller, seed)     prints verdicts and findings; the exit status
+    profile_cases(console, cases, caller, seed)          [(case, verdict, kernels), ...] for profile/report.py
 
-ops are operators of BuildRequest(..., backend="simulator", checked=True). common/simulator/README.md tells what their
-library reports.
+The caller is a CheckedCaller or a Worker around one.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
+from torch import Tensor
 
 from common.console.terminal import say, wide
 from common.console.words import counted
-from common.inspect.checked_library import CHECK, PROFILE, CheckedOperators
+from common.inspect.checked_library import Collected
 from common.inspect.findings.model import ENDS_THE_KERNEL, Finding, grouped
 from common.inspect.findings.report import print_findings
 from common.inspect.profile.model import KernelProfile
 from common.testing import judging
 from common.testing import report as check_report
+from common.testing.calling import Called, Caller
 from common.testing.case import ERROR, NOT_IMPLEMENTED, NOT_RUN, PASS, SKIPPED, Case, Verdict
 from common.testing.first_operator import first_operator
 from common.testing.run import run_cases
@@ -55,29 +56,44 @@ def small_cases(console: Console, cases: Sequence[Case], seed: int) -> list[Case
     return small
 
 
-def check_cases(console: Console, title: str, cases: Sequence[Case], ops, seed: int) -> int:
+def checked(case: Case, caller: Caller, collected: Collected, seed: int) -> tuple[Verdict, list[Finding]]:
+    """One case once, with one draw of its inputs, and what was found in that call."""
+    first: list[list[Finding]] = []
+
+    class Read(Caller):
+        """The caller; reads what a call collected. A wrong output is asked for once more: the first call counts."""
+
+        backend, device = caller.backend, caller.device
+
+        def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+            try:
+                return caller.call(case, inputs, bare)
+            finally:
+                first.append([] if first else collected.findings())
+
+    verdict = judging.judge(replace(case, draws=1), Read(), seed)
+    findings = first[0] if first else []
+    verdict.findings = len(grouped([("", findings)]))
+    return verdict, findings
+
+
+def check_cases(console: Console, title: str, cases: Sequence[Case], caller: Caller, seed: int) -> int:
     """Each case once, with one draw of its inputs; prints the table and what was found. 0 if nothing was."""
-    checked = CheckedOperators(ops)
+    collected = Collected(caller)
     found: list[tuple[str, list[Finding]]] = []
 
     def check_one(case: Case) -> Verdict:
-        checked.begin(CHECK)
-        verdict = judging.judge(replace(case, draws=1), ops, seed)
-        findings = checked.findings()
-        verdict.findings = len(grouped([("", findings)]))
+        verdict, findings = checked(case, caller, collected, seed)
         if verdict.status == ERROR and any(one.kind in ENDS_THE_KERNEL for one in findings):
             verdict.diagnosis = [verdict.diagnosis[0], "See the findings below."]
         found.append((f"{case.part}: {case.name}", findings))
         return verdict
 
-    try:
-        verdicts = run_cases(cases, ops, console, check_one)
-    finally:
-        checked.begin(0)
+    verdicts = run_cases(cases, caller, console, check_one)
     check_report.print_report(console, title, verdicts, points=False)
     console = wide(console)
-    if checked.problem:
-        say(console, checked.problem, "yellow")
+    if collected.problem:
+        say(console, collected.problem, "yellow")
     did_not_run = (SKIPPED, NOT_IMPLEMENTED, NOT_RUN)
     report_findings(console, found, sum(verdict.status not in did_not_run for verdict in verdicts))
     good = (PASS, SKIPPED)
@@ -112,20 +128,16 @@ def representatives(cases: Sequence[Case], seed: int) -> list[Case]:
 
 
 def profile_cases(
-    console: Console, cases: Sequence[Case], ops, seed: int
+    console: Console, cases: Sequence[Case], caller: Caller, seed: int
 ) -> list[tuple[Case, Verdict, list[KernelProfile]]]:
     """Each case once; its verdict and what its kernels did."""
-    checked = CheckedOperators(ops)
+    collected = Collected(caller)
     kernels: list[list[KernelProfile]] = []
 
     def profile_one(case: Case) -> Verdict:
-        checked.begin(PROFILE)
-        verdict = judging.judge(replace(case, draws=1), ops, seed)
-        kernels.append(checked.kernels())
+        verdict = judging.judge(replace(case, draws=1), caller, seed)
+        kernels.append(collected.kernels())
         return verdict
 
-    try:
-        verdicts = run_cases(cases, ops, console, profile_one)
-    finally:
-        checked.begin(0)
+    verdicts = run_cases(cases, caller, console, profile_one)
     return list(zip(cases, verdicts, kernels, strict=False))

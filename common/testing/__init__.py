@@ -1,7 +1,9 @@
 """Is it right? Cases, verdicts, points.
 
 case            Case, Verdict
-judging         judge(case, ops): one case against float64, in poisoned and guarded memory
+calling         calls a case's operator in poisoned and guarded memory
+worker/         the same in a process of its own, which may crash
+judging         judge(case, ops): one case against float64
 run             run_cases, run: many of them
 points, report  what a run earns, and how it is printed
 measurement     parts of a test that are not made of cases: times, texts of a model

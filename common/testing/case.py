@@ -32,6 +32,7 @@ class Case:
         stages: stages(**inputs) -> the right S, P, O, to show beside a wrong output.
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
         hint: what to look at when the output is wrong and no known mistake explains it.
+        nan_hint: the same, where the output holds NaN.
         in_place: names of inputs that the operator writes to.
         draws: how many different inputs it runs with.
         gpu_only: too large for the simulator; skipped there, so it cannot carry points.
@@ -50,6 +51,7 @@ class Case:
     stages: Callable[..., dict[str, Tensor]] | None = None
     is_softmax: bool = False
     hint: str = ""
+    nan_hint: str = ""
     in_place: tuple[str, ...] = ()
     draws: int = 2
     gpu_only: bool = False
@@ -71,8 +73,11 @@ class Verdict:
         shapes: of the inputs, "2x3x40x16, 2x3x47x16"; shapes that are equal stand once.
         mistakes: names of the known mistakes that the output equals.
         diagnosis: what to tell the student, a sentence or a line of a small table each.
+        exact: the sentences of it about a wrong answer that the output equals.
+        where: the sentence of it that says how much is wrong, and where the first wrong element is.
         file_line: "file.cu:57" where the message names one.
         findings: what --check found in this case: races, bad accesses, ...
+        ended: the process that ran it is gone: it crashed, or did not end in time.
     """
 
     case: Case
@@ -82,8 +87,11 @@ class Verdict:
     bound: float | None = None
     mistakes: list[str] = field(default_factory=list)
     diagnosis: list[str] = field(default_factory=list)
+    exact: list[str] = field(default_factory=list)
+    where: str = ""
     file_line: str | None = None
     findings: int = 0
+    ended: bool = False
 
     @property
     def ok(self) -> bool:

@@ -6,81 +6,28 @@ An output passes if
 
 where ref64 and ref32 are the case's plain PyTorch reference in float64 and float32: at most twice the error that
 PyTorch makes in the same precision (the rule of FlashAttention's own tests), plus a floor that the case states. NaN and
-Inf never pass where ref64 is finite. So that nothing passes by luck:
-
-- outputs and workspaces are filled with NaN before the call, by PyTorch's allocator;
-- inputs lie between guards of NaN: a read past an input shows as NaN, a write past it is reported;
-- inputs must be unchanged after the call, unless the case names them in `in_place`;
-- every case runs again with fresh inputs of the same shapes, and on a GPU several times with the same inputs.
+Inf never pass where ref64 is finite. The call happens in poisoned and guarded memory (calling.py), and every case runs
+again with fresh inputs of the same shapes, on a GPU several times with the same inputs: nothing passes by luck.
 
 Points: each case carries some. A part's points are earned case by case, but none of them until all of the part's
 `required` cases pass, so that a kernel that is right for a 1 x 1 matrix only earns nothing.
 """
 
 import math
-import re
-import traceback
-import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from common.console.paths import shown_path
 from common.diagnosis.diagnose import diagnose
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
 from common.reference.bounds import max_error_of
-from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, SKIPPED, Case, Verdict
+from common.testing.calling import Called, Caller, CallFailed, caller_of
+from common.testing.case import FAIL, PASS, SKIPPED, Case, Verdict
 
-GUARD = 4096  # elements of NaN before and after every input
 GPU_REPEATS = 3  # a race does not show on every run
-
-
-class Guarded:
-    """A copy of an input that lies between two guards, and whether it or they were written to."""
-
-    def __init__(self, value: Tensor, device: torch.device, guard: int = GUARD) -> None:
-        fill = math.nan if value.is_floating_point() else torch.iinfo(value.dtype).min
-        self._buffer = torch.full((value.numel() + 2 * guard,), fill, dtype=value.dtype, device=device)
-        self._parts = (slice(guard), slice(guard, guard + value.numel()), slice(guard + value.numel(), None))
-        self.tensor = self._buffer[self._parts[1]].view(value.shape)
-        self.tensor.copy_(value)
-        self._before = self._buffer.clone()
-
-    def changed(self) -> bool:
-        """Whether the input itself was written to."""
-        return not self._same(1)
-
-    def overrun(self) -> bool:
-        """Whether something before or behind the input was written to."""
-        return not (self._same(0) and self._same(2))
-
-    def _same(self, part: int) -> bool:
-        where = self._parts[part]
-        return _same_bits(self._buffer[where], self._before[where])
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-
-
-@contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Inside, every tensor that PyTorch allocates is filled with NaN (the largest value, for integers)."""
-    mode, fill = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*deterministic.*")
-            # as use_deterministic_algorithms(True, warn_only=True), without its import of torch._inductor: seconds
-            torch.set_deterministic_debug_mode("warn")
-            torch.utils.deterministic.fill_uninitialized_memory = True
-            yield
-    finally:
-        torch.set_deterministic_debug_mode(mode)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
 @contextmanager
@@ -121,31 +68,36 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
 
     Args:
         case: the case.
-        ops: anything with the operators as attributes and `.device`; see common.compiling.operators.Operators.
+        ops: a Caller, or anything with the operators as attributes and `.device`; see
+            common.compiling.operators.Operators.
         seed: of the inputs.
         bare: for tools that watch the memory themselves: once, with no guards around the inputs and nothing filled.
     """
-    if case.gpu_only and ops.device.type != "cuda":
+    caller = caller_of(ops)
+    if case.gpu_only and caller.device.type != "cuda":
         return Verdict(case, SKIPPED, diagnosis=["It is too large for the simulator."])
     verdict = Verdict(case, PASS)
     previous: Tensor | None = None
     for draw in range(1 if bare else case.draws):
-        inputs = {name: x.to(ops.device) for name, x in make_inputs(case, seed, draw).items()}
+        inputs = {name: x.to(caller.device) for name, x in make_inputs(case, seed, draw).items()}
         verdict.shapes = ", ".join(dict.fromkeys("x".join(map(str, x.shape)) for x in inputs.values()))
         ref, bound = oracle(case, inputs)
-        repeats = GPU_REPEATS if ops.device.type == "cuda" and draw == 0 and not bare else 1
+        repeats = GPU_REPEATS if caller.device.type == "cuda" and draw == 0 and not bare else 1
         for _ in range(repeats):
             try:
-                out, problems = _call(case, ops, inputs, bare)
-            except Exception as error:
-                return _raised(case, verdict.shapes, error)
-            if wrong_form := _wrong_form(out, ref, ops.device):
+                called = caller.call(case, inputs, bare)
+            except CallFailed as failed:
+                found = Verdict(case, failed.status, verdict.shapes, diagnosis=failed.words)
+                found.file_line, found.ended = failed.file_line, failed.ended
+                return found
+            out, problems = called.out, called.problems
+            if wrong_form := _wrong_form(called, ref, caller.device):
                 return Verdict(case, FAIL, verdict.shapes, diagnosis=[wrong_form, *problems])
             max_error = max_error_of(out, ref)
             if not max_error <= bound:
                 verdict.status, verdict.max_error, verdict.bound = FAIL, max_error, bound
                 verdict.diagnosis = problems
-                _explain(verdict, ops, inputs, out, ref, previous)
+                _explain(verdict, caller, inputs, out, ref, previous)
                 return verdict
             if verdict.max_error is None or max_error / bound > verdict.max_error / verdict.bound:
                 verdict.max_error, verdict.bound = max_error, bound
@@ -156,39 +108,22 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
     return verdict
 
 
-def _call(case: Case, ops, inputs: dict[str, Tensor], bare: bool = False) -> tuple[Tensor, list[str]]:
-    """(the output, what the call did to its inputs that it should not)."""
-    guarded = {name: Guarded(x, ops.device, 0 if bare else GUARD) for name, x in inputs.items()}
-    with nullcontext() if bare else poisoned_memory(), torch.no_grad():
-        out = case.call(ops, **{name: x.tensor for name, x in guarded.items()})
-        if ops.device.type == "cuda":
-            torch.cuda.synchronize()
-    changed = [name for name, x in guarded.items() if name not in case.in_place and x.changed()]
-    overrun = [name for name, x in guarded.items() if x.overrun()]
-    problems = [f"The input {name} was changed; the operator must only read it." for name in changed]
-    problems += [
-        f"Memory before or behind the input {name} was written to: an index is out of bounds." for name in overrun
-    ]
-    if case.in_place and isinstance(out, Tensor):
-        out = out.clone()
-    return out, problems
-
-
-def _wrong_form(out, ref: Tensor, device: torch.device) -> str:
+def _wrong_form(called: Called, ref: Tensor, device: torch.device) -> str:
     """What is wrong with an output that cannot even be compared; "" if nothing."""
-    if not isinstance(out, Tensor):
-        return f"The operator returned {type(out).__name__}; it must return a tensor."
+    out = called.out
+    if out is None:
+        return f"The operator returned {called.returned}; it must return a tensor."
     if out.shape != ref.shape:
         return f"The output has shape {list(out.shape)}; it must be {list(ref.shape)}."
     if out.dtype != torch.float32:
         return f"The output has dtype {out.dtype}; it must be torch.float32."
-    if out.device.type != device.type:
-        return f"The output is on {out.device}; it must be on {device}, where the inputs are."
+    if not called.device.startswith(device.type):
+        return f"The output is on {called.device}; it must be on {device}, where the inputs are."
     return ""
 
 
 def _explain(
-    verdict: Verdict, ops, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, previous: Tensor | None
+    verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, previous: Tensor | None
 ) -> None:
     """Adds the diagnosis to a failed verdict."""
     case, doubles = verdict.case, _as(inputs, torch.float64)
@@ -202,26 +137,11 @@ def _explain(
             )
         )
     try:
-        repeated = _call(case, ops, inputs)[0]
-    except Exception:  # the first call did not raise: what matters is its output
+        repeated = caller.call(case, inputs).out
+    except CallFailed:  # the first call gave an output: that is what matters
         repeated = None
     stages = (lambda: case.stages(**doubles)) if case.stages else None
     found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, stages, case.is_softmax)
-    verdict.mistakes = found.names
-    verdict.diagnosis = verdict.diagnosis + found.sentences + ([] if found.names or not case.hint else [case.hint])
-
-
-def _raised(case: Case, shapes: str, error: Exception) -> Verdict:
-    """The verdict on a case whose call raised: a gap, or an error of the simulator, CUDA or the binding."""
-    words = re.split(r"\nException raised from|\nC\+\+ CapturedTraceback|\nCUDA kernel errors might be", str(error))[0]
-    words = words.replace(f"{Path.cwd()}/", "")
-    status = NOT_IMPLEMENTED if isinstance(error, NotImplementedError) else ERROR
-    place = re.search(r"[\w./-]+\.(?:cuh?|py|cpp|h):\d+", words)
-    file_line = place[0] if place else None
-    if status == NOT_IMPLEMENTED and not place:  # a gap in Python: `raise NotImplementedError` on its own
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file_line = f"{shown_path(Path(frame.filename))}:{frame.lineno}"
-        words = f"{frame.name} is not implemented yet: {file_line}"
-    if status == ERROR and not isinstance(error, (RuntimeError, ValueError)):
-        words = f"{type(error).__name__}: {words}"
-    return Verdict(case, status, shapes, diagnosis=words.strip().splitlines(), file_line=file_line)
+    verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
+    hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]
+    verdict.diagnosis = verdict.diagnosis + found.sentences + [hint for hint in hints if hint]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.box import HEAVY_HEAD, SIMPLE
 from rich.console import Console
@@ -11,28 +11,49 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from common.console.terminal import wide
+from common.console.terminal import say, wide
 from common.console.words import counted
-from common.testing.case import Verdict
+from common.diagnosis.diagnose import UNKNOWN
+from common.testing.case import FAIL, PASS, SKIPPED, Verdict
+from common.testing.case_choice import full_name
 from common.testing.points import print_points
 
 COLOURS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "yellow"}
 ROOMY = 100  # columns of a terminal, from which on the table shows everything
-DETAILED_PER_PART = 3  # failures of one part that nobody could name are explained in full up to this many
+MOST_ROWS = 20  # of a table with failures
+MOST_BRIEF = 3  # failures of a part that are told in a line, beside the one that is told in full
+MOST_NAMES = 6  # of cases that share a failure
 
 
 def print_report(console: Console, title: str, verdicts: Sequence[Verdict], points: bool = True) -> None:
-    """Everything that `python -m taskN.test` says after the cases have run; no points for a run that earns none."""
-    print_cases(console, title, verdicts, points)
+    """Everything that is said after cases have run; no points for a run that earns none."""
+    print_table(console, title, verdicts, points)
+    print_failures(console, verdicts)
     if points:
         print_points(console, verdicts)
 
 
-def print_cases(console: Console, title: str, verdicts: Sequence[Verdict], with_points: bool = True) -> None:
-    """The table of cases, and what each failure is."""
+def print_table(
+    console: Console, title: str, verdicts: Sequence[Verdict], with_points: bool = True, everything: bool = False
+) -> None:
+    """A row per case. Where some fail, the many that pass are one row for each part, unless everything is wanted."""
     console = wide(console)
-    console.print(_table(title, verdicts, with_points, console.width))
-    _print_failures(console, [one for one in verdicts if one.status not in ("pass", "skipped")])
+    passed: dict[str, int] = {}
+    shown = list(verdicts)
+    if not everything and len(shown) > MOST_ROWS and any(_failed(one) for one in shown):
+        for one in verdicts:
+            passed[one.case.part] = passed.get(one.case.part, 0) + one.ok
+        shown = [one for one in verdicts if _failed(one)][:MOST_ROWS]
+    console.print(_table(title, shown, with_points, console.width))
+    failed = [one for one in verdicts if _failed(one)]
+    if passed:
+        rest = f"; {len(failed) - len(shown)} more fail" if len(failed) > len(shown) else ""
+        counts = ", ".join(f"{part} {number}" for part, number in passed.items())
+        say(console, f"that pass: {counts}{rest} (--all shows every case)")
+
+
+def _failed(one: Verdict) -> bool:
+    return one.status not in (PASS, SKIPPED)
 
 
 def _table(title: str, verdicts: Sequence[Verdict], with_points: bool, width: int) -> Table:
@@ -68,28 +89,67 @@ def _number(value: float | None) -> str:
     return "" if value is None else "NaN or Inf" if not math.isfinite(value) else f"{value:.1e}"
 
 
-def _print_failures(console: Console, failures: Sequence[Verdict]) -> None:
-    """Each failure's diagnosis. Cases with the same cause are told once, and the others' names listed."""
-    told: dict[tuple, list[Verdict]] = {}
-    for one in failures:
-        told.setdefault(_cause(one), []).append(one)
-    unnamed: dict[str, int] = {}
-    for (part, status, *_), alike in told.items():
-        first = alike[0]
-        unnamed[part] = unnamed.get(part, 0) + (status == "FAIL" and not first.mistakes)
-        brief = status == "FAIL" and not first.mistakes and unnamed[part] > DETAILED_PER_PART
-        console.print(f"\n[bold]{part}: {escape(first.case.name)}[/]  {status}", highlight=False)
-        for sentence in first.diagnosis[: 1 if brief else None]:
-            console.print(Padding(escape(sentence), (0, 0, 0, 2)), highlight=False)
-        if len(alike) > 1:
-            names = "; ".join(other.case.name for other in alike[1:])
-            console.print(Padding(f"The same holds for: {escape(names)}", (0, 0, 0, 2)), highlight=False)
+def print_failures(
+    console: Console, verdicts: Sequence[Verdict], found: Collection[str] = (), everything: bool = False
+) -> None:
+    """What the failures are. Of each part the cause that most cases share is told in full, of the others a line.
+
+    Args:
+        console: where to print.
+        verdicts: all of them.
+        found: parts in which the checked build found a mistake, which is told already: of these what is certain.
+        everything: tell every failure in full.
+    """
+    console = wide(console)
+    parts: dict[str, dict[tuple, list[Verdict]]] = {}
+    for one in verdicts:
+        if _failed(one):
+            parts.setdefault(one.case.part, {}).setdefault(_cause(one), []).append(one)
+    for part, causes in parts.items():
+        ordered = sorted(causes.values(), key=len, reverse=True)
+        for number, alike in enumerate(ordered):
+            if everything or (not number and part not in found):
+                _print_whole(console, alike)
+        if everything:
+            continue
+        rest = ordered[part not in found :]
+        for alike in rest[:MOST_BRIEF]:
+            _print_brief(console, alike, part in found)
+        if left := sum(map(len, rest[MOST_BRIEF:])):
+            say(console, f"{part}: {counted(left, 'more case')} like these; --all tells of every one")
+
+
+def _print_whole(console: Console, alike: Sequence[Verdict]) -> None:
+    first = alike[0]
+    console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
+    for sentence in first.diagnosis:
+        console.print(Padding(escape(sentence), (0, 0, 0, 2)), highlight=False)
+    if len(alike) > 1:
+        _print_same(console, alike[1:])
+
+
+def _print_brief(console: Console, alike: Sequence[Verdict], with_finding: bool) -> None:
+    """The first line of a failure; beside a finding of the checked build what is measured or equal, and no guess."""
+    first = alike[0]
+    lines = [*first.exact[:1], first.where] if with_finding and first.where else first.diagnosis[:1]
+    if not with_finding and first.where and first.diagnosis[:1] == [UNKNOWN]:
+        lines = [first.where]
+    said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
+    console.print(Padding(escape(said), (0, 0, 0, 0)), highlight=False)
+    if len(alike) > 1:
+        _print_same(console, alike[1:])
+
+
+def _print_same(console: Console, others: Sequence[Verdict]) -> None:
+    names = "; ".join(other.case.name for other in others[:MOST_NAMES])
+    more = f"; and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
+    console.print(Padding(f"The same holds for: {escape(names)}{more}", (0, 0, 0, 2)), highlight=False)
 
 
 def _cause(one: Verdict) -> tuple:
     """Verdicts with equal causes are told together."""
     if one.mistakes:
-        return one.case.part, one.status, one.mistakes[0]
-    if one.status != "FAIL":
-        return one.case.part, one.status, *one.diagnosis
-    return one.case.part, one.status, one.case.name
+        return one.status, one.mistakes[0]
+    if one.status != FAIL:
+        return one.status, *one.diagnosis
+    return one.status, UNKNOWN

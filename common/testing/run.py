@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
 
 from common.testing import report
+from common.testing.calling import Caller, InProcess, caller_of, gpu_is_lost
 from common.testing.case import ERROR, NOT_RUN, PASS, SKIPPED, Case, Verdict
 from common.testing.judging import judge
 
 ENDLESS = "endless loop"  # in the simulator's message on a kernel that makes no progress
 
 
-def gpu_is_lost() -> bool:
-    """Whether an earlier CUDA error sticks to this process: after an illegal access every later call fails as well."""
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
-
-
-def _stopped_by(verdict: Verdict, ops, parts: Sequence[str]) -> dict[str, str]:
+def _stopped_by(verdict: Verdict, caller: Caller, parts: Sequence[str]) -> dict[str, str]:
     """The parts that cannot go on after this verdict, each with the reason."""
     if verdict.status != ERROR:
         return {}
-    if ops.device.type == "cuda" and gpu_is_lost():
+    if isinstance(caller, InProcess) and caller.device.type == "cuda" and gpu_is_lost():
         why = "The GPU refuses all work after the error above: correct that one, then run again."
         return dict.fromkeys(parts, why)
     if any(ENDLESS in line for line in verdict.diagnosis):
@@ -80,6 +71,7 @@ def run(
 
 def run_cases(cases: Sequence[Case], ops, console: Console, check_one: Callable[[Case], Verdict]) -> list[Verdict]:
     """The verdict on each case, with a progress bar; what cannot go on (a lost GPU, an endless kernel) is not run."""
+    caller = caller_of(ops)
     verdicts: list[Verdict] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("testing", total=len(cases))
@@ -90,6 +82,6 @@ def run_cases(cases: Sequence[Case], ops, console: Console, check_one: Callable[
                 verdicts.append(Verdict(case, NOT_RUN, diagnosis=[why]))
             else:
                 verdicts.append(check_one(case))
-                stopped |= _stopped_by(verdicts[-1], ops, [one.part for one in cases])
+                stopped |= _stopped_by(verdicts[-1], caller, [one.part for one in cases])
             progress.advance(bar)
     return verdicts

@@ -10,8 +10,8 @@ from common.testing.case import Case
 
 BATCH = ("batch", "row", "col")
 GEMM_HINT = (
-    "If cases with a small K pass and those with a larger K fail, look at the loop over tiles: it needs one "
-    "__syncthreads() between loading the tiles and using them, and one between using them and loading the next."
+    "If cases with a small K pass and those with a larger K fail, look at the loop over tiles: where each tile begins, "
+    "what is kept from one tile to the next, and the two barriers around their use."
 )
 
 

@@ -20,7 +20,7 @@ from common.testing.python_side import naming_the_line, python_side
 from task3.cases.memory import complaint
 
 ALL_NAN_HINT = (
-    "If every element is NaN: in the first tile m_old is -inf, so exp(m_old - m_new) is 0. What is multiplied by it is "
+    "In the first tile m_old is -inf, so exp(m_old - m_new) is 0. What is multiplied by it is "
     "0; what is divided by it is NaN (0 / 0), and stays NaN. Line 10 of Algorithm 1 is misprinted, see the handout."
 )
 
@@ -48,7 +48,7 @@ def algorithm_cases() -> list[Case]:
             causal,
             scale=scale,
             tiles=(B_r, B_c),
-            hint=ALL_NAN_HINT,
+            nan_hint=ALL_NAN_HINT,
             **options,
         )
         return replace(

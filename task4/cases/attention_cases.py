@@ -18,10 +18,10 @@ from common.testing.cases.attention_cases import (
 from task4.cases.mistakes import kernel_mistakes
 from task4.given.tiles import tiles_for
 
-HINT = (
-    "If it is NaN: something was read that nobody had written (a tile's padding must be set to 0; a barrier must stand "
-    "between writing and reading a tile), or -inf was subtracted from -inf (a row that has seen no key yet), or the "
-    "factor is upside down: exp2f(m - m_new) is at most 1, its inverse is infinite in the first tile."
+NAN_HINT = (
+    "Where NaN comes from: something was read that nobody had written (a tile's padding must be set to 0; a barrier "
+    "must stand between writing and reading a tile), or -inf was subtracted from -inf (a row that has seen no key "
+    "yet), or the factor is upside down: exp2f(m - m_new) is at most 1, its inverse is infinite in the first tile."
 )
 
 
@@ -88,7 +88,7 @@ def case(part, name, *sizes, causal, scale=None, lower_right=False, **options) -
     tiles = tiles_for(sizes[-1])
     arguments = {"causal": causal, "scale": scale, "lower_right": lower_right}
     made = attention_case(
-        "flash_attention", part, name, *sizes, tiles=(tiles.B_r, tiles.B_c), hint=HINT, **arguments, **options
+        "flash_attention", part, name, *sizes, tiles=(tiles.B_r, tiles.B_c), nan_hint=NAN_HINT, **arguments, **options
     )
 
     def mistakes(query: Tensor, key: Tensor, value: Tensor) -> list[Mistake]:

@@ -29,9 +29,12 @@ from task5.given.reference import (
 )
 
 WINDOW_HINT = (
-    "If it is NaN: -inf was subtracted from -inf in a row that sees nothing of its first tile, a key outside the range "
-    "was read, or a barrier is missing. If rows at one end of a block of 48 are wrong, look at the first and the last "
-    "key of the range; if all are, at the mask."
+    "If rows at one end of a block of 48 are wrong, look at the first and the last key of the range; if all are, at "
+    "the mask."
+)
+WINDOW_NAN_HINT = (
+    "Where NaN comes from: -inf was subtracted from -inf in a row that sees nothing of its first tile, a key outside "
+    "the range was read, or a barrier is missing."
 )
 BLOCK_HINT = (
     "Try a mask with a single true block first. Which row of the mask does this block of the grid follow, which keys "
@@ -87,7 +90,14 @@ def window_case(
     """A case for sliding_window_attention; sizes and options are those of attention_case."""
     sizes = (batch, heads, seq_q, seq_k, head_dim)
     made = attention_case(
-        "sliding_window_attention", "window", name, *sizes, causal=causal, hint=WINDOW_HINT, **options
+        "sliding_window_attention",
+        "window",
+        name,
+        *sizes,
+        causal=causal,
+        hint=WINDOW_HINT,
+        nan_hint=WINDOW_NAN_HINT,
+        **options,
     )
     arguments = {"window": window, "causal": causal, "scale": scale}
 

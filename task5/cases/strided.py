@@ -19,9 +19,9 @@ from common.testing.cases.attention_cases import (
 from task5.cases.strided_mistakes import strided_mistakes
 from task5.given.reference import naive_strided_attention, strided_stages
 
-HINT = (
-    "If it is NaN: a key between the strided ones was read, a row of a tile was left unwritten (it must be 0 from "
-    "rows_left on), a barrier is missing between writing and reading a tile, -inf was subtracted from -inf, or the "
+NAN_HINT = (
+    "Where NaN comes from: a key between the strided ones was read, a row of a tile was left unwritten (it must be 0 "
+    "from rows_left on), a barrier is missing between writing and reading a tile, -inf was subtracted from -inf, or the "
     "factor is upside down: exp2f(m - m_new) is at most 1."
 )
 
@@ -92,7 +92,17 @@ def strided_case(
 ) -> Case:
     """A case for strided_attention; sizes and further options are those of attention_case."""
     made = attention_case(
-        "strided_attention", part, name, batch, heads, seq_q, seq_k, head_dim, causal=causal, hint=HINT, **options
+        "strided_attention",
+        part,
+        name,
+        batch,
+        heads,
+        seq_q,
+        seq_k,
+        head_dim,
+        causal=causal,
+        nan_hint=NAN_HINT,
+        **options,
     )
     arguments = {"stride": stride, "offset": offset, "causal": causal, "scale": scale}
     return replace(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from common.diagnosis.locating import UNUSED_BITS, nan_of
 from common.kernels.decode.cache import KVCache
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
@@ -87,8 +86,8 @@ def _decode_inputs(
         k_cache = sharpness * normal(batch, kv_heads, max_seq_len)
         v_cache = 2 + normal(batch, kv_heads, max_seq_len)
         for sequence, length in enumerate(lengths):
-            k_cache[sequence, :, max(length, 0) :] = -math.nan  # other bits than those of unwritten outputs
-            v_cache[sequence, :, max(length, 0) :] = -math.nan
+            k_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
+            v_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
         query = sharpness * normal(batch, heads, 1)
         if masked:  # the score -inf from every query
             query.abs_()

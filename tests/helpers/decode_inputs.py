@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
-from common.testing.judging import Guarded, poisoned_memory
+from common.testing.calling import Guarded, poisoned_memory
 
 PAGE = 16
 RAGGED = (0, 1, 31, 203)  # of caches of 203 slots: empty, one token, no whole tile, full

@@ -16,8 +16,9 @@ from planted import Planted, planted_text
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.console.paths import ROOT
+from common.testing.calling import poisoned_memory
 from common.testing.case import ERROR, FAIL
-from common.testing.judging import judge, poisoned_memory
+from common.testing.judging import judge
 from task1.cases import cases
 
 CASES = {case.name: case for case in cases()}

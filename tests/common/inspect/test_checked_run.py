@@ -17,6 +17,7 @@ from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root
 from common.inspect import checked_run, gpu_tools
+from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller
 from common.inspect.profile import ncu
 from common.inspect.profile.model import KernelProfile, LineTraffic
 from common.inspect.profile.remarks import line_passes, remark
@@ -24,7 +25,7 @@ from common.inspect.profile.report import print_kernel
 from common.inspect.source_lines import Place
 from common.measure.gpus import find
 from common.reference import oracle as reference
-from common.testing import judging
+from common.testing import calling, judging
 from common.testing.case import Case
 from common.testing.first_operator import first_operator
 from task2.cases import cases
@@ -99,7 +100,7 @@ def test_bare_cases_run_once_without_guards_and_poison(capsys):
     assert seen[0][:2] == (0, True)
     assert torch.get_deterministic_debug_mode() == 0
     judging.judge(one, ops)
-    assert len(seen) == 4 and seen[1][0] == judging.GUARD and bool(torch.isnan(seen[1][2]).all())
+    assert len(seen) == 4 and seen[1][0] == calling.GUARD and bool(torch.isnan(seen[1][2]).all())
     assert gpu_tools.run_under_tool([one], ops, seed=0) == 0
     assert capsys.readouterr().out.splitlines() == ["@case softmax: a case", "pass "]
 
@@ -142,7 +143,9 @@ def planted():
 def test_a_race_is_told_once_for_all_cases(planted):
     text = io.StringIO()
     chosen = [CASES["softmax: 7 x 31"], CASES["softmax: 113 x 203"], CASES["gemm: A B, K = 1"]]
-    status = checked_run.check_cases(Console(file=text, width=120), "a title", chosen, planted, seed=0)
+    status = checked_run.check_cases(
+        Console(file=text, width=120), "a title", chosen, CheckedCaller(planted, CHECK), seed=0
+    )
     out = text.getvalue()
     assert status == 1
     assert "1 finding in 2 of 3 cases:" in out and "1. race in softmax_kernel: partial[" in out
@@ -161,7 +164,10 @@ def test_the_solution_passes_the_check():
     ops = load(BuildRequest("task2", "solution", "simulator", checked=True))
     text = io.StringIO()
     chosen = [one for name, one in CASES.items() if name.startswith("attention") and checked_run.is_small(one)]
-    assert checked_run.check_cases(Console(file=text, width=120), "a title", chosen, ops, seed=0) == 0
+    assert (
+        checked_run.check_cases(Console(file=text, width=120), "a title", chosen, CheckedCaller(ops, CHECK), seed=0)
+        == 0
+    )
     assert f"No findings in {len(chosen)} cases." in text.getvalue()
 
 
@@ -170,13 +176,22 @@ def test_an_unfilled_gap_is_no_clean_bill(planted):
         raise NotImplementedError("task2 softmax is not implemented yet: kernel.cu:57")
 
     text = io.StringIO()
-    assert checked_run.check_cases(Console(file=text, width=120), "a title", [case((2, 3), call=gap)], planted, 0) == 1
+    assert (
+        checked_run.check_cases(
+            Console(file=text, width=120),
+            "a title",
+            [case((2, 3), call=gap)],
+            CheckedCaller(planted, CHECK),
+            0,
+        )
+        == 1
+    )
     assert "No case ran" in text.getvalue() and "No findings" not in text.getvalue()
 
 
 def test_bank_conflicts_and_arithmetic_are_counted(planted):
     chosen = [CASES["gemm: A B^T, 64 x 64 x 64"], CASES["gemm: A B, 64 x 64 x 64"]]
-    found = checked_run.profile_cases(Console(file=io.StringIO()), chosen, planted, seed=0)
+    found = checked_run.profile_cases(Console(file=io.StringIO()), chosen, CheckedCaller(planted, PROFILE), seed=0)
     (nt,), (nn,) = (kernels for _, verdict, kernels in found if verdict.ok)
     for kernel in (nt, nn):  # 2 x 2 blocks, 2 steps along K, two barriers each
         assert (kernel.blocks, kernel.threads, kernel.barriers) == (4, 256, 16)
@@ -196,7 +211,9 @@ def test_bank_conflicts_and_arithmetic_are_counted(planted):
 def test_the_report_of_a_profile(planted, tmp_path):
     text = io.StringIO()
     console = Console(file=text, width=120)
-    found = checked_run.profile_cases(console, [CASES["gemm: A B^T, 64 x 64 x 64"]], planted, seed=0)
+    found = checked_run.profile_cases(
+        console, [CASES["gemm: A B^T, 64 x 64 x 64"]], CheckedCaller(planted, PROFILE), seed=0
+    )
     assert report_profiles(console, "task2", "a title", found, find("t4"), str(tmp_path)) == 0
     out = text.getvalue()
     assert "gemm: A B^T, 64 x 64 x 64  1x64x64" in out and "gemm_nt_kernel  grid (2, 2), block (32, 8)" in out

@@ -10,7 +10,7 @@ from fake_operators import fake_operators
 from rich.console import Console
 
 from common.reference import oracle as reference
-from common.testing import judging
+from common.testing import calling, judging
 from common.testing.case import ERROR, Case, Verdict
 from common.testing.judging import judge
 from common.testing.points import points_of
@@ -50,7 +50,7 @@ def test_outputs_are_poisoned_and_the_setting_is_restored() -> None:
     assert verdict.mistakes == ["unwritten outputs"]
     assert "12 of 24 elements still hold" in " ".join(verdict.diagnosis)
     assert torch.get_deterministic_debug_mode() == before
-    with judging.poisoned_memory():
+    with calling.poisoned_memory():
         assert bool(torch.isnan(torch.empty(7)).all())
 
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from common.testing.case import Case, Verdict
-from common.testing.report import print_cases
+from common.testing.report import print_report
 
 
 def verdict(name: str, status: str, **options) -> Verdict:
@@ -25,7 +25,7 @@ VERDICTS = [
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_no_verdict_is_cut_off(width, options):
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, **options)
-    print_cases(console, "a title", VERDICTS)
+    print_report(console, "a title", VERDICTS)
     lines = console.file.getvalue().splitlines()
     said = "\n".join(lines)
     assert all(len(line) <= width for line in lines) and "\x1b" not in said and "…" not in said

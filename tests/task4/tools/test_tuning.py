@@ -130,21 +130,19 @@ def test_the_plan_is_what_the_kernel_does(head_dim):
     sys.path.insert(0, str(ROOT / "tests" / "checks"))
     from kernel_mistakes import TASK4
 
-    from common.inspect.checked_library import PROFILE, CheckedOperators
+    from common.inspect.checked_library import PROFILE, CheckedCaller, Collected
 
     sizes = tiles.tiles_for(head_dim)
     one = TilePlan(sizes, head_dim)
     ops = TASK4.operators(None, "simulator", checked=True)
-    checked = CheckedOperators(ops)
+    caller = CheckedCaller(ops, PROFILE)
+    collected = Collected(caller)
+    case = SimpleNamespace(call=lambda ops, query, key: ops.flash_attention(query, key, key, False), in_place=())
     counted = {}
     for key_tiles in (2, 5):
         query, key = torch.randn(1, 1, sizes.B_r, head_dim), torch.randn(1, 1, key_tiles * sizes.B_c, head_dim)
-        checked.begin(PROFILE)
-        try:
-            ops.flash_attention(query, key, key, False)
-            (counted[key_tiles],) = checked.kernels()
-        finally:
-            checked.begin(0)
+        caller.call(case, {"query": query, "key": key}, bare=True)
+        (counted[key_tiles],) = collected.kernels()
     assert counted[2].shared_bytes == one.shared_bytes
     assert counted[2].threads == one.threads
     assert counted[5].wavefronts - counted[2].wavefronts == 3 * one.shared_passes

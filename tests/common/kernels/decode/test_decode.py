@@ -24,7 +24,7 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.testing.judging import Guarded
+from common.testing.calling import Guarded
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -19,7 +19,7 @@ from common.compiling.places import room
 from common.compiling.request import BuildRequest
 from common.console.paths import build_root
 from common.inspect.checked_library import CHECK, CheckedLibrary
-from common.testing.judging import Guarded
+from common.testing.calling import Guarded
 
 HEADERS = (
     *("decode.h", "cluster.cuh", "cache_layout.cuh", "decode_merge.cuh", "decode_common.cuh"),

@@ -1,0 +1,80 @@
+"""The processes in which `python -m taskN.test` runs kernels, one with the plain build and one with the checked one.
+
+    with workers_of(test, options, arguments) as workers:
+        workers.plain.load()
+
+Neither does anything before it is asked to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from common.cli.options import request_of
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.console.terminal import wide
+from common.testing.measurement import TestRun
+from common.testing.worker.child import Served
+from common.testing.worker.here import Here
+from common.testing.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from common.cli.test import TaskTest
+
+
+@dataclass(frozen=True)
+class Workers:
+    """plain: as the options ask for. checked: the same kernels in the simulator's checked build."""
+
+    plain: Worker | Here
+    checked: Worker | Here
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.plain.close()
+        self.checked.close()
+
+
+def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[str]) -> Workers:
+    """Both. To be called before this process does anything: see common.testing.worker.nursery."""
+    kind = Here if options.in_process or not hasattr(os, "fork") else Worker
+    cases = partial(test.cases, options.variant)
+    plain = Served(
+        lambda: load(request_of(test.task, options)),
+        cases,
+        lambda ops: {"warnings": [warning for library in ops.libraries for warning in library.warnings]},
+        answer=partial(_measure, test, options, arguments),
+    )
+    return Workers(
+        kind(plain), kind(Served(partial(_load_checked, test.task, options), cases, caller=_checked_caller(options)))
+    )
+
+
+def _load_checked(task: str, options: argparse.Namespace) -> Operators:
+    return load(request_of(task, options, "simulator", checked=True))
+
+
+def _checked_caller(options: argparse.Namespace):
+    def caller(ops: Operators):
+        from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller  # only where it is needed
+
+        return CheckedCaller(ops, PROFILE if options.profile else CHECK)
+
+    return caller
+
+
+def _measure(test: TaskTest, options: argparse.Namespace, arguments: Sequence[str], ops, request: Mapping) -> dict:
+    """Runs the measurement of this number; its lines among the points, and whether all went well."""
+    run = TestRun(wide(Console()), ops, options, request["parts"], test.program, arguments)
+    lines, fine = test.measurements[request["number"]].outcome(run)
+    return {"lines": [asdict(line) for line in lines], "fine": fine}

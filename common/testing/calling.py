@@ -1,0 +1,197 @@
+"""Calls a case's operator, in poisoned and guarded memory.
+
+    caller = InProcess(ops)
+    called = caller.call(case, inputs)      the output, and what the call did that it should not
+
+So that nothing passes by luck: outputs and workspaces are filled with NaN before the call, by PyTorch's allocator;
+inputs lie between guards of NaN: a read past an input shows as NaN, a write past it is reported; inputs must be
+unchanged after the call, unless the case names them in `in_place`.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common.console.paths import shown_path
+from common.diagnosis.locating import GUARD_BITS, nan_of
+from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
+
+GUARD = 4096  # elements of NaN before and after every input
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a call gave.
+
+    Attributes:
+        out: the tensor that the operator returned; None if it returned none.
+        returned: the type of what it returned: "Tensor".
+        device: of the tensor, "cpu"; `out` itself lies on the caller's device.
+        problems: what the call did to its inputs that it should not, a sentence each.
+    """
+
+    out: Tensor | None
+    returned: str = "Tensor"
+    device: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+class CallFailed(Exception):
+    """The call gave no output.
+
+    Attributes:
+        status: NOT_IMPLEMENTED, or ERROR.
+        words: why, a line each.
+        file_line: "file.cu:57" where they name one.
+        ended: the process that ran the operator is gone.
+    """
+
+    def __init__(self, status: str, words: list[str], file_line: str | None = None, ended: bool = False) -> None:
+        super().__init__("\n".join(words))
+        self.status, self.words, self.file_line, self.ended = status, words, file_line, ended
+
+    @classmethod
+    def because(cls, error: BaseException) -> CallFailed:
+        """What a raised error means: a gap, or what the simulator, CUDA, the binding or Python complains of."""
+        words = re.split(r"\nException raised from|\nC\+\+ CapturedTraceback|\nCUDA kernel errors might be", str(error))
+        words = words[0].replace(f"{Path.cwd()}/", "")
+        status = NOT_IMPLEMENTED if isinstance(error, NotImplementedError) else ERROR
+        place = re.search(r"[\w./-]+\.(?:cuh?|py|cpp|h):\d+", words)
+        file_line = place[0] if place else None
+        if status == NOT_IMPLEMENTED and not place:  # a gap in Python: `raise NotImplementedError` on its own
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            file_line = f"{shown_path(Path(frame.filename))}:{frame.lineno}"
+            words = f"{frame.name} is not implemented yet: {file_line}"
+        if isinstance(error, SystemExit):
+            words = f"sys.exit({'' if error.code is None else error.code}) was called."
+        elif status == ERROR and not isinstance(error, (RuntimeError, ValueError)):
+            words = f"{type(error).__name__}: {words}"
+        return cls(status, words.strip().splitlines(), file_line)
+
+
+class Caller:
+    """Where operators are called: in this process, or in another (common/testing/worker).
+
+    Attributes:
+        backend: "cuda" or "simulator".
+        device: where the operators want their tensors.
+        libraries: the files that the operators were loaded from.
+        more: what else is known of the last call, as JSON: what the checked build collected.
+    """
+
+    backend: str
+    device: torch.device
+    libraries: list[Path]
+    more: dict
+
+    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+        """Calls the case's operator once.
+
+        Args:
+            case: whose call.
+            inputs: by name, on any device; they are copied.
+            bare: with no guards around the inputs and nothing filled, for tools that watch the memory themselves.
+
+        Raises:
+            CallFailed: it gave no output.
+        """
+        raise NotImplementedError
+
+
+class InProcess(Caller):
+    """Calls operators in this process: anything with the operators as attributes and `.device`."""
+
+    def __init__(self, ops) -> None:
+        self.ops = ops
+        self.device = ops.device
+        self.backend = "cuda" if self.device.type == "cuda" else "simulator"
+        self.libraries = [library.path for library in getattr(ops, "libraries", ())]
+        self.more = {}
+
+    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+        """See Caller.call."""
+        guarded = {name: Guarded(x, self.device, 0 if bare else GUARD) for name, x in inputs.items()}
+        try:
+            with nullcontext() if bare else poisoned_memory(), torch.no_grad():
+                out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+        except (Exception, SystemExit) as error:
+            raise CallFailed.because(error) from error
+        changed = [name for name, x in guarded.items() if name not in case.in_place and x.changed()]
+        overrun = [name for name, x in guarded.items() if x.overrun()]
+        problems = [f"The input {name} was changed; the operator must only read it." for name in changed]
+        problems += [
+            f"Memory before or behind the input {name} was written to: an index is out of bounds." for name in overrun
+        ]
+        if not isinstance(out, Tensor):
+            return Called(None, type(out).__name__, "", problems)
+        return Called(out.clone() if case.in_place else out, "Tensor", str(out.device), problems)
+
+
+def caller_of(ops) -> Caller:
+    """The operators' caller: itself if they are one."""
+    return ops if isinstance(ops, Caller) else InProcess(ops)
+
+
+def gpu_is_lost() -> bool:
+    """Whether an earlier CUDA error sticks to this process: after an illegal access every later call fails as well."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+class Guarded:
+    """A copy of an input that lies between two guards, and whether it or they were written to."""
+
+    def __init__(self, value: Tensor, device: torch.device, guard: int = GUARD) -> None:
+        fill = nan_of(GUARD_BITS) if value.is_floating_point() else torch.tensor(torch.iinfo(value.dtype).min)
+        size = value.numel() + 2 * guard
+        self._buffer = fill.to(device, value.dtype).expand(size).clone()
+        self._parts = (slice(guard), slice(guard, guard + value.numel()), slice(guard + value.numel(), None))
+        self.tensor = self._buffer[self._parts[1]].view(value.shape)
+        self.tensor.copy_(value)
+        self._before = self._buffer.clone()
+
+    def changed(self) -> bool:
+        """Whether the input itself was written to."""
+        return not self._same(1)
+
+    def overrun(self) -> bool:
+        """Whether something before or behind the input was written to."""
+        return not (self._same(0) and self._same(2))
+
+    def _same(self, part: int) -> bool:
+        where = self._parts[part]
+        return _same_bits(self._buffer[where], self._before[where])
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Inside, every tensor that PyTorch allocates is filled with NaN (the largest value, for integers)."""
+    mode, fill = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*deterministic.*")
+            # as use_deterministic_algorithms(True, warn_only=True), without its import of torch._inductor: seconds
+            torch.set_deterministic_debug_mode("warn")
+            torch.utils.deterministic.fill_uninitialized_memory = True
+            yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        torch.utils.deterministic.fill_uninitialized_memory = fill

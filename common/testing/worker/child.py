@@ -1,0 +1,93 @@
+"""What a worker does: loads the operators, then answers until nobody asks any more.
+
+{"do": "call", "case": "gemm: K = 1", "bare": false} and the inputs     -> a Called
+{"do": "measure", ...}                                                   -> whatever Served.answer gives
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from torch import Tensor
+
+from common.testing.calling import CallFailed, InProcess, gpu_is_lost
+from common.testing.case import Case
+from common.testing.case_choice import full_name
+from common.testing.worker.messages import DTYPES, receive, send
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a worker can do.
+
+    Attributes:
+        load: gives the operators.
+        cases: all that may be asked for.
+        describe: describe(ops) -> what the test wants to know of them, as JSON.
+        caller: calls them.
+        answer: answer(ops, request) -> the answer to a request that is none for a call, as JSON.
+    """
+
+    load: Callable[[], Any]
+    cases: Callable[[], Sequence[Case]]
+    describe: Callable[[Any], dict] = lambda ops: {}
+    caller: Callable[[Any], InProcess] = InProcess
+    answer: Callable[[Any, Mapping], dict] | None = None
+
+
+def work(served: Served, connection: Connection) -> None:
+    """Serves one test; returns when it closes the connection."""
+    try:
+        ops = served.load()
+        caller = served.caller(ops)
+        send(
+            connection,
+            {
+                "loaded": True,
+                "backend": caller.backend,
+                "libraries": [*map(str, caller.libraries)],
+                **served.describe(ops),
+            },
+        )
+    except (Exception, SystemExit) as error:
+        send(connection, {"loaded": False, "words": str(CallFailed.because(error)), "kind": type(error).__name__})
+        return
+    cases = {full_name(case): case for case in served.cases()}
+    while True:
+        try:
+            request, tensors = receive(connection)
+        except (EOFError, OSError):
+            return
+        if request["do"] == "call":
+            _call(connection, caller, cases[request["case"]], tensors, request["bare"])
+        else:
+            send(connection, _answer(served, ops, request))
+        sys.stdout.flush()
+
+
+def _call(connection: Connection, caller: InProcess, case: Case, inputs: dict[str, Tensor], bare: bool) -> None:
+    """Calls one case and sends what came of it."""
+    try:
+        called = caller.call(case, inputs, bare)
+    except CallFailed as failed:
+        told = {"status": failed.status, "words": failed.words, "file_line": failed.file_line, "more": caller.more}
+        send(connection, {"called": False, **told, "lost": caller.backend == "cuda" and gpu_is_lost()})
+        return
+    returned, tensors = called.returned, {}
+    if called.out is not None and str(called.out.dtype) not in DTYPES:
+        returned = f"a tensor of dtype {called.out.dtype}"
+    elif called.out is not None:
+        tensors = {"out": called.out}
+    form = {"returned": returned, "device": called.device, "problems": called.problems}
+    send(connection, {"called": True, **form, "more": caller.more}, tensors)
+
+
+def _answer(served: Served, ops, request: Mapping) -> dict:
+    try:
+        return {"answered": True, **served.answer(ops, request)}
+    except (Exception, SystemExit) as error:
+        return {"answered": False, "words": CallFailed.because(error).words}

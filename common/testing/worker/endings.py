@@ -1,0 +1,42 @@
+"""The words for a process that ended while it ran the student's code."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_MEANING = {
+    signal.SIGSEGV: "memory that does not exist was read or written: an index or a pointer is far outside its array",
+    signal.SIGBUS: "memory that does not exist was read or written",
+    signal.SIGABRT: "the C library or the C++ runtime gave up",
+    signal.SIGFPE: "an integer was divided by zero",
+    signal.SIGILL: "the processor met an instruction that it does not know",
+    signal.SIGKILL: "something killed it; that happens when memory runs out",
+    signal.SIGTERM: "something asked it to end",
+}
+_SAID = {  # what glibc prints -> what it means
+    "malloc(": "it found the heap damaged: something was written outside an array",
+    "free(": "it found the heap damaged: something was written outside an array",
+    "corrupted": "it found the heap damaged: something was written outside an array",
+    "stack smashing": "something was written behind a local array",
+    "terminate called": "an exception was thrown that nobody catches",
+}
+
+
+def words_of(status: int, printed: str = "", when: str = "while it ran your code") -> list[str]:
+    """What to tell about a process that ended.
+
+    Args:
+        status: its wait status, see os.waitpid.
+        printed: what it printed on stderr.
+        when: in which moment of its life.
+    """
+    if os.WIFEXITED(status):
+        return [f"The process ended {when}, by exit({os.WEXITSTATUS(status)}) or the like, before it had an answer."]
+    number = os.WTERMSIG(status)
+    name = signal.strsignal(number) or f"signal {number}"
+    last = [line for line in printed.splitlines() if line.strip()][-3:]
+    meaning = next((says for part, says in _SAID.items() if any(part in line for line in last)), "")
+    meaning = meaning or _MEANING.get(number, "")
+    sentence = f"The process died {when}: {name}" + (f": {meaning}." if meaning else ".")
+    return [sentence, *(f"    {line}" for line in last)]

@@ -1,0 +1,59 @@
+"""Here: what a Worker does, in this process: for a debugger, and for tests of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from common.testing.calling import Called, Caller, CallFailed, InProcess
+from common.testing.case import ERROR, Case
+from common.testing.worker.child import Served
+from common.testing.worker.worker import NotLoaded
+
+
+class Here(Caller):
+    """Calls operators in this process; the rest is as in Worker. A crash ends the test."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._caller: InProcess | None = None
+        self.about: dict = {}
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def load(self) -> None:
+        """See Worker.load."""
+        if self._caller is None:
+            try:
+                ops = self._served.load()
+            except Exception as error:
+                raise NotLoaded(str(CallFailed.because(error)), type(error).__name__) from error
+            self._caller = self._served.caller(ops)
+            self.about = self._served.describe(ops)
+            self.backend, self.device, self.libraries = ops.backend, self._caller.device, self._caller.libraries
+
+    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+        """See Caller.call."""
+        self.load()
+        try:
+            return self._caller.call(case, inputs, bare)
+        finally:
+            self.more = self._caller.more
+
+    def answer(self, request: Mapping[str, object]) -> dict:
+        """See Worker.answer."""
+        self.load()
+        try:
+            return self._served.answer(self._caller.ops, request)
+        except CallFailed:
+            raise
+        except Exception as error:
+            raise CallFailed(ERROR, CallFailed.because(error).words) from error
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,108 @@
+"""Forks workers from a process in which nothing has happened yet: no thread, no CUDA, nothing of the student's.
+
+A worker starts in some milliseconds that way, with torch imported, and a new one after a crash starts as clean as the
+first. That process, the nursery, does nothing but fork and tell how its children ended; it ends with its test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import ClassVar
+
+_PR_SET_PDEATHSIG = 1
+_FORK, _STATUS = b"f", b"s"
+_NUMBER = struct.Struct("q")
+
+
+class Nursery:
+    """Forks workers.
+
+    Args:
+        work: what a worker does with its end of the connection; when it returns the worker ends.
+
+    Raises:
+        OSError: no process can be started.
+    """
+
+    _sockets: ClassVar[weakref.WeakSet[socket.socket]] = weakref.WeakSet()  # of all nurseries of this process
+
+    def __init__(self, work: Callable[[Connection], None]) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._sockets.add(self._socket)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._process = os.fork()
+        if not self._process:
+            for one in list(self._sockets):  # whoever holds one keeps its nursery from ending
+                one.close()
+            with contextlib.suppress(BaseException):
+                _nurse(theirs, work)
+            os._exit(0)
+        theirs.close()
+
+    def fork(self, stderr: int) -> tuple[int, Connection]:
+        """(the process of a new worker, the connection to it). Its stderr goes to that file descriptor."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [_FORK], [theirs.fileno(), stderr])
+        return self._number(), Connection(ours.detach())
+
+    def status(self, process: int) -> int:
+        """Waits for the end of a worker and gives its wait status, see os.WIFSIGNALED."""
+        self._socket.sendall(_STATUS + _NUMBER.pack(process))
+        return self._number()
+
+    def close(self) -> None:
+        """Ends the nursery; workers end with it."""
+        if self._process:
+            self._socket.close()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._process, 0)
+            self._process = 0
+
+    def _number(self) -> int:
+        data = self._socket.recv(_NUMBER.size)
+        if len(data) < _NUMBER.size:
+            raise OSError("no worker can be started: the process that starts them is gone")
+        return _NUMBER.unpack(data)[0]
+
+
+def _nurse(requests: socket.socket, work: Callable[[Connection], None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test decides what Ctrl-C ends
+    os.setsid()
+    while True:
+        data, files, _, _ = socket.recv_fds(requests, 1 + _NUMBER.size, 2)
+        if not data:
+            return
+        if data[:1] == _STATUS:
+            requests.sendall(_NUMBER.pack(os.waitpid(_NUMBER.unpack(data[1:])[0], 0)[1]))
+            continue
+        process = os.fork()
+        if not process:
+            requests.close()
+            _begin_worker(*files, work)
+        for file in files:
+            os.close(file)
+        requests.sendall(_NUMBER.pack(process))
+
+
+def _begin_worker(connection: int, stderr: int, work: Callable[[Connection], None]) -> None:
+    os.setsid()  # what it starts, compilers, ends together with it
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    try:
+        work(Connection(connection))
+        sys.stdout.flush()
+    finally:
+        os._exit(0)

@@ -1,0 +1,164 @@
+"""Worker: the student's operators in a process of their own.
+
+    with Worker(Served(load, cases)) as worker:
+        judge(case, worker)
+
+A crash, an exit, a hang over there is a CallFailed here, and the next call begins in a new process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from common.testing.calling import Called, Caller, CallFailed
+from common.testing.case import ERROR, Case
+from common.testing.case_choice import full_name
+from common.testing.worker.child import Served, work
+from common.testing.worker.endings import words_of
+from common.testing.worker.messages import receive, send
+from common.testing.worker.nursery import Nursery
+
+CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator itself gives up on a kernel much earlier
+NOT_IN_TIME = "an endless loop, or threads that wait for each other"
+
+
+class NotLoaded(Exception):
+    """The operators could not be built or loaded; the words are those of the error, `kind` is its type's name."""
+
+    def __init__(self, words: str, kind: str) -> None:
+        super().__init__(words)
+        self.kind = kind
+
+
+class Worker(Caller):
+    """Calls operators in another process.
+
+    To be made before this process starts threads or uses CUDA: the workers are forked from it as it is then.
+
+    Attributes:
+        about: what Served.describe said of the operators.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._nursery = Nursery(partial(work, served))
+        self._process: int | None = None
+        self._connection: Connection | None = None
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        self._read = 0
+        self.about: dict = {}
+        self.more: dict = {}
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def load(self) -> None:
+        """Starts a process and loads the operators there, unless that is done.
+
+        Raises:
+            NotLoaded: that did not work.
+        """
+        if self._process is not None:
+            return
+        self._process, self._connection = self._nursery.fork(self._printed.fileno())
+        try:
+            self.about, _ = receive(self._connection)
+        except (EOFError, OSError):
+            raise NotLoaded("\n".join(self._ending("while your code was loaded")), "ended") from None
+        if not self.about["loaded"]:
+            self._end()
+            raise NotLoaded(self.about["words"], self.about["kind"])
+        self.backend, self.libraries = self.about["backend"], [Path(one) for one in self.about["libraries"]]
+        self.device = torch.device("cuda" if self.backend == "cuda" else "cpu")
+
+    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+        """See Caller.call. Raises CallFailed also for a process that ends or does not answer in time."""
+        try:
+            self.load()
+        except NotLoaded as error:
+            raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
+        self.more = {}
+        request = {"do": "call", "case": full_name(case), "bare": bare}
+        answer, tensors = self._ask(request, inputs, CALL_SECONDS[self.backend])
+        self.more = answer["more"]
+        if not answer["called"]:
+            if answer["lost"]:
+                self._end()
+            raise CallFailed(answer["status"], answer["words"], answer["file_line"])
+        out = tensors["out"].to(self.device) if "out" in tensors else None
+        return Called(out, answer["returned"], answer["device"], answer["problems"])
+
+    def answer(self, request: Mapping[str, object]) -> dict:
+        """Asks for something that is no call, without a limit on time.
+
+        Raises:
+            CallFailed: the process ended, or what it did raised an error. NotLoaded: see load.
+        """
+        self.load()
+        answer, _ = self._ask(request, {}, None)
+        if not answer["answered"]:
+            raise CallFailed(ERROR, answer["words"])
+        return answer
+
+    def close(self) -> None:
+        """Ends the process, and what it started."""
+        self._end()
+        self._nursery.close()
+        self._printed.close()
+
+    def _ask(self, request, tensors: Mapping[str, Tensor], seconds: float | None) -> tuple[dict, dict[str, Tensor]]:
+        try:
+            send(self._connection, request, tensors)
+            if seconds is not None and not self._connection.poll(seconds):
+                self._end()
+                raise CallFailed(ERROR, [f"No answer within {seconds} seconds: {NOT_IN_TIME}."], ended=True)
+            answer = receive(self._connection)
+        except (EOFError, OSError):
+            raise CallFailed(ERROR, self._ending(), ended=True) from None
+        except BaseException:  # Ctrl-C
+            self._end()
+            raise
+        self._show(self._new_words())
+        return answer
+
+    def _ending(self, when: str = "while it ran your code") -> list[str]:
+        """What to say of the process, which is gone."""
+        process, self._process = self._process, None
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process, signal.SIGKILL)  # it has closed the connection, so nothing is left to wait for
+        return words_of(self._nursery.status(process), self._new_words(), when)
+
+    def _end(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process, signal.SIGKILL)
+            self._nursery.status(process)
+            self._connection.close()
+            self._show(self._new_words())
+
+    def _new_words(self) -> str:
+        """What was printed on stderr since the last time."""
+        end = os.fstat(self._printed.fileno()).st_size
+        words = os.pread(self._printed.fileno(), max(0, end - self._read), self._read).decode(errors="replace")
+        self._read = end
+        return words
+
+    @staticmethod
+    def _show(words: str) -> None:
+        if words:
+            print(words, end="", file=sys.stderr, flush=True)
