@@ -14,7 +14,7 @@ from rich.table import Table
 from common.console.terminal import say, wide
 from common.console.words import counted
 from common.diagnosis.diagnose import UNKNOWN
-from common.testing.case import FAIL, PASS, SKIPPED, Verdict
+from common.testing.case import FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
 from common.testing.points import print_points
 
@@ -106,7 +106,7 @@ def print_failures(
         if _failed(one):
             parts.setdefault(one.case.part, {}).setdefault(_cause(one), []).append(one)
     for part, causes in parts.items():
-        ordered = sorted(causes.values(), key=len, reverse=True)
+        ordered = sorted(causes.values(), key=lambda alike: (alike[0].status == NOT_RUN, -len(alike)))
         for number, alike in enumerate(ordered):
             if everything or (not number and part not in found):
                 _print_whole(console, alike)
@@ -150,6 +150,8 @@ def _cause(one: Verdict) -> tuple:
     """Verdicts with equal causes are told together."""
     if one.mistakes:
         return one.status, one.mistakes[0]
+    if one.ended:
+        return one.status, "ended"
     if one.status != FAIL:
         return one.status, *one.diagnosis
     return one.status, UNKNOWN

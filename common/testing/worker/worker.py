@@ -149,7 +149,7 @@ class Worker(Caller):
                 os.killpg(process, signal.SIGKILL)
             self._nursery.status(process)
             self._connection.close()
-            self._show(self._new_words())
+            self._new_words()
 
     def _new_words(self) -> str:
         """What was printed on stderr since the last time."""
