@@ -52,7 +52,9 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
     plain = Served(
         lambda: load(request_of(test.task, options)),
         cases,
-        lambda ops: {"warnings": [warning for library in ops.libraries for warning in library.warnings]},
+        lambda ops: {
+            "warnings": [warning for library in getattr(ops, "libraries", ()) for warning in library.warnings]
+        },
         answer=partial(_measure, test, options, arguments),
     )
     return Workers(

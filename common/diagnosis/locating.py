@@ -34,8 +34,8 @@ def unwritten_mask(out: Tensor) -> Tensor:
 
 
 def _holds(out: Tensor, bits: int) -> Tensor:
-    """True where a float32 tensor is the NaN of these bits, whatever its sign."""
-    return (out.contiguous().view(torch.int32) & 0x7FFFFFFF == bits) & torch.isnan(out)
+    """True where a float32 tensor holds exactly these bits."""
+    return out.contiguous().view(torch.int32) == bits
 
 
 def nan_of(bits: int) -> Tensor:

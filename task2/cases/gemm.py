@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import gemm_mistakes
+from common.diagnosis.mistakes.gemm import gemm_mistakes
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case

@@ -41,6 +41,24 @@ TASK2 = Planted(
             )
         ],
         "last_tile_dropped": [("«k0 < K»; k0 += TILE", "k0 + TILE <= K", 2)],
+        "B_read_as_N_by_K": [
+            ("load_tile(b_tile, b_matrix, «K», N, k0", "N", 1),
+            ("load_tile(b_tile, b_matrix, K, «N», k0", "K", 1),
+        ],
+        "A_read_as_K_by_M": [
+            ("load_tile(a_tile, a_matrix, «M», K, first_row", "K", 2),
+            ("load_tile(a_tile, a_matrix, M, «K», first_row", "M", 2),
+        ],
+        "a_tile_transposed": [
+            ("a_tile[threadIdx.y + i * TILE_ROWS][k] * b", "a_tile[k][threadIdx.y + i * TILE_ROWS] * b", 1)
+        ],
+        "assigned_not_added": [
+            (
+                "sums[i] += a_tile[threadIdx.y + i * TILE_ROWS][k] * b;",
+                "sums[i] = a_tile[threadIdx.y + i * TILE_ROWS][k] * b;",
+                1,
+            )
+        ],
         "gemm_zeros": [("a_tile[threadIdx.y + i * TILE_ROWS][k] * b", "0.0f", 1)],
         "last_row_unwritten": [("if («row < M» && col < N) c[", "row + 1 < M", 1)],
         "edge_not_guarded": [("tile[r][threadIdx.x] = «inside» ? matrix", "true", 1)],

@@ -27,6 +27,12 @@ PLANTED = [
     ("last_tile_dropped", "A B, 32 x 31 x 33", "last tile dropped", "Only the first 32 of the K = 33 products"),
     ("last_tile_dropped", "A B^T, 113 x 7 x 203", "last tile dropped", "Only the first 192 of the K = 203 products"),
     ("last_tile_dropped", "A B^T, batch 3, 37 x 50 x 41", "last tile dropped", "partial tile along K is left out"),
+    ("B_read_as_N_by_K", "A B, 33 x 32 x 31", "B read as [N, K]", "look at the row length in its index"),
+    ("B_read_as_N_by_K", "A B, K = 1", "B read as [N, K]", r"it is \[K, N\]"),
+    ("A_read_as_K_by_M", "A B^T, 63 x 65 x 64", "A read as [K, M]", "A is read as a matrix of K rows and M columns"),
+    ("a_tile_transposed", "A B, 64 x 64 x 64", "tiles of A transposed", "Each 32 x 32 tile of A is used transposed"),
+    ("a_tile_transposed", "A B^T, batch 3, 37 x 50 x 41", "tiles of A transposed", "where it is read"),
+    ("assigned_not_added", "A B, 64 x 64 x 64", "last product only", r"\(= for \+=\)"),
     ("softmax_of_columns", "113 x 203", "softmax over the wrong axis", "the columns sum to 1 where the rows should"),
     ("softmax_of_columns", "1023 x 1024", "softmax over the wrong axis", "wrong axis"),
     ("one_column_per_thread", "1025 columns", "unwritten outputs", "1538 of 2050 elements .* Only col >= 256 is wrong"),
@@ -105,7 +111,7 @@ def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
     assert verdict.mistakes == []
     told = " ".join(verdict.diagnosis)
     assert "elements are wrong" in told
-    assert "one __syncthreads() between loading the tiles and using them" in told
+    assert "the two barriers around their use" in told
 
 
 def test_the_solution_itself_passes_where_the_mistakes_fail(backend: str, solution) -> None:

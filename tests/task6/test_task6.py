@@ -531,6 +531,7 @@ def test_the_students_layer_is_a_gap(monkeypatch, ops):
 
 def test_the_pipeline_from_its_command_line(backend, results_file, capsys):
     arguments = ["--solution", "--backend", backend, "--pipeline", "--size", "small", "--report"]
+    arguments.append("--in-process")
     assert test_main(TEST, arguments) == 0
     said = capsys.readouterr().out
     assert "Points: 1 of 1" in said and "all tokens equal" in said and "speed" not in said.replace("speedup", "")
@@ -538,7 +539,7 @@ def test_the_pipeline_from_its_command_line(backend, results_file, capsys):
 
 
 def test_an_unfilled_file_from_its_command_line(capsys):
-    assert test_main(TEST, ["--backend", "simulator"]) == 1
+    assert test_main(TEST, ["--backend", "simulator", "--in-process"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "Points: 0 of 4" in said and "task6/attention.py:" in said
     assert "split (optional): not filled yet" in said and "speed: not measured" in said
@@ -560,7 +561,7 @@ def test_what_does_not_go_together_is_refused(arguments, words, capsys):
 
 
 def test_speed_alone_without_a_gpu_is_nothing(capsys):
-    assert test_main(TEST, ["--speed", "--solution", "--backend", "simulator"]) == NOTHING_RUN
+    assert test_main(TEST, ["--speed", "--solution", "--backend", "simulator", "--in-process"]) == NOTHING_RUN
     assert "speed: not measured" in capsys.readouterr().out
 
 

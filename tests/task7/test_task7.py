@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import time
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -198,7 +197,7 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr(session, "load_kernels", lambda *args: ops[:2])
     for user in (session, texts):
         monkeypatch.setattr(user, "load_engine_kernels", lambda *args: torch_kernels(*ops))
-    monkeypatch.setattr(command, "load", lambda request: ops[2])
+    monkeypatch.setattr("common.cli.workers.load", lambda request: ops[2])
     for user in (session, command):
         monkeypatch.setattr(user, "say_backend", lambda *args: None)
     monkeypatch.setattr(session, "engine_of", lambda options: options.engine or "transformers")
@@ -335,7 +334,7 @@ def test_a_report_without_compare_is_refused(capsys):
     assert "--report writes what --compare measures: give both" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("main", [inference.main, partial(test_main, TEST)])
+@pytest.mark.parametrize("main", [inference.main, lambda argv: test_main(TEST, [*argv, "--in-process"])])
 def test_an_unfilled_gap_is_a_message_and_no_traceback(no_kernels, capsys, main):
     def gap(*args, **kwargs):
         raise NotImplementedError("flash_attention is not implemented yet: task4/flash_attention.cu:57 in tile")
@@ -500,11 +499,11 @@ def test_the_test_command_prints_points_and_the_status(no_kernels, capsys, monke
     monkeypatch.setattr(texts, "LENGTH", 128)
     monkeypatch.setattr(texts, "ENGINE_SEQUENCES", 1)
     monkeypatch.setattr(texts, "NEW_TOKENS", 10)
-    assert test_main(TEST, []) == 0
+    assert test_main(TEST, ["--in-process"]) == 0
     assert "Points: 1 of 1" in capsys.readouterr().out
     no_kernels[1] = NewestKeyIgnored()
-    assert test_main(TEST, ["--perplexity"]) == 0
-    assert test_main(TEST, []) == 1
+    assert test_main(TEST, ["--perplexity", "--in-process"]) == 0
+    assert test_main(TEST, ["--in-process"]) == 1
     out = capsys.readouterr().out
     assert "text         0 of 0.2" in out and "engine       0 of 0.3" in out and "Points: 0.5 of 1" in out
 
@@ -517,11 +516,11 @@ def test_a_gap_costs_only_the_parts_that_need_it(no_kernels, capsys, monkeypatch
     monkeypatch.setattr(texts, "SEQUENCES", 1)
     monkeypatch.setattr(texts, "LENGTH", 64)
     monkeypatch.setattr(texts, "NEW_TOKENS", 5)
-    assert test_main(TEST, []) == 1
+    assert test_main(TEST, ["--in-process"]) == 1
     out = capsys.readouterr().out
     assert "task7/gpt2_kernels.cu:40" in out and "engine       0 of 0.3   a gap is not filled yet" in out
     assert "text         0.2 of 0.2" in out and "gelu         0.15 of 0.15" in out and "Points: 0.55 of 1" in out
-    assert test_main(TEST, ["--perplexity"]) == 0
+    assert test_main(TEST, ["--perplexity", "--in-process"]) == 0
     assert "layernorm" not in capsys.readouterr().out
 
 

@@ -1,8 +1,9 @@
 """Wrong answers that students are known to give, each with its sentence.
 
-known             Mistake; those of softmax, matrix products and any output
+known             Mistake; those of softmax and any output
+gemm              of matrix products
 scores, masks     of scores alone
-attention         of attention: those of the scores followed to the output, and more
+attention_output  of attention: those of the scores followed to the output, and more
 online_softmax    of running maxima and sums
 merge             of merged partial results
 tile_loop         of attention tile by tile

@@ -1,11 +1,10 @@
 """Wrong answers that students' kernels are known to give, computed in PyTorch so that an output can be compared.
 
     softmax_mistakes(x)                         every mistake for y = softmax(x)
-    gemm_mistakes(a, b, b_is_transposed)        for A @ B^T (True) and A @ B (False)
     any_mistakes(inputs, ref)                   for any operator: zeros, transposed, a copy of an input
 
-Those of attention are in attention.py. Each function returns a list of Mistake. The inputs come in
-float64; where overflow is the mistake it is computed in float32.
+Those of matrix products are in gemm.py, those of attention in attention_output.py. Each function returns a list of
+Mistake. The inputs come in float64; where overflow is the mistake it is computed in float32.
 """
 
 import math
@@ -142,65 +141,3 @@ def softmax_without_max(x: Tensor, guarded: bool) -> Tensor:
     e = torch.exp(x.float())
     total = e.sum(-1, keepdim=True)
     return (torch.where(total == 0, 0.0, e / total) if guarded else e / total).to(x.dtype)
-
-
-def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
-    """Wrong answers for A @ B^T (b [batch, N, K]) or A @ B (b [batch, K, N]), a [batch, M, K]."""
-    batch, rows, inner = a.shape
-    cols = b.size(1) if b_is_transposed else b.size(2)
-    bt = b.transpose(1, 2) if b_is_transposed else b  # [batch, K, N], what A is multiplied by
-    if b_is_transposed:
-        name = "B not transposed"
-        says = "B is read as if it lay in memory as [K, N]; it is [N, K]: element (k, n) of B^T is b[n * K + k]."
-        misread = b.reshape(batch, inner, cols)
-    else:
-        name = "B transposed"
-        says = "B is read as if it lay in memory as [N, K]; it is [K, N]: element (k, n) is b[k * N + n]."
-        misread = b.reshape(batch, cols, inner).transpose(1, 2)
-    found = [
-        Mistake(name, says, lambda: a @ misread),
-        Mistake(
-            "A transposed",
-            "A is read as if it lay in memory as [K, M]; it is [M, K]: element (m, k) is a[m * K + k].",
-            lambda: a.reshape(batch, inner, rows).transpose(1, 2) @ bt,
-        ),
-    ]
-    for k in last_tile_starts(inner):
-        found.append(
-            Mistake(
-                "last tile dropped",
-                f"Only the first {k} of the K = {inner} products are summed: the last, partial tile along K is "
-                "left out. The number of tiles is K / TILE rounded up.",
-                lambda k=k: a[..., :k] @ bt[:, :k],
-            )
-        )
-    for tile in (t for t in TILES if t < inner):
-        last = (inner - 1) // tile * tile
-        found += [
-            Mistake(
-                "accumulator reset for every tile",
-                f"Only the products of the last tile along K (k from {last}) are in the result: the accumulator "
-                "is set to 0 inside the loop over tiles instead of before it.",
-                lambda last=last: a[..., last:] @ bt[:, last:],
-            ),
-            Mistake(
-                "first tile only",
-                f"Only the products of the first tile along K (k below {tile}) are in the result: the loop over "
-                "tiles ends after one turn.",
-                lambda tile=tile: a[..., :tile] @ bt[:, :tile],
-            ),
-        ]
-    if batch > 1:
-        found += [
-            Mistake(
-                "A of the first matrix",
-                "Every matrix of the batch is computed from the first A: the offset batch * M * K is missing.",
-                lambda: a[:1] @ bt,
-            ),
-            Mistake(
-                "B of the first matrix",
-                "Every matrix of the batch is computed from the first B: the offset batch * K * N is missing.",
-                lambda: a @ bt[:1],
-            ),
-        ]
-    return found

@@ -32,7 +32,7 @@ def run(monkeypatch, capsys):
 
     def run(argv, backend="cuda", earned=None, right=True, parts=("speed",), **options):
         ops = SimpleNamespace(backend=backend, device=torch.device("cpu"), variant="student")
-        monkeypatch.setattr(command, "load", lambda request: ops)
+        monkeypatch.setattr("common.cli.workers.load", lambda request: ops)
         monkeypatch.setattr(command, "say_backend", lambda console, backend: None)
         ran = []
 
@@ -45,7 +45,7 @@ def run(monkeypatch, capsys):
         options = {"points": {"speed": 2.0}, "needs_gpu": True} | options
         measurement = Measurement({part: f"measure {part} only" for part in parts}, measure, **options)
         test = TaskTest("task2", {"sums": "sums only"}, lambda variant: [case(right)], [measurement])
-        status = test_main(test, argv)
+        status = test_main(test, [*argv, "--in-process"])
         return status, capsys.readouterr().out, ran
 
     return run

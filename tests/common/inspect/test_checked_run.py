@@ -258,12 +258,11 @@ def gpu_run(monkeypatch, tmp_path):
 
     source = tmp_path / "attention_kernel.cu"
     source.write_text("first;\nsecond;\nthird;\n")
-    ops = SimpleNamespace(
-        device=torch.device("cpu"), backend="cuda", variant="student", sources=[source], softmax=reference.softmax
-    )
-    monkeypatch.setattr(look_inside, "load", lambda request: ops)
+    ops = SimpleNamespace(device=torch.device("cpu"), backend="cuda", variant="student", softmax=reference.softmax)
+    monkeypatch.setattr("common.cli.workers.load", lambda request: ops)
+    monkeypatch.setattr(look_inside, "sources_of", lambda task, options: [source])
     monkeypatch.setattr(gpu_tools, "find", lambda tool: tool)
-    return lambda *flags: test_main(TEST, ["--backend", "cuda", "--case", "7 x 31", *flags])
+    return lambda *flags: test_main(TEST, ["--backend", "cuda", "--in-process", "--case", "7 x 31", *flags])
 
 
 def test_check_on_a_gpu(gpu_run, monkeypatch, capsys):

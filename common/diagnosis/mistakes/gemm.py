@@ -1,0 +1,155 @@
+"""Wrong answers for matrix products: gemm_mistakes(a, b, b_is_transposed) for A @ B^T (True) and A @ B (False).
+
+The inputs come in float64. M, N and K in the sentences: A is [M, K], C is [M, N].
+"""
+
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from common.diagnosis.mistakes.known import TILES, Mistake, last_tile_starts
+
+TILE = 32  # of the course's kernels
+
+
+def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
+    """Wrong answers for A @ B^T (b [batch, N, K]) or A @ B (b [batch, K, N]), a [batch, M, K]."""
+    batch, rows, inner = a.shape
+    cols = b.size(1) if b_is_transposed else b.size(2)
+    bt = b.transpose(1, 2) if b_is_transposed else b  # [batch, K, N], what A is multiplied by
+    if b_is_transposed:
+        name = "B not transposed"
+        says = "B is read as if it lay in memory as [K, N]; it is [N, K]: element (k, n) of B^T is b[n * K + k]."
+        misread = b.reshape(batch, inner, cols)
+    else:
+        name = "B transposed"
+        says = "B is read as if it lay in memory as [N, K]; it is [K, N]: element (k, n) is b[k * N + n]."
+        misread = b.reshape(batch, cols, inner).transpose(1, 2)
+    found = [
+        Mistake(name, says, lambda: a @ misread),
+        Mistake(
+            "A transposed",
+            "A is read as if it lay in memory as [K, M]; it is [M, K]: element (m, k) is a[m * K + k].",
+            lambda: a.reshape(batch, inner, rows).transpose(1, 2) @ bt,
+        ),
+    ]
+    for k in last_tile_starts(inner):
+        found.append(
+            Mistake(
+                "last tile dropped",
+                f"Only the first {k} of the K = {inner} products are summed: the last, partial tile along K is "
+                "left out. The number of tiles is K / TILE rounded up.",
+                lambda k=k: a[..., :k] @ bt[:, :k],
+            )
+        )
+    for tile in (t for t in TILES if t < inner):
+        last = (inner - 1) // tile * tile
+        found += [
+            Mistake(
+                "accumulator reset for every tile",
+                f"Only the products of the last tile along K (k from {last}) are in the result: the accumulator "
+                "is set to 0 inside the loop over tiles instead of before it.",
+                lambda last=last: a[..., last:] @ bt[:, last:],
+            ),
+            Mistake(
+                "first tile only",
+                f"Only the products of the first tile along K (k below {tile}) are in the result: the loop over "
+                "tiles ends after one turn.",
+                lambda tile=tile: a[..., :tile] @ bt[:, :tile],
+            ),
+        ]
+    if batch > 1:
+        found += [
+            Mistake(
+                "A of the first matrix",
+                "Every matrix of the batch is computed from the first A: the offset batch * M * K is missing.",
+                lambda: a[:1] @ bt,
+            ),
+            Mistake(
+                "B of the first matrix",
+                "Every matrix of the batch is computed from the first B: the offset batch * K * N is missing.",
+                lambda: a @ bt[:1],
+            ),
+        ]
+    return found + row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt)
+
+
+def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
+    """An operand read with the wrong number of rows or the wrong row length, bounded by these: the letters mixed up."""
+    m, k = a.shape[1:]
+    n = b.size(1) if b_is_transposed else b.size(2)
+    letters = {"M": m, "N": n, "K": k}
+    right = {"A": ("M", "K"), "B": ("N", "K") if b_is_transposed else ("K", "N")}
+    found = []
+    for operand, matrix in (("A", a), ("B", b)):
+        usual = [right[operand][::-1], (right[operand][0], *set(letters) - set(right[operand]))]  # named first
+        for rows, cols in dict.fromkeys([*usual, *product(letters, letters)]):
+            if (rows, cols) == right[operand]:
+                continue
+
+            def answer(operand=operand, matrix=matrix, rows=rows, cols=cols) -> Tensor:
+                read = misread(matrix, letters[rows], letters[cols])
+                left, other = (read, b) if operand == "A" else (a, read)
+                return left @ (other.transpose(1, 2) if b_is_transposed else other)
+
+            found.append(
+                Mistake(
+                    f"{operand} read as [{rows}, {cols}]",
+                    f"{operand} is read as a matrix of {rows} rows and {cols} columns; it is "
+                    f"[{', '.join(right[operand])}]: look at the row length in its index and at the bounds.",
+                    answer,
+                )
+            )
+    return found
+
+
+def misread(x: Tensor, rows: int, cols: int) -> Tensor:
+    """x [batch, R, C] as a kernel sees it that believes in [rows, cols]: zeros outside, the row length is cols.
+
+    What it reads behind the end of x is NaN.
+    """
+    batch, true_rows, true_cols = x.shape
+    row = torch.arange(true_rows, device=x.device)[:, None]
+    col = torch.arange(true_cols, device=x.device)[None, :]
+    start = torch.arange(batch, device=x.device)[:, None, None] * true_rows * true_cols
+    index = start + row * cols + col
+    flat = torch.cat([x.flatten(), x.new_full((1,), torch.nan)])
+    return torch.where((row < rows) & (col < cols), flat[index.clamp(max=x.numel())], 0)
+
+
+def tile_mistakes(a: Tensor, bt: Tensor) -> list[Mistake]:
+    """Mistakes within a tile. a [batch, M, K], bt [batch, K, N]."""
+    inner = a.size(2)
+    found = [
+        Mistake(
+            "tiles of A transposed",
+            f"Each {TILE} x {TILE} tile of A is used transposed: row and column of a_tile are exchanged where it is "
+            "written or where it is read.",
+            lambda: with_tiles_transposed(a) @ bt,
+        ),
+        Mistake(
+            "tiles of B transposed",
+            f"Each {TILE} x {TILE} tile of B is used transposed: row and column of b_tile are exchanged where it is "
+            "written or where it is read.",
+            lambda: a @ with_tiles_transposed(bt),
+        ),
+    ]
+    if inner > 1 and inner % TILE == 0:
+        found.append(
+            Mistake(
+                "last product only",
+                "Only the last product along K is in the result: it is assigned where it must be added (= for +=).",
+                lambda: a[..., -1:] @ bt[:, -1:],
+            )
+        )
+    return found
+
+
+def with_tiles_transposed(x: Tensor) -> Tensor:
+    """x [batch, rows, cols] with every tile transposed in its place; the last ones are filled up with zeros."""
+    batch, rows, cols = x.shape
+    whole = pad(x, (0, -cols % TILE, 0, -rows % TILE))
+    tiles = whole.view(batch, whole.size(1) // TILE, TILE, whole.size(2) // TILE, TILE)
+    return tiles.transpose(2, 4).reshape(whole.shape)[:, :rows, :cols]
