@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from filled_checkout import copy_of_the_checkout
 
-from common.compiling.manifest import read_manifest, tasks
 from common.compiling.toolchain import choose_backend
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,18 +54,6 @@ def marked(command: str):
     marks += [pytest.mark.gpu] if measures else []
     marks += [pytest.mark.xdist_group(re.search(r"task\d|$", command)[0])]  # one process builds a task, and once
     return pytest.param(command, marks=marks, id=command.removeprefix("python -m "))
-
-
-def copy_of_the_checkout(folder: Path) -> Path:
-    """The product, with all gaps filled; its builds are kept for the next command."""
-    ignored = shutil.ignore_patterns("__pycache__", "build", "*.bak*")
-    for name in ("common", *tasks()):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    shutil.copy(ROOT / "Results.md", folder)
-    for task in tasks():
-        for file in read_manifest(task).with_gaps:
-            shutil.copy(folder / task / "solution" / file, folder / task / file)
-    return folder
 
 
 @pytest.fixture(scope="module")

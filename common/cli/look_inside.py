@@ -45,6 +45,14 @@ from common.testing.worker.worker import NotLoaded, Worker
 
 MOST_LOOKED_AT = 3  # failing cases
 MOST_FINDINGS = 2  # told of them
+LEADS = (
+    "out_of_bounds",
+    "misaligned",
+    "use_after_free",
+    "race",
+    "async_race",
+    "barrier",
+)  # before what follows from them
 
 
 def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace, workers: Workers) -> int:
@@ -176,6 +184,7 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
     """The findings of at_failures, those that matter most first."""
     console = wide(console)
     every = [group for groups in found.values() for group in groups]
+    every.sort(key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))
     console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
     print_findings(console, every[:MOST_FINDINGS])
     if len(every) > MOST_FINDINGS:

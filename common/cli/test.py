@@ -27,6 +27,7 @@ from common.testing import report
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.case_choice import choose, for_operators, print_list
+from common.testing.failures import print_failures
 from common.testing.judging import judge
 from common.testing.measurement import Measurement
 from common.testing.points import PartPoints, print_points
@@ -152,7 +153,7 @@ def _report(
         say(console, one, "yellow")
     if inside:
         look_inside.print_inside(console, inside)
-    report.print_failures(console, verdicts, inside, options.all)
+    print_failures(console, verdicts, inside, options.all)
 
 
 def _measured(

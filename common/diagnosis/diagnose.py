@@ -18,6 +18,8 @@ from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.row_factors import row_factors
 
 UNKNOWN = "It equals none of the known wrong answers; this is where it differs:"
+ALSO = "On these inputs it also equals: "
+MOST_TOLD = 3  # of the known mistakes that an output equals
 SEPARATION = 10  # a wrong answer must be this many tolerances away from the right one to be named
 
 
@@ -29,12 +31,14 @@ class Diagnosis:
         names: the known mistakes that the output equals ("scale forgotten").
         sentences: what to tell the student.
         exact: those of them about a wrong answer that the output equals.
+        possible: every known mistake whose answer the output equals, with its sentence.
         where: the one that says how much is wrong, and where the first wrong element is.
     """
 
     names: list[str] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
+    possible: dict[str, str] = field(default_factory=dict)
     where: str = ""
 
 
@@ -71,10 +75,12 @@ def diagnose(
             "without a barrier between them, or two write the same element), or memory is read that nobody wrote."
         )
     if not bool(unwritten_mask(out).any()):
-        for mistake in matching(out, ref, bound, mistakes):
+        equal = matching(out, ref, bound, mistakes)
+        found.possible = {mistake.name: mistake.says for mistake in reversed(equal)}
+        for mistake in equal[:MOST_TOLD]:
             if mistake.name not in found.names:
                 found.names.append(mistake.name)
-            told = mistake.says if not found.sentences else "On these inputs it also equals: " + mistake.says
+            told = mistake.says if not found.sentences else ALSO + mistake.says
             found.sentences.append(told)
             found.exact.append(mistake.says)
     elif bool((unwritten_mask(out) & wrong).any()):
@@ -99,13 +105,13 @@ def diagnose(
 
 
 def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) -> list[Mistake]:
-    """The mistakes whose answer the output equals, the nearest first; at most three different sentences."""
+    """The mistakes whose answer the output equals, the nearest first; each sentence once."""
     found: list[tuple[float, int, Mistake]] = []
     for order, mistake in enumerate(mistakes):
         distance = distance_to(out, ref, bound, mistake.answer())
         if distance is not None and all(mistake.says != other.says for _, _, other in found):
             found.append((distance, order, mistake))
-    return [mistake for _, _, mistake in sorted(found, key=lambda entry: entry[:2])[:3]]
+    return [mistake for _, _, mistake in sorted(found, key=lambda entry: entry[:2])]
 
 
 def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float | None:

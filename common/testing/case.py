@@ -74,6 +74,7 @@ class Verdict:
         mistakes: names of the known mistakes that the output equals.
         diagnosis: what to tell the student, a sentence or a line of a small table each.
         exact: the sentences of it about a wrong answer that the output equals.
+        possible: all of the known mistakes whose answer the output equals, with their sentences.
         where: the sentence of it that says how much is wrong, and where the first wrong element is.
         file_line: "file.cu:57" where the message names one.
         findings: what --check found in this case: races, bad accesses, ...
@@ -88,6 +89,7 @@ class Verdict:
     mistakes: list[str] = field(default_factory=list)
     diagnosis: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
+    possible: dict[str, str] = field(default_factory=dict)
     where: str = ""
     file_line: str | None = None
     findings: int = 0

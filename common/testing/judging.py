@@ -143,5 +143,6 @@ def _explain(
     stages = (lambda: case.stages(**doubles)) if case.stages else None
     found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, stages, case.is_softmax)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
+    verdict.possible = found.possible
     hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]
     verdict.diagnosis = verdict.diagnosis + found.sentences + [hint for hint in hints if hint]

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from rich.box import HEAVY_HEAD, SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 
 from common.console.terminal import say, wide
 from common.console.words import counted
-from common.diagnosis.diagnose import UNKNOWN
-from common.testing.case import FAIL, NOT_RUN, PASS, SKIPPED, Verdict
-from common.testing.case_choice import full_name
+from common.testing.case import Verdict
+from common.testing.failures import failed, print_failures
 from common.testing.points import print_points
 
 COLOURS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "yellow"}
 ROOMY = 100  # columns of a terminal, from which on the table shows everything
-MOST_ROWS = 20  # of a table with failures
-MOST_BRIEF = 3  # failures of a part that are told in a line, beside the one that is told in full
-MOST_NAMES = 6  # of cases that share a failure
+MOST_ROWS = 12  # of a table with failures
 
 
 def print_report(console: Console, title: str, verdicts: Sequence[Verdict], points: bool = True) -> None:
@@ -38,22 +34,14 @@ def print_table(
 ) -> None:
     """A row per case. Where some fail, the many that pass are one row for each part, unless everything is wanted."""
     console = wide(console)
-    passed: dict[str, int] = {}
-    shown = list(verdicts)
-    if not everything and len(shown) > MOST_ROWS and any(_failed(one) for one in shown):
-        for one in verdicts:
-            passed[one.case.part] = passed.get(one.case.part, 0) + one.ok
-        shown = [one for one in verdicts if _failed(one)][:MOST_ROWS]
-    console.print(_table(title, shown, with_points, console.width))
-    failed = [one for one in verdicts if _failed(one)]
-    if passed:
-        rest = f"; {len(failed) - len(shown)} more fail" if len(failed) > len(shown) else ""
-        counts = ", ".join(f"{part} {number}" for part, number in passed.items())
-        say(console, f"that pass: {counts}{rest} (--all shows every case)")
-
-
-def _failed(one: Verdict) -> bool:
-    return one.status not in (PASS, SKIPPED)
+    failures = [one for one in verdicts if failed(one)]
+    if everything or not failures or len(verdicts) <= MOST_ROWS:
+        console.print(_table(title, verdicts, with_points, console.width))
+        return
+    console.print(_table(title, failures[:MOST_ROWS], with_points, console.width))
+    counts = [f"{counted(sum(one.ok for one in verdicts), 'case')} passed"]
+    counts += [f"{len(failures) - MOST_ROWS} more did not"] if len(failures) > MOST_ROWS else []
+    say(console, f"{', '.join(counts)} (--all shows every one)")
 
 
 def _table(title: str, verdicts: Sequence[Verdict], with_points: bool, width: int) -> Table:
@@ -87,71 +75,3 @@ def _status(verdict: Verdict) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else "NaN or Inf" if not math.isfinite(value) else f"{value:.1e}"
-
-
-def print_failures(
-    console: Console, verdicts: Sequence[Verdict], found: Collection[str] = (), everything: bool = False
-) -> None:
-    """What the failures are. Of each part the cause that most cases share is told in full, of the others a line.
-
-    Args:
-        console: where to print.
-        verdicts: all of them.
-        found: parts in which the checked build found a mistake, which is told already: of these what is certain.
-        everything: tell every failure in full.
-    """
-    console = wide(console)
-    parts: dict[str, dict[tuple, list[Verdict]]] = {}
-    for one in verdicts:
-        if _failed(one):
-            parts.setdefault(one.case.part, {}).setdefault(_cause(one), []).append(one)
-    for part, causes in parts.items():
-        ordered = sorted(causes.values(), key=lambda alike: (alike[0].status == NOT_RUN, -len(alike)))
-        for number, alike in enumerate(ordered):
-            if everything or (not number and part not in found):
-                _print_whole(console, alike)
-        if everything:
-            continue
-        rest = ordered[part not in found :]
-        for alike in rest[:MOST_BRIEF]:
-            _print_brief(console, alike, part in found)
-        if left := sum(map(len, rest[MOST_BRIEF:])):
-            say(console, f"{part}: {counted(left, 'more case')} like these; --all tells of every one")
-
-
-def _print_whole(console: Console, alike: Sequence[Verdict]) -> None:
-    first = alike[0]
-    console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
-    for sentence in first.diagnosis:
-        console.print(Padding(escape(sentence), (0, 0, 0, 2)), highlight=False)
-    if len(alike) > 1:
-        _print_same(console, alike[1:])
-
-
-def _print_brief(console: Console, alike: Sequence[Verdict], with_finding: bool) -> None:
-    """The first line of a failure; beside a finding of the checked build what is measured or equal, and no guess."""
-    first = alike[0]
-    lines = [*first.exact[:1], first.where] if with_finding and first.where else first.diagnosis[:1]
-    if not with_finding and first.where and first.diagnosis[:1] == [UNKNOWN]:
-        lines = [first.where]
-    said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
-    console.print(Padding(escape(said), (0, 0, 0, 0)), highlight=False)
-    if len(alike) > 1:
-        _print_same(console, alike[1:])
-
-
-def _print_same(console: Console, others: Sequence[Verdict]) -> None:
-    names = "; ".join(other.case.name for other in others[:MOST_NAMES])
-    more = f"; and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-    console.print(Padding(f"The same holds for: {escape(names)}{more}", (0, 0, 0, 2)), highlight=False)
-
-
-def _cause(one: Verdict) -> tuple:
-    """Verdicts with equal causes are told together."""
-    if one.mistakes:
-        return one.status, one.mistakes[0]
-    if one.ended:
-        return one.status, "ended"
-    if one.status != FAIL:
-        return one.status, *one.diagnosis
-    return one.status, UNKNOWN

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
@@ -99,6 +100,7 @@ def _begin_worker(connection: int, stderr: int, work: Callable[[Connection], Non
     os.setsid()  # what it starts, compilers, ends together with it
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    faulthandler.disable()  # a crash has words of its own
     os.dup2(stderr, 2)
     os.close(stderr)
     try:

@@ -1,0 +1,137 @@
+"""What failures are: those of one cause together, the cause that explains most of them first.
+
+print_failures(console, verdicts)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from common.console.terminal import say, wide
+from common.console.words import counted
+from common.diagnosis.diagnose import ALSO, UNKNOWN
+from common.testing.case import FAIL, NOT_RUN, PASS, SKIPPED, Verdict
+from common.testing.case_choice import full_name
+
+MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
+MOST_NAMES = 6  # of cases that share a cause
+
+
+def failed(one: Verdict) -> bool:
+    """Whether a case counts as a failure."""
+    return one.status not in (PASS, SKIPPED)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Failures that belong together.
+
+    Attributes:
+        verdicts: of them, the one to tell first.
+        says: the sentence of the known mistake that all of them equal; "" if there is none.
+    """
+
+    verdicts: list[Verdict]
+    says: str = ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """What to tell of the first."""
+        first = self.verdicts[0]
+        if not self.says:
+            return first.diagnosis
+        others = [one for one in first.diagnosis if one not in first.exact and not one.startswith(ALSO)]
+        return [self.says, *others]
+
+
+def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
+    """Failures of one part by cause, that of most cases first.
+
+    A wrong output may equal several known wrong answers, above all where sizes are small or equal: the one that equals
+    the most outputs is taken, then the one that equals the most of the rest.
+    """
+    causes, rest = [], [one for one in failures if one.possible]
+    while rest:
+        counts = Counter(name for one in rest for name in one.possible)
+        first_named = Counter(one.mistakes[0] for one in rest if one.mistakes)
+        name = max(counts, key=lambda name: (counts[name], first_named[name]))
+        alike = [one for one in rest if name in one.possible]
+        alike.sort(key=lambda one: one.mistakes[:1] != [name])
+        causes.append(Cause(alike, alike[0].possible[name]))
+        rest = [one for one in rest if name not in one.possible]
+    others: dict[tuple, list[Verdict]] = {}
+    for one in failures:
+        if not one.possible:
+            others.setdefault(_kind(one), []).append(one)
+    causes += [Cause(alike) for alike in others.values()]
+    return sorted(causes, key=lambda cause: (cause.verdicts[0].status == NOT_RUN, -len(cause.verdicts)))
+
+
+def _kind(one: Verdict) -> tuple:
+    if one.mistakes:
+        return one.status, one.mistakes[0]
+    if one.ended:
+        return one.status, "ended"
+    return (one.status, UNKNOWN) if one.status == FAIL and one.where else (one.status, *one.diagnosis)
+
+
+def print_failures(
+    console: Console, verdicts: Sequence[Verdict], found: Collection[str] = (), everything: bool = False
+) -> None:
+    """Of each part the cause that most cases share in full, of the others a line.
+
+    Args:
+        console: where to print.
+        verdicts: all of them.
+        found: parts in which the checked build found a mistake, which is told already: of these what is certain.
+        everything: tell every failure in full.
+    """
+    console = wide(console)
+    parts: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        if failed(one):
+            parts.setdefault(one.case.part, []).append(one)
+    for part, failures in parts.items():
+        if everything:
+            for one in failures:
+                _print_whole(console, Cause([one]))
+            continue
+        causes = causes_of(failures)
+        if part not in found:
+            _print_whole(console, causes.pop(0))
+        for cause in causes[:MOST_BRIEF]:
+            _print_brief(console, cause, part in found)
+        if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
+            say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
+
+
+def _print_whole(console: Console, cause: Cause) -> None:
+    first = cause.verdicts[0]
+    console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
+    for sentence in cause.sentences:
+        console.print(Padding(escape(sentence), (0, 0, 0, 2)), highlight=False)
+    _print_same(console, cause.verdicts[1:])
+
+
+def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
+    """The first line of a failure; beside a finding of the checked build what is measured or equal, and no guess."""
+    first = cause.verdicts[0]
+    lines = cause.sentences[:1]
+    if first.where and (with_finding or lines == [UNKNOWN]):
+        lines = [cause.says, first.where]
+    said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
+    console.print(Padding(escape(said), (0, 0, 0, 0)), highlight=False)
+    _print_same(console, cause.verdicts[1:])
+
+
+def _print_same(console: Console, others: Sequence[Verdict]) -> None:
+    if others:
+        names = "; ".join(other.case.name for other in others[:MOST_NAMES])
+        more = f"; and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
+        console.print(Padding(f"The same holds for: {escape(names)}{more}", (0, 0, 0, 2)), highlight=False)

@@ -1,0 +1,80 @@
+"""What a student sees when kernels are wrong: the whole command, on a copy of the checkout with one mistake in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filled_checkout import copy_of_the_checkout
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory) -> Path:
+    return copy_of_the_checkout(tmp_path_factory.mktemp("filled"))
+
+
+@pytest.fixture
+def said(filled):
+    """said(task, file, old, new, *flags): what `python -m taskN.test` prints with `new` in place of `old`."""
+    restored: list[tuple[Path, str]] = []
+
+    def said(task: str, file: str, old: str, new: str, *flags: str) -> str:
+        path = filled / task / file
+        text = path.read_text()
+        restored.append((path, text))
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
+        command = [sys.executable, "-m", f"{task}.test", "--backend", "simulator", *flags]
+        environment = os.environ | {"PYTHONPATH": str(filled), "COLUMNS": "110"}
+        done = subprocess.run(command, cwd=filled, capture_output=True, text=True, env=environment, timeout=900)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        assert len(done.stdout.splitlines()) <= 40, done.stdout
+        return " ".join(done.stdout.split())
+
+    yield said
+    for path, text in restored:
+        path.write_text(text)
+
+
+def test_a_crash_leads_to_its_line(said):
+    """Threads behind the last element write and read outside: the plain build may die of it."""
+    guard = "    if (index >= batch_heads * S_q * S_k) return;\n"
+    out = said("task1", "naive_attention.cu", guard, "", "--scores")
+    assert "1. out of bounds in scores_kernel<float>" in out and "guard the access (row < rows && col < cols)" in out
+    assert "sum += static_cast<float>(query_row[d]) * static_cast<float>(key_row[d]);" in out
+    assert "Points: 0 of 0.3" in out
+
+
+def test_an_exit_is_no_pass(said):
+    out = said(
+        "task1",
+        "naive_attention.cu",
+        "    float row_max = -INFINITY;\n",
+        "    exit(0);\n    float row_max = 0;\n",
+        "--softmax",
+    )
+    assert "ended while it ran your code, by exit(0)" in out and "Points: 0 of 0.2" in out
+
+
+def test_a_missing_barrier_leads_to_both_lines(said):
+    use = "            multiply_tiles(a_tile, b_tile, sums);\n"
+    after = "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n            __syncthreads();\n" + use
+    out = said("task2", "attention_kernel.cu", after + "            __syncthreads();\n", after, "--gemm")
+    assert "race in gemm_nn_kernel" in out and "but none on the way back" in out
+    assert "none of the known wrong answers" not in out and "the two barriers around" not in out
+
+
+def test_one_cause_for_all_cases(said):
+    out = said(
+        "task2",
+        "attention_kernel.cu",
+        "load_tile(b_tile, b_matrix, K, N, k0, first_col);",
+        "load_tile(b_tile, b_matrix, N, K, k0, first_col);",
+        "--gemm",
+    )
+    assert out.count("B is read as a matrix of N rows and K columns; it is [K, N]") == 1
+    assert "A is read" not in out and "The same holds for" in out

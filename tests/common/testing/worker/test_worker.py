@@ -1,0 +1,198 @@
+"""The worker: whatever the code in it does, the test goes on in a new one and says what happened."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case
+from common.testing.judging import judge
+from common.testing.worker import worker as module
+from common.testing.worker.child import Served
+from common.testing.worker.worker import NotLoaded, Worker
+
+
+def runs_in_the_worker(x, what: str):
+    """What the student's operator does with x."""
+    if what == "segfault":
+        ctypes.string_at(8)
+    elif what == "abort":
+        os.write(2, b"malloc(): invalid size (unsorted)\n")
+        os.abort()
+    elif what == "exit(0)":
+        ctypes.CDLL(None).exit(0)
+    elif what == "_exit(3)":
+        os._exit(3)
+    elif what == "sys.exit":
+        sys.exit(0)
+    elif what == "hang":
+        time.sleep(1000)
+    elif what == "raise":
+        raise RuntimeError("shared memory of block 3 is full: kernel.cu:12")
+    elif what == "gap":
+        raise NotImplementedError("softmax is not implemented yet: kernel.cu:57")
+    elif what == "nothing":
+        return None
+    elif what == "wrong dtype":
+        return (2 * x).double()
+    elif what == "complex":
+        return x.to(torch.complex64)
+    elif what == "patch":  # of this process only: the test compares elsewhere
+        torch.Tensor.__le__ = lambda *_: True
+        return x
+    elif what == "stderr":
+        os.write(2, b"a line for the student\n")
+    return 2 * x
+
+
+def case(what: str, name: str = "") -> Case:
+    return Case(
+        name or what,
+        "part",
+        lambda generator: {"x": torch.randn(3, 5, generator=generator)},
+        lambda ops, x: runs_in_the_worker(x, what),
+        lambda x: x + x,
+        floor=1e-6,
+        axes=("row", "col"),
+        draws=1,
+    )
+
+
+KINDS = ["right", "segfault", "abort", "exit(0)", "_exit(3)", "sys.exit", "hang", "raise", "gap", "nothing"]
+KINDS += ["wrong dtype", "complex", "patch", "stderr"]
+CASES = {kind: case(kind) for kind in KINDS}
+
+
+def operators():
+    return SimpleNamespace(device=torch.device("cpu"), backend="simulator")
+
+
+@pytest.fixture
+def worker():
+    with Worker(Served(operators, lambda: list(CASES.values()), lambda ops: {"told": 7})) as made:
+        made.load()
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("segfault", "Segmentation fault: memory that does not exist was read or written"),
+        ("abort", "found the heap damaged"),
+        ("exit(0)", r"ended while it ran your code, by exit\(0\)"),
+        ("_exit(3)", r"by exit\(3\)"),
+    ],
+)
+def test_an_end_of_the_process_costs_its_case_only(worker, kind, words):
+    assert judge(CASES["right"], worker).status == PASS
+    verdict = judge(CASES[kind], worker)
+    assert verdict.status == ERROR and verdict.ended
+    assert re.search(words, verdict.diagnosis[0]), verdict.diagnosis
+    assert judge(CASES["right"], worker).status == PASS
+
+
+def test_what_the_c_library_said_is_quoted(worker):
+    verdict = judge(CASES["abort"], worker)
+    assert "malloc(): invalid size (unsorted)" in verdict.diagnosis[1]
+
+
+def test_a_hang_ends_in_time(worker, monkeypatch):
+    monkeypatch.setitem(module.CALL_SECONDS, "simulator", 1)
+    verdict = judge(CASES["hang"], worker)
+    assert verdict.status == ERROR and "No answer within 1 seconds: an endless loop" in verdict.diagnosis[0]
+    assert judge(CASES["right"], worker).status == PASS
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "words"),
+    [
+        ("sys.exit", ERROR, "sys.exit(0) was called"),
+        ("raise", ERROR, "shared memory of block 3 is full"),
+        ("gap", NOT_IMPLEMENTED, "softmax is not implemented yet"),
+        ("nothing", FAIL, "returned NoneType; it must return a tensor"),
+        ("wrong dtype", FAIL, "dtype torch.float64; it must be torch.float32"),
+        ("complex", FAIL, "returned a tensor of dtype torch.complex64"),
+        ("patch", FAIL, "elements are wrong"),
+    ],
+)
+def test_what_is_no_crash_is_told_as_in_this_process(worker, kind, status, words):
+    verdict = judge(CASES[kind], worker)
+    assert verdict.status == status and not verdict.ended
+    assert words in " ".join(verdict.diagnosis)
+    if kind == "raise":
+        assert verdict.file_line == "kernel.cu:12"
+    here = judge(CASES[kind], operators()) if kind not in ("patch", "complex") else verdict
+    assert here.status == status and here.diagnosis == verdict.diagnosis
+
+
+def test_what_it_prints_reaches_the_student(worker, capfd):
+    assert judge(CASES["stderr"], worker).status == PASS
+    assert "a line for the student" in capfd.readouterr().err
+
+
+def test_it_tells_about_its_operators_and_starts_only_once(worker):
+    worker.load()
+    first = worker._process
+    worker.load()
+    assert worker.about["told"] == 7 and worker._process == first and worker.backend == "simulator"
+
+
+def test_operators_that_cannot_be_loaded():
+    def load():
+        raise ValueError("kernel.cu:3: error: expected ';'")
+
+    with Worker(Served(load, list)) as worker, pytest.raises(NotLoaded, match="expected ';'") as raised:
+        worker.load()
+    assert raised.value.kind == "ValueError"
+
+
+def test_a_static_constructor_that_ends_the_process():
+    with (
+        Worker(Served(lambda: os._exit(0), list)) as worker,
+        pytest.raises(NotLoaded, match="while your code was loaded"),
+    ):
+        worker.load()
+
+
+def test_nothing_is_left_behind(worker):
+    worker.load()
+    process = worker._process
+    worker.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+SCRIPT = """
+import sys, time
+from types import SimpleNamespace
+import torch
+from common.testing.worker.child import Served
+from common.testing.worker.worker import Worker
+ops = SimpleNamespace(device=torch.device("cpu"), backend="simulator")
+worker = Worker(Served(lambda: ops, list))
+worker.load()
+print(worker._process, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_its_test(root, by):
+    test = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=root, stdout=subprocess.PIPE, text=True)
+    process = int(test.stdout.readline())
+    os.kill(process, 0)
+    test.send_signal(by)
+    test.wait()
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{process}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{process}")

@@ -1,0 +1,20 @@
+"""A copy of the product in which all gaps are filled: copy_of_the_checkout(folder)."""
+
+import shutil
+from pathlib import Path
+
+from common.compiling.manifest import read_manifest, tasks
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def copy_of_the_checkout(folder: Path) -> Path:
+    """Fills `folder`; builds are not copied."""
+    ignored = shutil.ignore_patterns("__pycache__", "build", "*.bak*")
+    for name in ("common", *tasks()):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / "Results.md", folder)
+    for task in tasks():
+        for file in read_manifest(task).with_gaps:
+            shutil.copy(folder / task / "solution" / file, folder / task / file)
+    return folder
