@@ -29,39 +29,12 @@ __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)
         if (i / 4 * 8 + i % 2 >= last[i % 4 / 2]) s[0][i / 4][i % 4] = -INFINITY;
 }
 
-// As needs_rescale() of flash_softmax.cuh, by four chains of comparisons in place of two.
 template <int N8>
-__device__ __forceinline__ bool scores_exceed(float (&top)[1][2], const RowState<1>& rows, const float (&s)[1][N8][4],
-                                              float factor) {
-    float x[4] = {s[0][0][0], s[0][0][1], s[0][0][2], s[0][0][3]};
-#pragma unroll
-    for (int i = 4; i < 4 * N8; ++i) x[i % 4] = fmaxf(x[i % 4], s[0][i / 4][i % 4]);
-    top[0][0] = fmaxf(x[0], x[1]), top[0][1] = fmaxf(x[2], x[3]);
-    return __any_sync(FULL_WARP, top[0][0] * factor - rows.shift[0][0] > SLACK ||
-                                     top[0][1] * factor - rows.shift[0][1] > SLACK);
-}
-
-// 2^x for x <= 126, by additions and multiplications: the special function unit has a quarter of their rate. Relative
-// error below 3e-6; 0 below 2^-126.
-__device__ __forceinline__ float exp2_by_polynomial(float x) {
-    constexpr float BIASED = 12582912 + 127;  // 1.5 * 2^23: what is added to it is rounded to an integer, in its low bits
-    x = fmaxf(x, -127.0f);
-    const float integer = x + BIASED, f = x - (integer - BIASED);  // -0.5 ... 0.5
-    float p = fmaf(f, 9.5828531e-03f, 5.5906425e-02f);
-    p = fmaf(f, p, 2.4024099e-01f);
-    p = fmaf(f, p, 6.9312419e-01f);
-    p = fmaf(f, p, 1.0f);
-    return p * __int_as_float(__float_as_int(integer) << 23);
-}
-
-// BY_POLYNOMIAL: how many of 8 powers
-template <int BY_POLYNOMIAL = 0, int N8>
 __device__ __forceinline__ void powers(float (&s)[1][N8][4], RowState<1>& rows, float factor) {
 #pragma unroll
     for (int i = 0; i < 4 * N8; ++i) {
         float& x = s[0][i / 4][i % 4];
-        x = x * factor - rows.shift[0][i % 4 / 2];
-        x = (i % 8) * BY_POLYNOMIAL % 8 < BY_POLYNOMIAL ? exp2_by_polynomial(x) : exp2_approx(x);
+        x = exp2_approx(x * factor - rows.shift[0][i % 4 / 2]);
         rows.sum[0][i % 4 / 2] += x;
     }
 }

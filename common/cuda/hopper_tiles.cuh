@@ -91,13 +91,13 @@ __device__ __forceinline__ void start_rows_by_rows(float (&d)[B::ROWS / 8][4], c
     for (int i = 0; i < B::D / 16; ++i) wgmma<T>(d, a[i], b.plus(columns_at<B>(i)), i > 0);
 }
 
-// d [64][D] += P B. p [64][B::ROWS] as A operands of 16 columns each
+// d [64][D] += P B, or = P B unless `add`. p [64][B::ROWS] as A operands of 16 columns each
 template <typename T, class B>
 __device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], const unsigned (&p)[B::ROWS / 16][4],
-                                                      MnMajor b) {
+                                                      MnMajor b, bool add = true) {
     wgmma_begin();
 #pragma unroll
-    for (int i = 0; i < B::ROWS / 16; ++i) wgmma<T>(d, p[i], b.plus(i * 16 * B::ROW_BYTES));
+    for (int i = 0; i < B::ROWS / 16; ++i) wgmma<T>(d, p[i], b.plus(i * 16 * B::ROW_BYTES), add || i > 0);
 }
 
 // 16 rows of a tile, those of one warp, as A operands. The pieces of a row lie in the order piece ^ (row % 8).
@@ -163,11 +163,10 @@ constexpr int PRODUCER = -1;
 __device__ __forceinline__ int role_of_warpgroup() { return __shfl_sync(FULL_WARP, threadIdx.x / GROUP_THREADS, 0) - 1; }
 
 // What the threads of a block have at its start, equal shares of the multiprocessor's 65536 registers, is all that it
-// ever has: the producer gives most of its own away, and the consumers may take no more than that, or wait for ever.
-// BLOCKS: per multiprocessor.
-template <int GROUPS, int BLOCKS = 1>
+// ever has: the producer gives most of its own away, and consumers that want more than that would wait for ever.
+template <int GROUPS>
 struct RegisterShares {
-    static constexpr int AT_START = 65536 / (BLOCKS * GROUP_THREADS * (1 + GROUPS)) / 8 * 8;
+    static constexpr int AT_START = 65536 / (GROUP_THREADS * (1 + GROUPS)) / 8 * 8;
     static constexpr int OF_PRODUCER = GROUPS == 3 ? 32 : 24;
     static constexpr int OF_CONSUMER = (AT_START * (1 + GROUPS) - OF_PRODUCER) / GROUPS / 8 * 8;
     static_assert(OF_CONSUMER <= 240 && OF_CONSUMER > AT_START && AT_START > OF_PRODUCER);

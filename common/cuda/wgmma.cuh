@@ -14,7 +14,7 @@
 //
 // Registers. Warp w of the group has rows 16 w ... 16 w + 15 of A and D, and in them the fragments of mma.cuh: d[n] are
 // columns 8 n ... 8 n + 7, a[4] is an A tile of 16 x 16. So P = softmax(S) becomes the A operand of P V in registers,
-// as with mma.sync. N = 64, 96, 128, 160, 176 or 192.
+// as with mma.sync. N = 64, 80 or 128.
 //
 // Asynchronous. An instruction is issued and the warps go on; until the wait, nobody may touch d, change a (registers)
 // or overwrite a and b (shared memory). The compiler does not know that d is written later than the instruction
@@ -85,13 +85,12 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
 #define D_NAMES_64                                                           \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define D_NAMES_96 D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define D_NAMES_128 D_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define D_NAMES_160 D_NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define D_NAMES_176 D_NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define D_NAMES_192 D_NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define D_NAMES_80 D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define D_NAMES_128                                                                                 \
+    D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// i0 ... i4: the numbers of the operands that follow those of d.
+// i0 ... i5: the numbers of the operands that follow those of d.
 #define WGMMA_SHARED(N, TYPE, i0, i1, i2, ...)                                                          \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #i2 ", 0;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D_NAMES_##N "}, " \
@@ -123,22 +122,16 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
                    WGMMA_REGISTERS, "1", i0, i1, i2, i3, i4, i5, __VA_ARGS__)
 
 WGMMA_FUNCTIONS(64, 32, 33, 34, 35, 36, 37, D_COLS_64(0))
-WGMMA_FUNCTIONS(96, 48, 49, 50, 51, 52, 53, D_COLS_64(0), D_COLS_32(8))
+WGMMA_FUNCTIONS(80, 40, 41, 42, 43, 44, 45, D_COLS_64(0), D_COLS_16(8))
 WGMMA_FUNCTIONS(128, 64, 65, 66, 67, 68, 69, D_COLS_64(0), D_COLS_64(8))
-WGMMA_FUNCTIONS(160, 80, 81, 82, 83, 84, 85, D_COLS_64(0), D_COLS_64(8), D_COLS_32(16))
-WGMMA_FUNCTIONS(176, 88, 89, 90, 91, 92, 93, D_COLS_64(0), D_COLS_64(8), D_COLS_32(16), D_COLS_16(20))
-WGMMA_FUNCTIONS(192, 96, 97, 98, 99, 100, 101, D_COLS_64(0), D_COLS_64(8), D_COLS_64(16))
 
 #undef D_COLS_8
 #undef D_COLS_16
 #undef D_COLS_32
 #undef D_COLS_64
 #undef D_NAMES_64
-#undef D_NAMES_96
+#undef D_NAMES_80
 #undef D_NAMES_128
-#undef D_NAMES_160
-#undef D_NAMES_176
-#undef D_NAMES_192
 #undef WGMMA_SHARED
 #undef WGMMA_REGISTERS
 #undef WGMMA_FUNCTION
