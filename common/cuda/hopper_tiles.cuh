@@ -1,14 +1,14 @@
 // hopper_tiles.cuh - tiles in shared memory, which one thread asks for and warpgroups compute with. Capability 9.0.
 //
-//   1. Tiles        Tile                      how many rows of how many columns, in which boxes
+//   1. Tiles        Tile, aligned             how many rows of how many columns, in which boxes; where they may begin
 //                   k_major, mn_major         a tile as an operand of wgmma
 //   2. Products     start_rows_by_rows        d = A B^T, A and B in shared memory or A in registers
-//                   start_weights_by_rows     d += P B, P in registers
+//                   start_weights_by_rows     d (+)= P B, P in registers
 //                   load_rows                 a tile's rows -> registers, for the first of the two
 //   3. Slots        Slots                     room for a few tiles, and who may use which
-//                   fill                      the producer asks for a tile
-//                   wait_for, give_back       a consumer's two steps
-//   4. Roles        role_of                   producer or which group of consumers
+//                   wait_until_empty, fill    the producer's two steps
+//                   wait_for, give_back       a consumer's
+//   4. Roles        role_of_warpgroup         producer or which group of consumers
 //                   RegisterShares            how many registers each may have
 //   5. Host         is_built                  whether a kernel has been compiled for this GPU
 //
@@ -33,13 +33,7 @@
 
 namespace hopper {
 
-constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;     // of a warpgroup
-constexpr int MAX_SHARED = 227 * 1024, ALIGNMENT = 1024;  // bytes that a block can have; where boxes may begin
-
-// The first place where a box may begin.
-__device__ __forceinline__ unsigned char* aligned(unsigned char* shared) {
-    return shared + (ALIGNMENT - shared_offset(shared) % ALIGNMENT) % ALIGNMENT;
-}
+constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;  // of a warpgroup
 
 // -------------------------------------------------------------------------------------------------- 1. Tiles
 //
@@ -51,6 +45,15 @@ struct Tile {
     static constexpr int ROW_BYTES = TMA_COLS * 2, BOX_BYTES = ROWS * ROW_BYTES, BYTES = BOXES * BOX_BYTES;
     static_assert(D % TMA_COLS == 0 && ROWS % 8 == 0 && ROWS <= 256);
 };
+
+constexpr int ALIGNMENT = 1024;  // bytes; where boxes may begin
+constexpr int MAX_SHARED = 227 * 1024 - 512;  // bytes of tiles that a block may have, ALIGNMENT to spare included; the
+                                              // rest is for barriers
+
+// The first place where a box may begin.
+__device__ __forceinline__ unsigned char* aligned(unsigned char* shared) {
+    return shared + (ALIGNMENT - shared_offset(shared) % ALIGNMENT) % ALIGNMENT;
+}
 
 // From a row of the tile on: each row is a row of A, or a column of B.
 template <class Tile>

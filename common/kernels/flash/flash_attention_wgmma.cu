@@ -1,7 +1,7 @@
 // flash_attention_wgmma.cu - FlashAttention, forward, float16 and bfloat16, for Hopper GPUs (sm_90a).
 //
 //   1. Shapes       Shape, Barriers      what a block has in shared memory
-//   2. Work         Problem, Item, Items which rows and tiles a block has, and in which order
+//   2. Work         Problem, Items       which rows and tiles a block has, and in which order
 //   3. Producer     produce              asks for tiles
 //   4. Consumers    consume              compute with them
 //   5. Kernel       flash_attention_wgmma_kernel
@@ -81,7 +81,8 @@ struct Shape {
     using K = hopper::Tile<B_c, D>;
     static constexpr int K_AT = Q_SLOTS * Q::BYTES, V_AT = K_AT + SLOTS * K::BYTES;
     static constexpr int BYTES = V_AT + SLOTS * K::BYTES + hopper::ALIGNMENT;
-    // A group may be done so many tiles before another one of the block, and it waits for them, see consume().
+    static_assert(BYTES <= hopper::MAX_SHARED);
+    // A group sees at most so many tiles less than another one of the block, see consume().
     static_assert(SLOTS > ceil_div(B_r - hopper::GROUP_ROWS, B_c));
 };
 

@@ -75,6 +75,7 @@ struct Shape {
     using K = hopper::Tile<B_c, D>;
     static constexpr int K_AT = SLOTS * Q::BYTES, V_AT = K_AT + SLOTS * K::BYTES;
     static constexpr int BYTES = V_AT + SLOTS * K::BYTES + hopper::ALIGNMENT;
+    static_assert(BYTES <= hopper::MAX_SHARED);
 };
 
 template <class S>

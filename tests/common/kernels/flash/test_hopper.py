@@ -82,8 +82,10 @@ def test_every_head_dim(ops, dtype, alignment, head_dim):
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize(
     "sizes",
-    [(1, 1), (1, 239), (239, 1), (64, 64), (65, 63), (113, 203), (129, 131), (191, 193), (700, 70), (70, 700)]
-    + [(1023, 1024), (1024, 1023), (2000, 777)],
+    [
+        *[(1, 1), (1, 239), (239, 1), (64, 64), (65, 63), (113, 203), (129, 131), (191, 193), (700, 70), (70, 700)],
+        *[(1023, 1024), (1024, 1023), (2000, 777)],
+    ],
     ids=str,
 )
 def test_any_number_of_queries_and_keys(ops, sizes, head_dim, alignment):
@@ -113,6 +115,25 @@ def test_more_work_than_multiprocessors(ops, head_dim, alignment):
     out = assert_right(ops, query, key, value, **ALIGNMENTS[alignment])
     for _ in range(20):
         assert torch.equal(flash.flash_attention(ops, query, key, value, **ALIGNMENTS[alignment]), out)
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("head_dim", "alignment", "shape"),
+    [
+        (64, "full", "64, 3, 128"),
+        (64, "lower right", "64, 4, 64"),
+        (120, "full", "128, 3, 80"),
+        (128, "lower right", "128, 3, 80"),
+    ],
+)
+def test_shapes_for_long_sequences(ops, head_dim, alignment, shape):
+    """Some shapes are chosen for much work only. The name of the kernel tells which: D, groups of 64 rows, B_c."""
+    query, key, value = tensors(ops, torch.bfloat16, 1900, 4133, head_dim, heads=32, kv_heads=8)[:3]
+    out = assert_right(ops, query, key, value, **ALIGNMENTS[alignment])
+    ran = kernels_of(lambda: flash.flash_attention(ops, query, key, value, **ALIGNMENTS[alignment]))
+    assert shape in ran.replace("(int)", "")  # a demangler may say (int)64
+    assert torch.equal(flash.flash_attention(ops, query, key, value, **ALIGNMENTS[alignment]), out)
 
 
 @gpu

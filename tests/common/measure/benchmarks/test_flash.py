@@ -166,7 +166,8 @@ def test_fp32_goals_are_about_1k_to_4k():
 
 
 def test_forward_and_backward_are_concluded_apart():
-    records = [timed(version, seconds) for version, seconds in (("mma", 1.0), ("wgmma", 0.6), ("flash", 1.06), ("cudnn", 0.9))]
+    forward = {"mma": 1.0, "wgmma": 0.6, "flash": 1.06, "cudnn": 0.9}
+    records = [timed(version, seconds) for version, seconds in forward.items()]
     records += [timed(version, 1.0, direction="backward") for version in ("mma", "flash")]
     found = {(line.where, line.over): (line.mean, line.reached) for line in conclusions(records, GOALS)}
     assert found == {
