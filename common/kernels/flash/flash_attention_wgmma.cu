@@ -86,6 +86,18 @@ struct Shape {
     static_assert(SLOTS > ceil_div(B_r - hopper::GROUP_ROWS, B_c));
 };
 
+// Which is for what: forward() below.
+template <typename T>
+using D64 = Shape<T, 64, 4, 64, 8, false, Order::SNAKE>;
+template <typename T>
+using D64FewRows = Shape<T, 64, 2, 64, 8, false, Order::SNAKE>;
+template <typename T>
+using D64ManyKeys = Shape<T, 64, 3, 128, 4, false, Order::SNAKE>;
+template <typename T>
+using D128 = Shape<T, 128, 2, 128, 3, true, Order::FOLDED>;
+template <typename T>
+using D128ManyKeys = Shape<T, 128, 3, 80, 3, false, Order::SNAKE>;
+
 template <class S>
 struct Barriers {
     hopper::Slots<S::Q_SLOTS> q;
@@ -370,15 +382,17 @@ static bool launch(const FlashArguments& a, bool dry) {
     return true;
 }
 
-// How long shapes with blocks of so many rows take, in units of their own: the items of the fullest multiprocessor (of
-// the average one under a causal mask, whose short items fill up) times what one of them takes.
-static double estimate(const FlashArguments& a, int block_rows, double each) {
-    const double items = static_cast<double>(a.batch * a.heads * ceil_div(a.S_q, int64_t{block_rows}));
+// How long a shape takes: the items of the fullest multiprocessor (of the average one under a causal mask, whose short
+// items fill up) times what one of them takes, in units that are the same for one D.
+template <class S>
+static double estimate(const FlashArguments& a, double each) {
+    const double items = static_cast<double>(a.batch * a.heads * ceil_div(a.S_q, int64_t{S::B_r}));
     const double rounds = items / device_attribute(cudaDevAttrMultiProcessorCount);
     return each * std::max(1.0, a.causal ? rounds : std::ceil(rounds));
 }
 
-// The shapes and what an item of each takes were measured, README.md.
+// What an item of each shape takes was measured, and so was from how many keys on the last of each D is the fastest at
+// all: README.md.
 template <typename T>
 static bool forward(const FlashArguments& a, bool dry) {
     constexpr int64_t MANY = int64_t{1} << 28;
@@ -387,15 +401,15 @@ static bool forward(const FlashArguments& a, bool dry) {
         return false;
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
     if (a.head_dim <= 64) {
-        const double small = estimate(a, 128, 1.0), large = estimate(a, 256, 1.7);
-        if (!a.causal && a.S_k >= 4096 && estimate(a, 192, 1.2) < std::min(small, large))
-            return launch<Shape<T, 64, 3, 128, 4, false, Order::SNAKE>>(a, dry);
-        return small < large ? launch<Shape<T, 64, 2, 64, 8, false, Order::SNAKE>>(a, dry)
-                             : launch<Shape<T, 64, 4, 64, 8, false, Order::SNAKE>>(a, dry);
+        const double few = estimate<D64FewRows<T>>(a, 1.0), most = estimate<D64<T>>(a, 1.7);
+        if (!a.causal && a.S_k >= 4096 && estimate<D64ManyKeys<T>>(a, 1.2) < std::min(few, most))
+            return launch<D64ManyKeys<T>>(a, dry);
+        return few < most ? launch<D64FewRows<T>>(a, dry) : launch<D64<T>>(a, dry);
     }
-    if (a.S_k >= (a.causal ? 4096 : 2048) && estimate(a, 192, 1.44) < estimate(a, 128, 1.0))
-        return launch<Shape<T, 128, 3, 80, 3, false, Order::SNAKE>>(a, dry);
-    return launch<Shape<T, 128, 2, 128, 3, true, Order::FOLDED>>(a, dry);
+    const bool many_keys = a.S_k >= (a.causal ? 4096 : 2048);
+    if (many_keys && estimate<D128ManyKeys<T>>(a, 1.44) < estimate<D128<T>>(a, 1.0))
+        return launch<D128ManyKeys<T>>(a, dry);
+    return launch<D128<T>>(a, dry);
 }
 
 bool hopper_takes(const FlashArguments& a, bool bfloat16) {
