@@ -9,6 +9,9 @@ import pytest
 
 # Fork-safe and quiet: the tokenizers library warns when tests start compilers after using its threads
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# pytest -n: the processes share the cores, and so do the threads that each of them starts
+if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(processes))))
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -28,6 +28,7 @@ MEASURES = re.compile(r"\.benchmark|\.tune|--speed|--mode=benchmark")
 WRITES = ("common.skeleton",)  # into the student's files
 NEEDS_THE_HUB = "--model gpt2"
 LONG = (
+    "--held-out 16",
     "task4.test --check",
     "task5.test --check",
     "task5.test --profile",
@@ -48,10 +49,11 @@ def documented() -> list[str]:
 
 
 def marked(command: str):
-    """The command with its marks."""
+    """The command with its marks; `pytest -n auto --dist loadgroup` keeps a task's commands together."""
     measures = ON_A_GPU and MEASURES.search(command)
     marks = [pytest.mark.long if measures or any(one in command for one in LONG) else pytest.mark.cpu]
     marks += [pytest.mark.gpu] if measures else []
+    marks += [pytest.mark.xdist_group(re.search(r"task\d|$", command)[0])]  # one process builds a task, and once
     return pytest.param(command, marks=marks, id=command.removeprefix("python -m "))
 
 

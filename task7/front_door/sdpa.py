@@ -59,6 +59,7 @@ MODES = {
     "tiled": Kernels("task2", "attention"),
     "flash": Kernels("task4", "flash_attention", masks=False, max_head_dim=128),
 }
+VARIANTS = tuple(one.value for one in Variant)  # torch.compile does not follow iteration over the enumeration itself
 TUNED_MODES = {"flash": Kernels("task4", "flash_attention", sixteen_bit=True, tuned=True, max_head_dim=128)}
 
 
@@ -186,8 +187,8 @@ def kernels_of(mode: str, variant: str) -> Kernels:
     """What is behind a mode and a variant. ValueError if there is nothing."""
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; it must be {_alternatives(MODES)}")
-    if variant not in [one.value for one in Variant]:
-        raise ValueError(f"variant is {variant!r}; it must be {_alternatives(one.value for one in Variant)}")
+    if variant not in VARIANTS:
+        raise ValueError(f"variant is {variant!r}; it must be {_alternatives(VARIANTS)}")
     modes = TUNED_MODES if variant == "tuned" else MODES
     if mode not in modes:
         raise ValueError(

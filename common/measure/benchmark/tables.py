@@ -52,10 +52,11 @@ def cells(records: Sequence[Record], limits: Limits, ladder: bool = False) -> tu
 
 
 def comparisons(records: Sequence[Record], limits: Limits) -> list[list[str]]:
-    """Rows below those: how near each of our versions comes to the limit, and its speedup over the fastest other."""
+    """Rows below those, of each of our versions: its share of the limit, and its speedup over the fastest other."""
     problems = list(dict.fromkeys(one.problem for one in records))
-    limit = problems[0].limit
-    rows = []
+    limit = limits.of(problems[0].limit)
+    compared = any(not one.ours and one.errors and one.rate for one in records)
+    rows = [[f"of {problems[0].limit}, {limit / 1e12:.3g}" + (";\nover the best other" if compared else "")]]
     for name, label in {one.version: one.label for one in records if one.ours}.items():
         mine = {one.problem: one for one in records if one.version == name and one.rate}
         others = {
@@ -65,12 +66,14 @@ def comparisons(records: Sequence[Record], limits: Limits) -> list[list[str]]:
             )
             for problem in problems
         }
-        share = [f"{mine[one].rate / limits.of(limit):.0%}" if one in mine else "" for one in problems]
-        rows.append([f"{label}: of {limit}, {limits.of(limit) / 1e12:.3g}", *share])
-        if any(others.values()):
-            times = [f"{mine[one].rate / others[one]:.2f} x" if one in mine and others[one] else "" for one in problems]
-            rows.append([f"{label}: over the best other", *times])
-    return rows
+        row = [f"  {label}"]
+        for one in problems:
+            cell = f"{mine[one].rate / limit:.0%}" if one in mine else ""
+            if one in mine and others[one]:
+                cell += f"  {mine[one].rate / others[one]:.2f} x"
+            row.append(cell)
+        rows.append(row)
+    return rows if len(rows) > 1 else []
 
 
 def table(records: Sequence[Record], limits: Limits, ladder: bool = False) -> Table:
@@ -79,7 +82,8 @@ def table(records: Sequence[Record], limits: Limits, ladder: bool = False) -> Ta
     title = f"{records[0].problem.setting}: {records[0].problem.unit}"
     result = Table(title=escape(title), title_justify="left")
     for number, column in enumerate(columns):
-        result.add_column(escape(column), justify="right" if number else "left", no_wrap=not number)
+        may_wrap = column.startswith(("time", "memory"))
+        result.add_column(escape(column), justify="right" if number else "left", no_wrap=not may_wrap)
     for row in rows:
         result.add_row(*map(escape, row))
     result.add_section()

@@ -185,7 +185,7 @@ def test_after_a_cuda_error_that_sticks_the_rest_is_not_run(monkeypatch: pytest.
         ran.append(case.name)
         return Verdict(case, ERROR, diagnosis=["an illegal memory access was encountered"])
 
-    monkeypatch.setattr("common.testing.run.check", fails)
+    monkeypatch.setattr("common.testing.run.judge", fails)
     monkeypatch.setattr("common.testing.run.gpu_is_lost", lambda: True)
     lost = SimpleNamespace(device=torch.device("cuda"))
     status, text = printed([softmax_case(), softmax_case(name="second")], lost)
