@@ -25,18 +25,21 @@ template <int N8>
 __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)[2]) {
     const int first = mma_d_col(threadIdx.x % 32, 0), last[2] = {end[0] - first, end[1] - first};
 #pragma unroll
-    for (int i = 0; i < 4 * N8; ++i)
-        if (i / 4 * 8 + i % 2 >= last[i % 4 / 2]) s[0][i / 4][i % 4] = -INFINITY;
+    for (int n = 0; n < N8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)  // columns 8 n and 8 n + 1 of this lane's first row, then of its second
+            if (8 * n + e % 2 >= last[e / 2]) s[0][n][e] = -INFINITY;
 }
 
 template <int N8>
 __device__ __forceinline__ void powers(float (&s)[1][N8][4], RowState<1>& rows, float factor) {
 #pragma unroll
-    for (int i = 0; i < 4 * N8; ++i) {
-        float& x = s[0][i / 4][i % 4];
-        x = exp2_approx(x * factor - rows.shift[0][i % 4 / 2]);
-        rows.sum[0][i % 4 / 2] += x;
-    }
+    for (int n = 0; n < N8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            s[0][n][e] = exp2_approx(s[0][n][e] * factor - rows.shift[0][e / 2]);
+            rows.sum[0][e / 2] += s[0][n][e];
+        }
 }
 
 // p[k] = weights for the keys 16 k ... 16 k + 15 of the tile
