@@ -58,15 +58,19 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier& barrier, unsigned parity
         : "memory");
 }
 
-// Every slot is used once before the first is used again, then with the other parity. N: a power of 2.
+// Every slot is used once before the first is used again, then with the other parity.
 template <int N>
 class Ring {
   public:
-    __device__ __forceinline__ int slot() const { return used % N; }
-    __device__ __forceinline__ unsigned parity() const { return used / N % 2; }
-    __device__ __forceinline__ void advance() { ++used; }
+    __device__ __forceinline__ int slot() const { return slot_; }
+    __device__ __forceinline__ unsigned parity() const { return parity_; }
+    __device__ __forceinline__ void advance() {
+        const bool last = slot_ == N - 1;
+        slot_ = last ? 0 : slot_ + 1;
+        parity_ ^= last;
+    }
 
   private:
-    static_assert((N & (N - 1)) == 0, "used wraps around");
-    unsigned used = 0;
+    int slot_ = 0;
+    unsigned parity_ = 0;
 };

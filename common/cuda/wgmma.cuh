@@ -1,8 +1,8 @@
 // wgmma.cuh - the tensor cores of compute capability 9.0: D = A B + D for 64 rows, by four warps, while they go on.
 //
-//   Operand                             where a tile lies in shared memory: k_major(), mn_major(), plus()
-//   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; both in shared memory, k_major
-//   wgmma<T>(d, a, b)                   d [64][N] += a [64][16] b [16][N]; a in registers, b in shared memory, mn_major
+//   KMajor, MnMajor                     where a tile lies in shared memory, and how it is read: at(), plus()
+//   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; a KMajor or in registers, b KMajor
+//   wgmma<T>(d, a, b)                   d [64][N] += a [64][16] b [16][N]; a in registers, b MnMajor
 //   wgmma_begin()                       before the first wgmma that uses registers written by other instructions
 //   wgmma_commit()                      all wgmma since the last commit are a group
 //   wgmma_wait<N>()                     until no more than the N latest groups are under way
@@ -14,7 +14,7 @@
 //
 // Registers. Warp w of the group has rows 16 w ... 16 w + 15 of A and D, and in them the fragments of mma.cuh: d[n] are
 // columns 8 n ... 8 n + 7, a[4] is an A tile of 16 x 16. So P = softmax(S) becomes the A operand of P V in registers,
-// as with mma.sync. N = 64 or 128.
+// as with mma.sync. N = 64, 80 or 128.
 //
 // Asynchronous. An instruction is issued and the warps go on; until the wait, nobody may touch d, change a (registers)
 // or overwrite a and b (shared memory). The compiler does not know that d is written later than the instruction
@@ -24,9 +24,9 @@
 // Shared memory. Tiles as tma.cuh leaves them, boxes [rows][64] with the 128-byte swizzle. Eight rows of a box are 1024
 // bytes, one atom of the swizzle; a box is a column of atoms. Two ways to read a box:
 //
-//   k_major     a row of the box is a row of A, or a column of B: its 64 elements are 64 steps of k. Q and K in Q K^T.
+//   KMajor      a row of the box is a row of A, or a column of B: its 64 elements are 64 steps of k. Q and K in Q K^T.
 //               One wgmma takes 16 of them; the next 16 begin 32 bytes further on: plus(32). Rows: 64, or N.
-//   mn_major    a row of the box is a row of B, one step of k: V in P V. One wgmma takes 16 rows; the next 16 begin
+//   MnMajor     a row of the box is a row of B, one step of k: V in P V. One wgmma takes 16 rows; the next 16 begin
 //               16 * 128 bytes further on. N > 64: the next 64 columns are in the next box, `box_bytes` further on.
 #pragma once
 #include <cuda_bf16.h>
@@ -40,18 +40,28 @@
 
 // The "matrix descriptor": addresses and distances in units of 16 bytes.
 //
-//   bits 0-13 start   16-29 from box to box (mn_major)   32-45 from one atom to the next below   62-63 the swizzle: 1
-struct Operand {
+//   bits 0-13 start   16-29 from box to box (MnMajor)   32-45 from one atom to the next below   62-63 the swizzle: 1
+__device__ __forceinline__ uint64_t matrix_descriptor(const void* box, unsigned box_bytes) {
+    constexpr uint64_t ATOM_BYTES = 1024, SWIZZLE_128 = uint64_t{1} << 62;
+    return SWIZZLE_128 | ATOM_BYTES / 16 << 32 | static_cast<uint64_t>(box_bytes / 16) << 16 |
+           (shared_offset(box) & 0x3ffff) / 16;
+}
+
+struct KMajor {
     uint64_t bits;
 
-    __device__ __forceinline__ static Operand k_major(const void* box) { return mn_major(box, 16); }
-    __device__ __forceinline__ static Operand mn_major(const void* box, unsigned box_bytes) {
-        constexpr uint64_t ATOM_BYTES = 1024, SWIZZLE_128 = uint64_t{1} << 62;
-        return {SWIZZLE_128 | ATOM_BYTES / 16 << 32 | static_cast<uint64_t>(box_bytes / 16) << 16 |
-                (shared_offset(box) & 0x3ffff) / 16};
-    }
+    __device__ __forceinline__ static KMajor at(const void* box) { return {matrix_descriptor(box, 16)}; }
     // The tile that begins so many bytes further on.
-    __device__ __forceinline__ Operand plus(unsigned bytes) const { return {bits + bytes / 16}; }
+    __device__ __forceinline__ KMajor plus(unsigned bytes) const { return {bits + bytes / 16}; }
+};
+
+struct MnMajor {
+    uint64_t bits;
+
+    __device__ __forceinline__ static MnMajor at(const void* box, unsigned box_bytes) {
+        return {matrix_descriptor(box, box_bytes)};
+    }
+    __device__ __forceinline__ MnMajor plus(unsigned bytes) const { return {bits + bytes / 16}; }
 };
 
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -69,56 +79,62 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
 
 // The instruction names all its registers one by one, so every N is a text of its own.
 #define D_COLS_8(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define D_COLS_32(n) D_COLS_8(n), D_COLS_8(n + 1), D_COLS_8(n + 2), D_COLS_8(n + 3)
+#define D_COLS_16(n) D_COLS_8(n), D_COLS_8(n + 1)
+#define D_COLS_32(n) D_COLS_16(n), D_COLS_16(n + 2)
 #define D_COLS_64(n) D_COLS_32(n), D_COLS_32(n + 4)
-#define D_NAMES_64                                                             \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "   \
+#define D_NAMES_64                                                           \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D_NAMES_80 D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define D_NAMES_128                                                                                 \
     D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
                "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// i0 ... i4: the numbers of the operands that follow those of d.
+// i0 ... i5: the numbers of the operands that follow those of d.
 #define WGMMA_SHARED(N, TYPE, i0, i1, i2, ...)                                                          \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #i2 ", 0;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D_NAMES_##N "}, " \
                  "%" #i0 ", %" #i1 ", add, 1, 1, 0, 0;\n}"                                              \
                  : __VA_ARGS__                                                                          \
                  : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)))
-#define WGMMA_REGISTERS(N, TYPE, i0, i1, i2, i3, i4, ...)                                               \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D_NAMES_##N "}, " \
-                 "{%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4 ", 1, 1, 1, 1;"                      \
+#define WGMMA_REGISTERS(N, TYPE, TRANSPOSED, i0, i1, i2, i3, i4, i5, ...)                               \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #i5 ", 0;\n"                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D_NAMES_##N "}, " \
+                 "{%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4 ", add, 1, 1, " TRANSPOSED ";\n}"    \
                  : __VA_ARGS__                                                                          \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits))
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)))
 
-#define WGMMA_FUNCTIONS(N, i0, i1, i2, i3, i4, ...)                                                               \
-    template <typename T>                                                                                         \
-    __device__ __forceinline__ void wgmma(float (&d)[N / 8][4], Operand a, Operand b, bool accumulate) {          \
-        static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);                             \
-        if constexpr (std::is_same_v<T, __half>)                                                                  \
-            WGMMA_SHARED(N, "f16", i0, i1, i2, __VA_ARGS__);                                                      \
-        else                                                                                                      \
-            WGMMA_SHARED(N, "bf16", i0, i1, i2, __VA_ARGS__);                                                     \
-    }                                                                                                             \
-    template <typename T>                                                                                         \
-    __device__ __forceinline__ void wgmma(float (&d)[N / 8][4], const unsigned (&a)[4], Operand b) {              \
-        static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);                             \
-        if constexpr (std::is_same_v<T, __half>)                                                                  \
-            WGMMA_REGISTERS(N, "f16", i0, i1, i2, i3, i4, __VA_ARGS__);                                           \
-        else                                                                                                      \
-            WGMMA_REGISTERS(N, "bf16", i0, i1, i2, i3, i4, __VA_ARGS__);                                          \
+#define WGMMA_FUNCTION(N, PARAMETERS, INSTRUCTION, ...)                                   \
+    template <typename T>                                                                 \
+    __device__ __forceinline__ void wgmma PARAMETERS {                                    \
+        static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);     \
+        if constexpr (std::is_same_v<T, __half>)                                          \
+            INSTRUCTION(N, "f16", __VA_ARGS__);                                           \
+        else                                                                              \
+            INSTRUCTION(N, "bf16", __VA_ARGS__);                                          \
     }
+#define WGMMA_FUNCTIONS(N, i0, i1, i2, i3, i4, i5, ...)                                                              \
+    WGMMA_FUNCTION(N, (float(&d)[N / 8][4], KMajor a, KMajor b, bool accumulate), WGMMA_SHARED, i0, i1, i2,          \
+                   __VA_ARGS__)                                                                                      \
+    WGMMA_FUNCTION(N, (float(&d)[N / 8][4], const unsigned(&a)[4], KMajor b, bool accumulate), WGMMA_REGISTERS, "0", \
+                   i0, i1, i2, i3, i4, i5, __VA_ARGS__)                                                              \
+    WGMMA_FUNCTION(N, (float(&d)[N / 8][4], const unsigned(&a)[4], MnMajor b, bool accumulate = true),               \
+                   WGMMA_REGISTERS, "1", i0, i1, i2, i3, i4, i5, __VA_ARGS__)
 
-WGMMA_FUNCTIONS(64, 32, 33, 34, 35, 36, D_COLS_64(0))
-WGMMA_FUNCTIONS(128, 64, 65, 66, 67, 68, D_COLS_64(0), D_COLS_64(8))
+WGMMA_FUNCTIONS(64, 32, 33, 34, 35, 36, 37, D_COLS_64(0))
+WGMMA_FUNCTIONS(80, 40, 41, 42, 43, 44, 45, D_COLS_64(0), D_COLS_16(8))
+WGMMA_FUNCTIONS(128, 64, 65, 66, 67, 68, 69, D_COLS_64(0), D_COLS_64(8))
 
 #undef D_COLS_8
+#undef D_COLS_16
 #undef D_COLS_32
 #undef D_COLS_64
 #undef D_NAMES_64
+#undef D_NAMES_80
 #undef D_NAMES_128
 #undef WGMMA_SHARED
 #undef WGMMA_REGISTERS
+#undef WGMMA_FUNCTION
 #undef WGMMA_FUNCTIONS
 
 // What a warp may use of the multiprocessor's registers, from here on: a multiple of 8, 24 .. 256. Every warp of a

@@ -54,6 +54,6 @@ GOALS = (
     ),
     *(_forward("taught", "fp32", over) for over in ("naive", "tiled", "efficient")),
     *(_forward(version, "fp32", over) for version in ("ffma", "3xfp16") for over in ("naive", "taught")),
-    *(_forward("mma", dtype, "naive") for dtype in ("fp16", "bf16")),
+    *(_forward(version, dtype, "naive") for version in ("mma", "wgmma") for dtype in ("fp16", "bf16")),
 )
 BENCHMARK = flash_benchmark("task4.benchmark", LABELS, of_the_course, GOALS)

@@ -2,6 +2,7 @@
 //
 //   flash_attention(query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset) -> out
 //   flash_attention_forward(... the same ...) -> (out, lse)
+//   flash_attention_kernel(... the same ...) -> "wgmma", "mma", "3xfp16" or "fp32": which kernel these would run
 //   flash_attention_backward(grad_out, query, key, value, out, lse, causal, scale, lower_right, mask, key_step,
 //       key_offset) -> (grad_query, grad_key, grad_value)
 //
@@ -10,9 +11,11 @@
 //   lse                                        [batch, heads, S_q], float32: log(sum over keys of exp(score))
 //   mask                                       bool or float32, broadcasts to [batch, heads, S_q, S_k]
 //
-// The dtype chooses the kernels: float16, bfloat16 (tensor cores), float32 (tensor cores by 3xFP16, or without them if
+// The dtype chooses the kernels: float16, bfloat16 (tensor cores; Hopper GPUs have a kernel of their own, which takes
+// what it can and leaves the rest to the one that takes all), float32 (tensor cores by 3xFP16, or without them if
 // tensor_cores is false). Inputs may have any strides as long as their rows are contiguous; results are contiguous.
 // With causal, query i sees key j when key_offset + j * key_step <= i (+ S_k - S_q with lower_right).
+#include <string>
 #include <tuple>
 
 #include "common/cuda/attention_binding.h"
@@ -42,10 +45,11 @@ FlashArguments checked_arguments(const Tensor& query, const Tensor& key, const T
 }
 
 void launch_forward(const FlashArguments& arguments, ScalarType dtype, bool tensor_cores) {
-    if (dtype == ScalarType::Half) return flash_forward_fp16(arguments);
-    if (dtype == ScalarType::BFloat16) return flash_forward_bf16(arguments);
-    if (tensor_cores) return flash_forward_3xfp16(arguments);
-    flash_forward_fp32(arguments);
+    if (dtype == ScalarType::Float)
+        return tensor_cores ? flash_forward_3xfp16(arguments) : flash_forward_fp32(arguments);
+    const bool bfloat16 = dtype == ScalarType::BFloat16;
+    if (hopper_forward(arguments, bfloat16)) return;
+    bfloat16 ? flash_forward_bf16(arguments) : flash_forward_fp16(arguments);
 }
 
 Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
@@ -73,6 +77,17 @@ std::tuple<Tensor, Tensor> flash_attention_forward(const Tensor& query, const Te
     arguments.lse = data<float>(lse);
     launch_forward(arguments, query.scalar_type(), tensor_cores);
     return {out, lse};
+}
+
+std::string flash_attention_kernel(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
+                                   std::optional<double> scale, bool lower_right, std::optional<Tensor> mask,
+                                   bool tensor_cores, int64_t key_step, int64_t key_offset) {
+    const FlashArguments arguments =
+        checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
+    DeviceScope device(query);
+    const ScalarType dtype = query.scalar_type();
+    if (dtype == ScalarType::Float) return tensor_cores ? "3xfp16" : "fp32";
+    return hopper_takes(arguments, dtype == ScalarType::BFloat16) ? "wgmma" : "mma";
 }
 
 std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_out, const Tensor& query,
@@ -134,6 +149,9 @@ TASK_OPERATORS(m) {
         "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> "
         "(Tensor, Tensor)");
     m.def(
+        "flash_attention_kernel(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> str");
+    m.def(
         "flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
         "bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, int key_step=1, "
         "int key_offset=0) -> (Tensor, Tensor, Tensor)");
@@ -142,5 +160,6 @@ TASK_OPERATORS(m) {
 TASK_KERNELS(m) {
     m.impl("flash_attention", TORCH_BOX(&flash_attention));
     m.impl("flash_attention_forward", TORCH_BOX(&flash_attention_forward));
+    m.impl("flash_attention_kernel", TORCH_BOX(&flash_attention_kernel));
     m.impl("flash_attention_backward", TORCH_BOX(&flash_attention_backward));
 }

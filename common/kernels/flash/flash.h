@@ -3,6 +3,7 @@
 //   FlashArguments    the forward pass: tensors, sizes, what hides which keys
 //   FlashGradients    the backward pass
 //   flash_forward_*   flash_attention_mma.cu (fp16, bf16), flash_attention_fp32.cu, flash_attention_3xfp16.cu (fp32)
+//   hopper_forward    flash_attention_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_takes: what it takes
 //   flash_backward_*  flash_backward_mma.cu (fp16, bf16), flash_backward_fp32.cu
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
@@ -32,6 +33,11 @@ void flash_forward_fp32(const FlashArguments& arguments);
 void flash_forward_3xfp16(const FlashArguments& arguments);  // float32 in and out, on tensor cores
 void flash_forward_fp16(const FlashArguments& arguments);
 void flash_forward_bf16(const FlashArguments& arguments);
+
+// The kernel for Hopper GPUs. False, with nothing done, if it does not take these arguments or this GPU; the two above
+// take all. hopper_takes gives the same answer, and never does anything.
+bool hopper_forward(const FlashArguments& arguments, bool bfloat16);
+bool hopper_takes(const FlashArguments& arguments, bool bfloat16);
 
 // The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
 struct FlashGradients {

@@ -2,6 +2,7 @@
 
     ops = load()                                            builds them, tells PyTorch what it must know of them
     flash_attention(ops, query, key, value, causal=True)    [batch, heads, S_q, head_dim]
+    kernel_of(ops, query, key, value, causal=True)          which kernel that runs: "wgmma", "mma", ...
 
 What PyTorch must know of an operator beyond its kernels: the shapes of its results without running it (for
 torch.compile), and its gradient. register(ops) tells it, once for every build.
@@ -92,6 +93,28 @@ def flash_attention(
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (query, key, value, mask)):
         return operators.flash_attention_forward(*arguments)[0]
     return operators.flash_attention(*arguments)
+
+
+def kernel_of(
+    ops: Operators,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    lower_right: bool = False,
+    mask: Tensor | None = None,
+    tensor_cores: bool = True,
+    key_step: int = 1,
+    key_offset: int = 0,
+) -> str:
+    """Which forward kernel flash_attention runs for these arguments: "wgmma" (float16 and bfloat16 on compute
+    capability 9.0), "mma" (the same types elsewhere, and what wgmma does not take), "3xfp16" or "fp32". Runs none.
+
+    Arguments and errors: see flash_attention.
+    """
+    arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset)
+    return getattr(torch.ops, ops.libraries[0].name).flash_attention_kernel(*arguments)
 
 
 def register(ops: Operators) -> None:

@@ -2,6 +2,7 @@
 //
 //   Problem          the kernel's parameter
 //   span_of          which positions a query sees
+//   hide             scores of keys that a row does not see = -infinity
 //   Item             one piece of work: rows of a head, and the tiles of keys that they see
 //   for_each_item    the items of a block, one after the other
 //   divide           host: how a problem is cut into items
@@ -10,9 +11,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "common/cuda/check.h"
+#include "common/cuda/mma.cuh"
 #include "common/kernels/sparse/sparse.h"
 
 // SparseArguments as the kernel wants them; names as there.
@@ -39,6 +42,19 @@ struct Span {
 __device__ __forceinline__ Span span_of(const Problem& a, int row) {
     const int end = a.causal ? row + 1 : a.window > 0 ? row + a.window : a.key_end;
     return {a.window > 0 ? row - a.window + 1 : 0, min(end, a.key_end)};
+}
+
+// The scores of a warp, in the registers of wgmma. first_row: of the warp.   position: of the tile's first key
+template <int N8>
+__device__ __forceinline__ void hide(float (&s)[1][N8][4], const Problem& a, int first_row, int position) {
+    const int lane = threadIdx.x % 32;
+    const Span seen[2] = {span_of(a, first_row + mma_d_row(lane, 0)), span_of(a, first_row + mma_d_row(lane, 2))};
+    position += mma_d_col(lane, 0) * a.key_step;
+#pragma unroll
+    for (int i = 0; i < 4 * N8; ++i) {
+        const int key = position + (i / 4 * 8 + i % 2) * a.key_step, half = i % 4 / 2;
+        if (key < seen[half].first || key >= seen[half].end) s[0][i / 4][i % 4] = -INFINITY;
+    }
 }
 
 // The tiles of a causal mask, a window or all keys are neighbours, from the first key of the first row to the last key

@@ -7,9 +7,8 @@
 //   5. Launcher     hopper_forward
 //
 //   hopper_work.cuh    which rows and which tiles, for strided, causal, window and block-sparse masks
-//   hopper_rows.cuh    masks and weights in registers, the output
-//   common/cuda/       wgmma.cuh: tensor cores; tma.cuh: the copy engine; mbarrier.cuh: how it and warps wait for each
-//                      other; flash_softmax.cuh: the online softmax
+//   common/cuda/       hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: weights and output in
+//                      registers; flash_softmax.cuh: the online softmax; below them wgmma.cuh, tma.cuh, mbarrier.cuh
 //
 // The algorithm is FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). What differs from sparse_attention_mma.cu,
 // which computes the same by mma.sync and cp.async:
@@ -52,48 +51,36 @@ bool hopper_forward(const SparseArguments&, bool) { return false; }  // the simu
 
 #include "common/cuda/check.h"
 #include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/hopper_rows.cuh"
+#include "common/cuda/hopper_tiles.cuh"
 #include "common/cuda/logarithms.h"
-#include "common/cuda/mbarrier.cuh"
 #include "common/cuda/mma.cuh"
-#include "common/cuda/shared_offset.cuh"
-#include "common/cuda/tma.cuh"
-#include "common/cuda/wgmma.cuh"
-#include "common/kernels/sparse/hopper_rows.cuh"
 #include "common/kernels/sparse/hopper_work.cuh"
 #include "common/kernels/sparse/sparse.h"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// A warpgroup has 64 rows, GROUPS of them make the B_r rows of a block. A tile of K or V is B_c keys, [B_c][D], in
-// boxes of 64 columns one behind the other (tma.cuh). One more warpgroup is the producer.
+// A warpgroup has 64 rows, GROUPS of them make the B_r rows of a block. A tile of K or V is B_c keys, [B_c][D]. One more
+// warpgroup is the producer.
 
 template <typename T_, int D_, int GROUPS_>
 struct Shape {
     using T = T_;
     static constexpr int D = D_, GROUPS = GROUPS_, SLOTS = 2;
-    static constexpr int B_r = 64 * GROUPS, B_c = 128, THREADS = 128 * (1 + GROUPS), BOXES = D / TMA_COLS;
-    // The multiprocessor has 65536 registers: the producer gives most of its share away.
-    static constexpr int PRODUCER_REGISTERS = GROUPS == 2 ? 40 : 32, CONSUMER_REGISTERS = GROUPS == 2 ? 232 : 160;
+    static constexpr int B_r = hopper::GROUP_ROWS * GROUPS, B_c = 128;
+    static constexpr int THREADS = hopper::GROUP_THREADS * (1 + GROUPS);
+    using Registers = hopper::RegisterShares<GROUPS>;
     // Shared memory, in bytes: SLOTS tiles of Q, of K and of V
-    static constexpr int ROW = TMA_COLS * sizeof(T), Q_BOX = B_r * ROW, Q_TILE = BOXES * Q_BOX;
-    static constexpr int BOX = B_c * ROW, TILE = BOXES * BOX;
-    static constexpr int K_AT = SLOTS * Q_TILE, V_AT = K_AT + SLOTS * TILE;
-    static constexpr int ALIGNMENT = 1024, BYTES = V_AT + SLOTS * TILE + ALIGNMENT;
-};
-
-// Of each slot: whether it has been filled, whether all warps are done with it.
-template <class S>
-struct Slots {
-    Mbarrier full[S::SLOTS], empty[S::SLOTS];
-
-    __device__ void init() {
-        for (int i = 0; i < S::SLOTS; ++i) mbarrier_init(full[i], 1), mbarrier_init(empty[i], 4 * S::GROUPS);
-    }
+    using Q = hopper::Tile<B_r, D>;
+    using K = hopper::Tile<B_c, D>;
+    static constexpr int K_AT = SLOTS * Q::BYTES, V_AT = K_AT + SLOTS * K::BYTES;
+    static constexpr int BYTES = V_AT + SLOTS * K::BYTES + hopper::ALIGNMENT;
+    static_assert(BYTES <= hopper::MAX_SHARED);
 };
 
 template <class S>
 struct Barriers {
-    Slots<S> q, k, v;
+    hopper::Slots<S::SLOTS> q, k, v;
 };
 
 template <class S>
@@ -104,24 +91,20 @@ using WorkItem = Item<S::B_r, S::B_c>;
 // One thread asks for everything, in the order in which it is used, as far ahead as there are slots.
 template <class S>
 __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers, unsigned char* shared) {
+    using namespace hopper;
     Ring<S::SLOTS> q, kv;
     for_each_item<S::B_r, S::B_c>(a, [&](const WorkItem<S>& item) {
-        const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
-        const auto load = [&](const CUtensorMap& map, Slots<S>& slots, const Ring<S::SLOTS>& ring, int at,
-                              int box_bytes, int row, int head) {
-            mbarrier_wait(slots.empty[ring.slot()], ring.parity() ^ 1);
-            mbarrier_expect(slots.full[ring.slot()], S::BOXES * box_bytes);
-            for (int i = 0; i < S::BOXES; ++i)
-                tma_load(shared + at + (ring.slot() * S::BOXES + i) * box_bytes, map, slots.full[ring.slot()],
-                         i * TMA_COLS, row, head, batch);
-        };
-        load(a.query, barriers.q, q, 0, S::Q_BOX, item.q_start, head);
+        const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads, kv_head = head / a.group;
+        wait_until_empty(barriers.q, q);
+        fill<typename S::Q>(barriers.q, q, shared, a.query, item.q_start, head, batch);
         q.advance();
 #pragma unroll 1
         for (int t = 0; t < item.tiles; ++t) {
-            const int first_key = item.tile(a, t) * S::B_c, kv_head = head / a.group;
-            load(a.key, barriers.k, kv, S::K_AT, S::BOX, first_key, kv_head);
-            load(a.value, barriers.v, kv, S::V_AT, S::BOX, first_key, kv_head);
+            const int first_key = item.tile(a, t) * S::B_c;
+            wait_until_empty(barriers.k, kv);
+            fill<typename S::K>(barriers.k, kv, shared + S::K_AT, a.key, first_key, kv_head, batch);
+            wait_until_empty(barriers.v, kv);
+            fill<typename S::K>(barriers.v, kv, shared + S::V_AT, a.value, first_key, kv_head, batch);
             kv.advance();
         }
     });
@@ -130,45 +113,17 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
 // ---------------------------------------------------------------------------------------------- 3. Consumers
 
 template <class S>
-using Scores = float[1][S::B_c / 8][4];
-template <class S>
-using Weights = unsigned[S::B_c / 16][4];
-template <class S>
-using Output = float[1][S::D / 8][4];
-
-// s = Q K^T for the rows of a warpgroup and a tile of keys
-template <class S>
-__device__ __forceinline__ void start_qk(Scores<S>& s, Operand q, Operand k) {
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < S::D / 16; ++i) {
-        const int box = i / 4, within = i % 4 * 32;
-        wgmma<typename S::T>(s[0], q.plus(box * S::Q_BOX + within), k.plus(box * S::BOX + within), i > 0);
-    }
-    wgmma_commit();
-}
-
-// o += P V
-template <class S>
-__device__ __forceinline__ void start_pv(Output<S>& o, const Weights<S>& p, Operand v) {
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < S::B_c / 16; ++i) wgmma<typename S::T>(o[0], p[i], v.plus(i * 16 * S::ROW));
-    wgmma_commit();
-}
-
-template <class S>
 __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers, unsigned char* shared, int group) {
+    using namespace hopper;
     using T = typename S::T;
-    const int lane = threadIdx.x % 32, group_row = 64 * group, warp_row = group_row + threadIdx.x / 32 % 4 * 16;
-    const Operand q_at = Operand::k_major(shared + group_row * S::ROW);
-    const Operand k_at = Operand::k_major(shared + S::K_AT), v_at = Operand::mn_major(shared + S::V_AT, S::BOX);
+    using Q = typename S::Q;
+    using K = typename S::K;
+    const int group_row = GROUP_ROWS * group, warp_row = group_row + threadIdx.x / 32 % 4 * 16;
+    const KMajor q_at = k_major<Q>(shared, group_row), k_at = k_major<K>(shared + S::K_AT);
+    const MnMajor v_at = mn_major<K>(shared + S::V_AT);
     Ring<S::SLOTS> q, k, v;
-    const auto wait = [&](Slots<S>& slots, const Ring<S::SLOTS>& ring) {
-        mbarrier_wait(slots.full[ring.slot()], ring.parity());
-    };
-    const auto release = [&](Slots<S>& slots, Ring<S::SLOTS>& ring) {
-        if (lane == 0) mbarrier_arrive(slots.empty[ring.slot()]);
+    const auto release = [&](Slots<S::SLOTS>& slots, Ring<S::SLOTS>& ring) {
+        give_back(slots, ring.slot());
         ring.advance();
     };
 
@@ -177,17 +132,19 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         // What all rows of the group see needs no mask.
         const int all_from = span_of(a, item.q_start + group_row + 63).first;
         const int all_to = span_of(a, item.q_start + group_row).end - (S::B_c - 1) * a.key_step;
-        Scores<S> s;
-        Weights<S> p;
-        Output<S> o;
+        float s[1][S::B_c / 8][4];
+        unsigned p[S::B_c / 16][4];
+        float o[1][S::D / 8][4];
         RowState<1> rows;
         float ratio[1][2];
         const auto next_scores = [&] {  // K has been waited for
-            start_qk<S>(s, q_at.plus(q.slot() * S::Q_TILE), k_at.plus(k.slot() * S::TILE));
+            start_rows_by_rows<T, Q, K>(s[0], q_at.plus(q.slot() * Q::BYTES), k_at.plus(k.slot() * K::BYTES));
+            wgmma_commit();
         };
         const auto next_output = [&] {
-            wait(barriers.v, v);
-            start_pv<S>(o, p, v_at.plus(v.slot() * S::TILE));
+            wait_for(barriers.v, v);
+            start_weights_by_rows<T, K>(o[0], p, v_at.plus(v.slot() * K::BYTES));
+            wgmma_commit();
         };
         // Scores -> powers. True if the output has to be scaled by `ratio` before the next product is added.
         const auto softmax = [&](int tile) {
@@ -201,8 +158,8 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         };
 
         int tile = item.tile(a, 0);
-        wait(barriers.q, q);
-        wait(barriers.k, k);
+        wait_for(barriers.q, q);
+        wait_for(barriers.k, k);
         next_scores();
         clear(o);
         wgmma_wait<0>();
@@ -210,7 +167,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         release(barriers.k, k);
         softmax(tile);
         round_weights<T>(p, s);
-        if (item.tiles > 1) wait(barriers.k, k);
+        if (item.tiles > 1) wait_for(barriers.k, k);
 #pragma unroll 1
         for (int t = 1; t < item.tiles; ++t) {
             tile = item.tile(a, t);
@@ -235,7 +192,9 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         wgmma_wait<0>();
         keep_order(o[0]);
         release(barriers.v, v);
-        write_rows<T, S::D>(a, o, rows, item, first_row);
+        const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
+        write_rows<T, S::D>(static_cast<T*>(a.out) + at * S::D, a.lse == nullptr ? nullptr : a.lse + at, o, rows,
+                            a.S_q - first_row);
     });
 }
 
@@ -244,20 +203,20 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1) sparse_attention_wgmma_kernel(const __grid_constant__ Problem a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ unsigned char unaligned[];
+    extern __shared__ unsigned char bytes[];
     __shared__ Barriers<S> barriers;
-    unsigned char* shared = unaligned + (S::ALIGNMENT - shared_offset(unaligned) % S::ALIGNMENT) % S::ALIGNMENT;
+    unsigned char* shared = hopper::aligned(bytes);
     if (threadIdx.x == 0) {
-        barriers.q.init(), barriers.k.init(), barriers.v.init();
+        for (auto* slots : {&barriers.q, &barriers.k, &barriers.v}) slots->init(4 * S::GROUPS);
         mbarrier_init_done();
     }
     __syncthreads();
-    const int group = __shfl_sync(FULL_WARP, threadIdx.x / 128, 0) - 1;  // the same in all lanes, for the compiler, too
-    if (group < 0) {
-        fewer_registers<S::PRODUCER_REGISTERS>();
+    const int group = hopper::role_of_warpgroup();
+    if (group == hopper::PRODUCER) {
+        fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x == 0) produce<S>(a, barriers, shared);
     } else {
-        more_registers<S::CONSUMER_REGISTERS>();
+        more_registers<S::Registers::OF_CONSUMER>();
         consume<S>(a, barriers, shared, group);
     }
 #endif
@@ -265,21 +224,12 @@ __global__ void __launch_bounds__(S::THREADS, 1) sparse_attention_wgmma_kernel(c
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher
 
-// False if the kernel was compiled for another target than sm_90a: then it is empty, and has no barriers.
-template <class S>
-static bool is_built() {
-    cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, sparse_attention_wgmma_kernel<S>);
-    if (error != cudaSuccess) cudaGetLastError();  // no code for this GPU at all; the error is dealt with
-    return error == cudaSuccess && attributes.sharedSizeBytes > 0;
-}
-
 template <class S>
 static bool launch(const SparseArguments& a) {
     using T = typename S::T;
     Problem p = {};
     const RowShape rows = {a.batch, a.heads, a.S_q, S::D}, keys = {a.batch, a.kv_heads, a.S_k, S::D};
-    if (!is_built<S>() || !divide<S::B_r, S::B_c>(p, a) ||
+    if (!hopper::is_built(sparse_attention_wgmma_kernel<S>) || !divide<S::B_r, S::B_c>(p, a) ||
         !make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
         !make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
         !make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))

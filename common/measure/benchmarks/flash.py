@@ -21,6 +21,7 @@ from torch import Tensor
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
+from common.kernels.flash.flash import kernel_of
 from common.measure.benchmark.goals import Goal
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
@@ -183,7 +184,7 @@ def grid(
 
 # ---- who takes part
 
-OURS = {"ffma": "tuned, FFMA", "3xfp16": "tuned, 3xFP16", "mma": "tuned, mma"}
+OURS = {"ffma": "tuned, FFMA", "3xfp16": "tuned, 3xFP16", "mma": "tuned, mma", "wgmma": "tuned, wgmma"}
 # PyTorch's math backend stores scores and their softmax in float32, whatever the dtype, and more of them backward:
 # what was seen on an H200
 MATH_BUFFERS = {"forward": 2.4, "backward": 4.2}
@@ -208,7 +209,10 @@ def _backward_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tup
 
 def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
     """The kernels of common/kernels/flash that know this pass and dtype."""
-    names = ["mma"] if problem.dtype in HALF else ["ffma"] if problem.direction == "backward" else ["ffma", "3xfp16"]
+    if problem.dtype in HALF:
+        names = ["wgmma" if problem.direction == "forward" and _on_hopper(ops) else "mma"]
+    else:
+        names = ["ffma"] if problem.direction == "backward" else ["ffma", "3xfp16"]
     found = {}
     for name in names:
         prepare = _backward_of(ops, problem.causal)
@@ -216,6 +220,12 @@ def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
             prepare = forward_of(ops.flash_attention, problem.causal, tensor_cores=name != "ffma")
         found[name] = Version(OURS[name], prepare, ours=True)
     return found
+
+
+def _on_hopper(ops: Operators) -> bool:
+    """Whether flash_attention has the kernel for Hopper GPUs here, and chooses it for a benchmark's problems."""
+    tensor = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
+    return kernel_of(ops, tensor, tensor, tensor) == "wgmma"
 
 
 def torch_versions(problem: Problem) -> dict[str, Version]:
@@ -260,6 +270,8 @@ GOALS = (
     Goal("mma", ("flash",), **_of("backward", "fp16")),
     Goal("ffma", ("efficient",), **_of("backward", "fp32")),
     *(Goal("mma", ("cudnn",), **_of(direction, dtype)) for direction in PASSES for dtype in HALF),
+    Goal("wgmma", ("flash", "cudnn"), **_of("forward", "bf16"), mean=1.05, least=0.95),
+    Goal("wgmma", ("flash", "cudnn"), **_of("forward", "fp16")),
 )
 
 

@@ -139,6 +139,8 @@ def test_who_takes_part(tuned):
     assert names("forward", "fp32") == ["ffma", "3xfp16", "efficient", "math"]
     assert names("backward", "fp32") == ["ffma", "efficient", "math"]
     assert names("backward", "bf16") == ["mma", "flash", "cudnn", "efficient", "math"]
+    ours = "wgmma" if tuned.backend == "cuda" and torch.cuda.get_device_capability() == (9, 0) else "mma"
+    assert names("forward", "bf16") == [ours, "flash", "cudnn", "efficient", "math"]
 
 
 # ---- what is asked of them
@@ -164,11 +166,13 @@ def test_fp32_goals_are_about_1k_to_4k():
 
 
 def test_forward_and_backward_are_concluded_apart():
-    records = [timed(version, seconds) for version, seconds in (("mma", 1.0), ("flash", 1.06), ("cudnn", 0.9))]
+    forward = {"mma": 1.0, "wgmma": 0.6, "flash": 1.06, "cudnn": 0.9}
+    records = [timed(version, seconds) for version, seconds in forward.items()]
     records += [timed(version, 1.0, direction="backward") for version in ("mma", "flash")]
     found = {(line.where, line.over): (line.mean, line.reached) for line in conclusions(records, GOALS)}
     assert found == {
         ("forward, bf16", "flash"): (pytest.approx(1.06), True),
         ("backward, bf16", "flash"): (1.0, True),
         ("forward, bf16", "cudnn"): (pytest.approx(0.9), None),
+        ("forward, bf16", "the better of flash, cudnn"): (pytest.approx(1.5), True),
     }

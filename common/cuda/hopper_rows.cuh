@@ -1,0 +1,91 @@
+// hopper_rows.cuh - the rows of a warp between the products: scores, weights and output in the registers of wgmma.
+//
+//   hide_from       scores of the keys from a certain one on = -infinity
+//   powers          scores -> weights, where they are
+//   round_weights   weights -> the A operand of P V
+//   transpose_quad  the words of four lanes change places, for write_rows
+//   write_rows      the output and lse -> global memory
+//
+// The online softmax itself is that of flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16 rows and the
+// fragments of mma.sync. Only weigh() is in two pieces here: the registers of the old weights are read by P V while the
+// new powers are computed, so these stay where the scores were, and are rounded afterwards.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/warp.cuh"
+
+// end: how many keys of the tile a row sees, the first ones, of this lane's rows lane / 4 and lane / 4 + 8
+template <int N8>
+__device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)[2]) {
+    const int first = mma_d_col(threadIdx.x % 32, 0), last[2] = {end[0] - first, end[1] - first};
+#pragma unroll
+    for (int n = 0; n < N8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)  // columns 8 n and 8 n + 1 of this lane's first row, then of its second
+            if (8 * n + e % 2 >= last[e / 2]) s[0][n][e] = -INFINITY;
+}
+
+template <int N8>
+__device__ __forceinline__ void powers(float (&s)[1][N8][4], RowState<1>& rows, float factor) {
+#pragma unroll
+    for (int n = 0; n < N8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            s[0][n][e] = exp2_approx(s[0][n][e] * factor - rows.shift[0][e / 2]);
+            rows.sum[0][e / 2] += s[0][n][e];
+        }
+}
+
+// p[k] = weights for the keys 16 k ... 16 k + 15 of the tile
+template <typename T, int N8>
+__device__ __forceinline__ void round_weights(unsigned (&p)[N8 / 2][4], const float (&s)[1][N8][4]) {
+#pragma unroll
+    for (int k = 0; k < N8 / 2; ++k) accumulators_as_a<T>(p[k], s[0][2 * k], s[0][2 * k + 1]);
+}
+
+// The lanes of a quad hold the columns of a 4 x 4 matrix of words; afterwards lane i holds row i.
+__device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
+#pragma unroll
+    for (int distance = 1; distance <= 2; distance *= 2) {
+        const bool upper = threadIdx.x & distance;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int low = distance == 1 ? 2 * i : i, high = low + distance;
+            const unsigned got = __shfl_xor_sync(FULL_WARP, upper ? w[low] : w[high], distance);
+            (upper ? w[low] : w[high]) = got;
+        }
+    }
+}
+
+// o / sum, of a warp's 16 rows. A lane has two columns of 8 neighbouring ones; after an exchange within the quad it has
+// all 8 of another group, so that it writes 16 bytes at a time and the quad 64 neighbouring ones.
+//
+//   out [rows_left][head_dim], lse [rows_left] or nullptr: from the warp's first row on    head_dim: a multiple of 8, <= D
+template <typename T, int D>
+__device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4], const RowState<1>& rows,
+                                           int rows_left, int head_dim = D) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = mma_d_row(lane, 2 * half);
+        const float sum = quad_sum(rows.sum[0][half]), factor = final_factor(sum);
+        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = logsumexp_of(rows.shift[0][half], sum);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 4) {
+            unsigned w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                w[i] = pack<T>(o[0][n + i][2 * half] * factor, o[0][n + i][2 * half + 1] * factor);
+            transpose_quad(w);
+            const int column = 8 * (n + lane % 4);
+            if (row < rows_left && column < head_dim)
+                *reinterpret_cast<uint4*>(out + row * head_dim + column) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+}
