@@ -35,6 +35,7 @@ from common.testing.run import chosen_parts, run_cases
 from common.testing.worker.worker import NotLoaded
 
 PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses
+MOST_WARNINGS = 3  # of the compiler, beside a failure
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,9 @@ def _report(
 
         inside = look_inside.at_failures(console, verdicts, workers.checked, options.seed)
     report.print_table(console, title, verdicts, not options.cases, options.all)
-    for one in workers.plain.about.get("warnings", ()) if inside or not all(one.ok for one in verdicts) else ():
-        say(console, one, "yellow")
+    if any(one.status in (FAIL, ERROR) for one in verdicts):
+        for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
+            say(console, warning, "yellow")
     if inside:
         look_inside.print_inside(console, inside)
     print_failures(console, verdicts, inside, options.all)

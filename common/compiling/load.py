@@ -85,14 +85,14 @@ def _build(plan: Plan) -> BuildResult:
         with locked(plan.folder):
             before = library.stat().st_mtime_ns if library.exists() else None
             _run_build(plan)
-            log = plan.log_file.read_text()
+            rebuilt = library.stat().st_mtime_ns != before
             result = BuildResult(
                 plan.name,
                 plan.folder,
                 library,
                 time.perf_counter() - start,
-                library.stat().st_mtime_ns != before,
-                report.own_warnings(log, with_own_headers(plan.place.kernels)),
+                rebuilt,
+                _remembered_warnings(plan, rebuilt),
                 _remembered_kernels(plan) if plan.backend == "cuda" else [],
                 plan.gaps,
             )
@@ -116,6 +116,16 @@ def _run_build(plan: Plan) -> None:
         plan.log_file.write_text(log)
         own = with_own_headers(plan.place.kernels)
         raise BuildError(report.explain_failure(log, own, plan.log_file)) from None
+
+
+def _remembered_warnings(plan: Plan, rebuilt: bool) -> list[str]:
+    """What the compilers warned of; their last words are kept for builds that had nothing to do."""
+    memory = plan.folder / "warnings.json"
+    if not rebuilt:
+        return json.loads(memory.read_text()) if memory.exists() else []
+    warnings = report.own_warnings(plan.log_file.read_text(), with_own_headers(plan.place.kernels))
+    write_whole(memory, json.dumps(warnings))
+    return warnings
 
 
 def _remembered_kernels(plan: Plan) -> list[KernelResources]:

@@ -49,6 +49,10 @@ TASK2 = Planted(
             ("load_tile(a_tile, a_matrix, «M», K, first_row", "K", 2),
             ("load_tile(a_tile, a_matrix, M, «K», first_row", "M", 2),
         ],
+        "b_tile_from_k0_first_col": [
+            ("load_tile_transposed(b_tile, b_matrix, N, K, «first_col», k0);", "k0", 1),
+            ("load_tile_transposed(b_tile, b_matrix, N, K, first_col, «k0»);", "first_col", 1),
+        ],
         "a_tile_transposed": [
             ("a_tile[threadIdx.y + i * TILE_ROWS][k] * b", "a_tile[k][threadIdx.y + i * TILE_ROWS] * b", 1)
         ],

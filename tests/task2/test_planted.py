@@ -30,6 +30,13 @@ PLANTED = [
     ("B_read_as_N_by_K", "A B, 33 x 32 x 31", "B read as [N, K]", "look at the row length in its index"),
     ("B_read_as_N_by_K", "A B, K = 1", "B read as [N, K]", r"it is \[K, N\]"),
     ("A_read_as_K_by_M", "A B^T, 63 x 65 x 64", "A read as [K, M]", "A is read as a matrix of K rows and M columns"),
+    (
+        "b_tile_from_k0_first_col",
+        "A B^T, 64 x 64 x 64",
+        "tiles of B from exchanged places",
+        "its first row and its first column are exchanged",
+    ),
+    ("b_tile_from_k0_first_col", "A B^T, 63 x 65 x 64", "tiles of B from exchanged places", "The tiles of B"),
     ("a_tile_transposed", "A B, 64 x 64 x 64", "tiles of A transposed", "Each 32 x 32 tile of A is used transposed"),
     ("a_tile_transposed", "A B^T, batch 3, 37 x 50 x 41", "tiles of A transposed", "where it is read"),
     ("assigned_not_added", "A B, 64 x 64 x 64", "last product only", r"\(= for \+=\)"),

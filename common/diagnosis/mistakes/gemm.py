@@ -136,6 +136,17 @@ def tile_mistakes(a: Tensor, bt: Tensor) -> list[Mistake]:
             lambda: a @ with_tiles_transposed(bt),
         ),
     ]
+    for operand, matrix, other in (("A", a, bt), ("B", bt, a)):
+        found.append(
+            Mistake(
+                f"tiles of {operand} from exchanged places",
+                f"The tiles of {operand} come from the wrong place: where a tile begins, its first row and its first "
+                "column are exchanged.",
+                lambda matrix=matrix, other=other: (
+                    with_places_exchanged(matrix) @ other if matrix is a else other @ with_places_exchanged(matrix)
+                ),
+            )
+        )
     if inner > 1 and inner % TILE == 0:
         found.append(
             Mistake(
@@ -145,6 +156,14 @@ def tile_mistakes(a: Tensor, bt: Tensor) -> list[Mistake]:
             )
         )
     return found
+
+
+def with_places_exchanged(x: Tensor) -> Tensor:
+    """x [batch, rows, cols] made of the tiles that begin at (col, row) where (row, col) is meant; zeros outside."""
+    rows, cols = x.shape[1:]
+    tall, wide = rows + -rows % TILE, cols + -cols % TILE
+    seen = x.transpose(1, 2)[:, :tall, :wide]
+    return with_tiles_transposed(pad(seen, (0, wide - seen.size(2), 0, tall - seen.size(1))))[:, :rows, :cols]
 
 
 def with_tiles_transposed(x: Tensor) -> Tensor:
