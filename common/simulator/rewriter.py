@@ -12,6 +12,7 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     __noinline__                        __attribute__((noinline))
     #pragma unroll 4                    #pragma GCC unroll 4
     #include "local.cuh"                the rewritten copy of it
+    __syncthreads(); ... __syncthreads()  on one line: each is told its number
 
 They are found in a copy of the text of the same length, in which comments, strings and the code behind
 `#ifndef CUDA_SIMULATOR` are blank.
@@ -40,15 +41,15 @@ CXX_FLAGS = [
     "-Wno-unknown-pragmas",
     "-Wno-sign-compare",
     "-Wframe-larger-than=131072",  # a CUDA thread's stack has 256 KB
-    # A trap instruction, which the runtime reports, where a static array is left or a vector misaligned.
+    # A call of runtime/undefined.cpp where a static array is left or a vector misaligned.
     "-fsanitize=bounds,alignment",
-    "-fsanitize-undefined-trap-on-error",
+    "-fno-sanitize-recover=bounds,alignment,integer-divide-by-zero",
 ]
 if platform.machine() not in ("x86_64", "AMD64"):
     CXX_FLAGS.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
 if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
-    # gcc: merged traps would lose their line numbers; and knowing where each local variable is at each instruction of
-    # optimised code takes a fifth of the compile time
+    # gcc: merged calls of fail() would lose their line numbers; and knowing where each local variable is at each
+    # instruction of optimised code takes a fifth of the compile time
     CXX_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
 # For kernels in the checked build: calls before every load, store and basic block, which runtime/checked.cpp answers.
 # A plain store's alignment is checked there too, with a better message than a trap's.
@@ -122,6 +123,7 @@ def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
     file.rewrite_unrolling()
     file.rewrite_launches()
     file.rewrite_shared()
+    file.number_barriers()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
@@ -248,6 +250,21 @@ class _File:
         """Full unrolling keeps small arrays (`float sums[8][8]`) in registers, here as on a GPU."""
         for match in re.finditer(r"^([ \t]*#[ \t]*pragma[ \t]+)unroll\b[ \t]*\(?(\d*)[^\n]*", self.code, re.MULTILINE):
             self.edits.append((match.end(1), match.end(), f"GCC unroll {match.group(2) or 32}"))
+
+    # ---- barriers
+
+    def number_barriers(self) -> None:
+        """Barriers that share a line get numbers: by their line alone nobody could tell them apart."""
+        by_line: dict[int, list[re.Match]] = {}
+        for match in re.finditer(r"(?<!\w)__syncthreads(?:_count|_and|_or)?\s*\(", self.code):
+            if not self.directive_at(match.start()):
+                by_line.setdefault(self.code.count("\n", 0, match.start()), []).append(match)
+        for matches in by_line.values():
+            for number, match in enumerate(matches, 1):
+                end = _skip_group(self.code, match.end() - 1)
+                if len(matches) > 1 and end > 0:
+                    comma = ", " if self.code[match.end() : end - 1].strip() else ""
+                    self.edits.append((end - 1, end - 1, f"{comma}::simulator::here_number({number})"))
 
     # ---- launches
 

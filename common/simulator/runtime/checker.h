@@ -111,6 +111,7 @@ struct Touch {
     size_t bytes;
     uint32_t site;
     uint3 block, thread;
+    Position at = {};  // in place of `site`, if that is 0
 };
 void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail);
 void add_host_finding(const char* kind, const std::string& name, const std::string& at, const std::string& detail);
@@ -137,6 +138,8 @@ void check_block_begins();
 void check_block_ends();
 void check_barrier_passed();
 void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory);
+void check_barrier_after_return(Position at);                                // threads are gone that a barrier counts
+void check_absent_lane(const Thread& reader, unsigned source, bool gone);    // a shuffle reads from nobody
 void check_shared_placed(const Declaration& declaration, const char* address);
 
 }  // namespace simulator

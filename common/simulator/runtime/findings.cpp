@@ -43,14 +43,35 @@ Touch touch_now(Action action, size_t bytes, uint32_t site) {
 
 void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail) {
     const std::string kernel = checker.worker->grid_run->kernel->name;
-    const Key key = {kind, kernel, touches[0].site, touches.size() > 1 ? touches[1].site : 0, place.variable};
+    const Touch& now = touches[0];
+    const uint32_t where = now.at.file ? static_cast<uint32_t>(now.at.line) : now.site;
+    const Key key = {kind, kernel, where, touches.size() > 1 ? touches[1].site : 0, place.variable};
     const auto [entry, is_new] = known().try_emplace(key, findings().size());
     if (!is_new) {
         ++findings()[entry->second].count;
         return;
     }
-    const char* space = place.range->kind == Range::shared ? "shared" : "global";
+    const char* space = place.range && place.range->kind == Range::shared ? "shared" : "global";
     findings().push_back({kind, kernel, launch_place(), space, detail, place, touches, 1});
+}
+
+void check_barrier_after_return(Position at) {
+    Quiet quiet;
+    const Worker& worker = *checker.worker;
+    const std::string detail = std::to_string(worker.thread_count - worker.live) + " of " +
+                               std::to_string(worker.thread_count) + " threads have returned";
+    if (checker.mode == Mode::check)
+        add_finding("barrier", {nullptr, "", 1, {}, 0},
+                    {{Action::read, 0, 0, worker.Block::index, worker.running->index, at}}, detail);
+}
+
+void check_absent_lane(const Thread& reader, unsigned source, bool gone) {
+    Quiet quiet;
+    const std::string detail = "lane " + std::to_string(reader.lane) + " reads from lane " + std::to_string(source) +
+                               (gone ? ", which has returned" : ", which its mask does not name");
+    if (checker.mode == Mode::check)
+        add_finding("absent_lane", {nullptr, "", 1, {}, 0},
+                    {{Action::read, 0, 0, checker.worker->Block::index, reader.index, reader.position}}, detail);
 }
 
 void add_host_finding(const char* kind, const std::string& name, const std::string& at, const std::string& detail) {
@@ -86,6 +107,7 @@ static std::string json_of(const Touch& touch) {
     static const char* const names[] = {"read", "write", "atomic", "async copy"};
     return std::string("{\"action\": \"") + names[static_cast<int>(touch.action)] +
            "\", \"bytes\": " + std::to_string(touch.bytes) + ", \"pc\": " + std::to_string(touch.site) +
+           (touch.at.file ? ", \"at\": " + quoted(std::string(touch.at.file) + ":" + std::to_string(touch.at.line)) : "") +
            ", \"block\": " + triple(touch.block) + ", \"thread\": " + triple(touch.thread) + "}";
 }
 

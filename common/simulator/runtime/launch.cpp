@@ -7,6 +7,10 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+#include <time.h>
 #include <unistd.h>
 
 #include <mutex>
@@ -90,6 +94,10 @@ static void run_blocks(Worker& worker, Grid& grid) {
     worker.dynamic_bytes = grid.dynamic_bytes;
     worker.dynamic_end = worker.arena + SHARED_ARENA;
     worker.os_thread = pthread_self();
+    worker.interrupts = 0;
+#ifdef __linux__
+    worker.os_thread_id = static_cast<pid_t>(syscall(SYS_gettid));
+#endif
     worker.failed = false;
     worker.trace_size = 0;
     stack_t previous;
@@ -138,47 +146,74 @@ static void start_thread(void* (*main)(void*), void* data) {
 
 // ---- the watchdog
 
-// Processor time, so that neither a debugger nor a busy machine counts as lack of progress.
-static double time_of(pthread_t thread) {
+static double seconds_of(clockid_t clock) {
     timespec now;
+    clock_gettime(clock, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+#ifdef __linux__
+// Whether the thread sleeps in the system, but for writing: the reader of what a kernel prints may take its time.
+static bool is_asleep(pid_t thread) {
+    const auto first_word = [thread](const char* name, const char* format, auto* value) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/task/%d/%s", thread, name);
+        FILE* file = fopen(path, "r");
+        if (!file) return false;
+        const bool found = fscanf(file, format, value) == 1;
+        fclose(file);
+        return found;
+    };
+    char state = 'R';
+    long call = -1;
+    if (!first_word("stat", "%*d (%*[^)]) %c", &state) || state != 'S') return false;
+    return !first_word("syscall", "%ld", &call) || (call != SYS_write && call != SYS_writev);
+}
+#endif
+
+// How long the worker has been at work: processor time, so that neither a debugger nor a busy machine counts as lack of
+// progress, and the time that it slept.
+static double time_of(const Worker& worker, [[maybe_unused]] double since_last_look, [[maybe_unused]] double& asleep) {
 #ifdef __linux__
     clockid_t clock;
-    if (pthread_getcpuclockid(thread, &clock) != 0) clock = CLOCK_MONOTONIC;
-    clock_gettime(clock, &now);
-#else
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (pthread_getcpuclockid(worker.os_thread, &clock) == 0) {
+        if (is_asleep(worker.os_thread_id)) asleep += since_last_look;
+        return seconds_of(clock) + asleep;
+    }
 #endif
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+    return seconds_of(CLOCK_MONOTONIC);
 }
 
 static void* watchdog_main(void*) {
     Pool& mine = *pool;
     struct Seen {
         uint64_t block, progress;
-        double block_time, progress_time;
+        double block_time, progress_time, asleep;
     } seen[MAX_WORKERS] = {};
+    double last_look = seconds_of(CLOCK_MONOTONIC);
     pthread_mutex_lock(&mine.lock);
     for (int idle = 0;;) {
-        timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 50000000;
-        if (until.tv_nsec >= 1000000000) ++until.tv_sec, until.tv_nsec -= 1000000000;
-        mine.watchdog_sleeps =
-            idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
-        if (mine.watchdog_sleeps)
+        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
+        if (mine.watchdog_sleeps) {
             pthread_cond_wait(&mine.watch, &mine.lock);
-        else
-            pthread_cond_timedwait(&mine.watch, &mine.lock, &until);
+        } else {  // not pthread_cond_timedwait(), which would follow a clock that is set
+            pthread_mutex_unlock(&mine.lock);
+            const timespec pause = {0, 50000000};
+            nanosleep(&pause, nullptr);
+            pthread_mutex_lock(&mine.lock);
+        }
         idle = mine.grid || mine.active ? 0 : idle + 1;
+        const double look = seconds_of(CLOCK_MONOTONIC), since = look - last_look;
+        last_look = look;
         if (idle) continue;
         const double limit = seconds_from_environment("SIMULATOR_TIMEOUT", 10);
         for (unsigned i = 0; i < MAX_WORKERS; ++i) {
             Worker* worker = workers[i];
             if (!worker || !worker->busy) continue;
-            const double now = time_of(worker->os_thread);
+            const double now = time_of(*worker, since, seen[i].asleep);
             const uint64_t block = __atomic_load_n(&worker->number, __ATOMIC_RELAXED),
                            progress = worker->progress;
-            if (block != seen[i].block) seen[i] = {block, progress, now, now};
+            if (block != seen[i].block) seen[i] = {block, progress, now, now, seen[i].asleep};
             if (progress != seen[i].progress) seen[i].progress = progress, seen[i].progress_time = now;
             if (now - seen[i].progress_time > limit || now - seen[i].block_time > 3 * limit)
                 pthread_kill(worker->os_thread, INTERRUPT);
@@ -203,10 +238,10 @@ static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const Ke
 }
 
 void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
-    LaunchLock lock;
-    if (this_worker)
+    if (this_worker)  // before the lock: another worker's thread would wait for the launch that it is part of
         fail("%s:%d: a kernel launches %s; the simulator does not model that", kernel.position.file,
              kernel.position.line, kernel.name);
+    LaunchLock lock;
     KernelState& state = kernel_state(kernel.address);
     if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) return;
 

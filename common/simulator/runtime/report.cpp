@@ -99,16 +99,15 @@ static void on_signal(int signal, siginfo_t* info, void*) {
     char text[256];
     if (signal == INTERRUPT) {
         // In the middle of another library a lock may be held, such as malloc's: the watchdog will come
-        // again.
-        if (worker.trace_size > 2 && !in_this_library(worker.trace[2])) return;
+        // again. A kernel that sleeps there is never anywhere else.
+        constexpr unsigned PATIENCE = 20;
+        if (worker.trace_size > 2 && !in_this_library(worker.trace[2]) && ++worker.interrupts < PATIENCE) return;
         snprintf(text, sizeof text,
-                 "no progress for a long time: an endless loop? (SIMULATOR_TIMEOUT sets the limit)");
+                 "no progress for a long time: an endless loop, or waiting for something? (SIMULATOR_TIMEOUT sets the limit)");
     } else if (signal == SIGFPE)
         snprintf(text, sizeof text, "integer division by zero");
     else if (signal == SIGILL || signal == SIGTRAP)
-        snprintf(text, sizeof text,
-                 "undefined operation: an index outside its array, a misaligned vector access, a "
-                 "division by zero");
+        snprintf(text, sizeof text, "the program stopped itself by a trap instruction: code that cannot be reached was");
     else
         describe_address(worker, static_cast<const char*>(info->si_addr), text, sizeof text);
     give_up(worker, text);

@@ -7,6 +7,7 @@
 #include "launch.cpp"
 #include "report.cpp"
 #include "scheduler.cpp"
+#include "undefined.cpp"
 #ifdef SIMULATOR_CHECKED
 #include "checked.cpp"
 #include "findings.cpp"

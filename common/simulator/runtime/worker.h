@@ -40,6 +40,7 @@ struct Grid {
 
 struct Warp {
     uint32_t ready, alive, arrived;  // the lanes that can run, have not returned, wait in a warp operation
+    uint32_t asking, yielded;        // that wait in lanes_here(); that let others run first, and have not waited since
     bool mixed;                      // not all wait in the same operation with the same mask
     uint32_t mask;                   // of the first lane that arrived
     const char* operation;
@@ -74,6 +75,8 @@ struct Worker : Block {
     void* signal_stack;
     // for the watchdog
     pthread_t os_thread;
+    pid_t os_thread_id;
+    unsigned interrupts;  // of this launch
     std::atomic<bool> busy;
     std::atomic<uint64_t> progress;  // barriers, warp operations and blocks
 };
