@@ -64,7 +64,7 @@ def check_cases(console: Console, title: str, cases: Sequence[Case], ops, seed: 
         checked.begin(CHECK)
         verdict = judging.judge(replace(case, draws=1), ops, seed)
         findings = checked.findings()
-        verdict.findings = len(grouped([("", findings)]))
+        verdict.findings = sum(not group.is_harmless for group in grouped([("", findings)]))
         if verdict.status == ERROR and any(one.kind in ENDS_THE_KERNEL for one in findings):
             verdict.diagnosis = [verdict.diagnosis[0], "See the findings below."]
         found.append((f"{case.part}: {case.name}", findings))

@@ -19,7 +19,7 @@ from common.inspect.findings.words import explained, happened, is_named
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
-_VERBS = {"read": "reads", "write": "writes", "atomic": "updates atomically", "async copy": "starts a copy to"}
+_VERBS = {"read": "reads", "write": "writes", "atomic": "updates atomically", "async copy": "starts a copy to", "wait": "is"}
 
 
 def print_findings(console: Console, groups: Sequence[Group]) -> None:

@@ -9,9 +9,9 @@
 #include "scheduler.cpp"
 #include "undefined.cpp"
 #ifdef SIMULATOR_CHECKED
+#include "races.cpp"  // before its callers: what is quick there is inlined
 #include "checked.cpp"
 #include "findings.cpp"
 #include "profile.cpp"
-#include "races.cpp"
 #include "ranges.cpp"
 #endif

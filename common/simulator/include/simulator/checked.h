@@ -36,6 +36,7 @@ void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(),
 
 // A read-modify-write by this thread, called from the student's function; __threadfence() and __threadfence_block().
 void check_atomic(const void* address, size_t bytes);
+void check_compare_and_swap(const void* address);  // before check_atomic()
 void check_fence(bool device);  // or of the block
 
 // Operations of the tensor cores, by one warp.
