@@ -25,7 +25,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.console.files import write_whole
+from common.console.files import read_source, write_whole
+from common.simulator.device_calls import host_calls
 
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
@@ -68,6 +69,12 @@ if "clang" in os.environ.get("CXX", ""):  # it would leave out blocks that other
 CXX_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
 
 
+LOCKSTEP = (
+    "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading and "
+    "writing in each of these steps"
+)
+
+
 class RewriteError(Exception):
     """The source holds something that the simulator cannot run; the message begins with file and line."""
 
@@ -86,7 +93,10 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Tra
 
     def visit(file: Path, target: Path) -> None:
         translation.inputs.append(file)
-        text = file.read_text()
+        try:
+            text = read_source(file)
+        except ValueError as error:
+            raise RewriteError(str(error)) from None
 
         def include(name: str, quoted: bool) -> str | None:
             folders = ([file.parent] if quoted else []) + include_dirs
@@ -105,6 +115,27 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Tra
     return translation
 
 
+def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
+    """The file and the headers that it includes from its own folder and these, in the order of their first mention."""
+    found: list[Path] = []
+
+    def visit(file: Path) -> None:
+        found.append(file)
+        for quoted, bracketed in _INCLUDE.findall(file.read_text(errors="replace")):
+            for folder in ([file.parent] if quoted else []) + list(include_dirs):
+                header = (folder / (quoted or bracketed)).resolve()
+                if header.is_file():
+                    if header not in found:
+                        visit(header)
+                    break
+
+    visit(Path(source).resolve())
+    return found
+
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+
+
 def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[Path]) -> Path:
     """Where the rewritten copy goes: the folders below the include directory (or the source's) are kept."""
     for folder in [*include_dirs, source_dir]:
@@ -120,6 +151,8 @@ def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
     """The text as C++20. `include(name, quoted)` gives the path to include instead, or None."""
     file = _File(text, name)
     file.refuse_inline_ptx()
+    file.refuse_host_calls()
+    file.hint_at_lockstep()
     file.rewrite_includes(include)
     file.rewrite_unrolling()
     file.rewrite_launches()
@@ -230,6 +263,22 @@ class _File:
                 "inline PTX cannot run on the CPU; call a wrapper from common/cuda instead, "
                 "or put it behind #ifndef CUDA_SIMULATOR",
             )
+
+    def refuse_host_calls(self) -> None:
+        for position, message in host_calls(self.code):
+            raise self.error(position, message)
+
+    # ---- what runs otherwise than it was meant
+
+    def hint_at_lockstep(self) -> None:
+        """The tail of a reduction for GPUs before Volta, whose lanes ran in step: a warning of the compiler's."""
+        step = r"(\w+)\s*\[\s*(\w+)\s*\]\s*(?:\+=|=)[^;=]*\1\s*\[\s*\2\s*\+[^;\]]*\][^;]*;"
+        for match in re.finditer(rf"{step}\s*(?=\1\s*\[\s*\2\s*\]\s*\+?=)", self.code):
+            if not re.search(rf"(?<!\w)volatile(?!\w)[^;(){{}}]*(?<!\w){match.group(1)}(?!\w)", self.code):
+                continue
+            if not self.directive_at(match.start()):
+                self.edits.append((match.end(), match.end(), f'_Pragma("GCC warning \\"{LOCKSTEP}\\"")'))
+                return
 
     # ---- includes
 

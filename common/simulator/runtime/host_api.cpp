@@ -91,25 +91,6 @@ cudaError_t finished(cudaError_t error) {
     return error;
 }
 
-cudaError_t allocate(void** address, size_t bytes, [[maybe_unused]] Position at) {
-    *address = nullptr;
-    if (bytes && posix_memalign(address, 256, bytes)) return finished(cudaErrorMemoryAllocation);
-    if (bytes) memset(*address, 0xff, bytes);  // NaN, so that reading fresh memory shows
-#ifdef SIMULATOR_CHECKED
-    if (bytes) check_allocated(*address, bytes, at);
-#endif
-    return cudaSuccess;
-}
-
-cudaError_t release(void* address, [[maybe_unused]] Position at) {
-#ifdef SIMULATOR_CHECKED
-    if (address && !check_freed(address, at)) return finished(cudaErrorInvalidValue);
-#else
-    free(address);
-#endif
-    return cudaSuccess;
-}
-
 void written_by_host([[maybe_unused]] const void* address, [[maybe_unused]] size_t bytes) {
 #ifdef SIMULATOR_CHECKED
     check_written_by_host(address, bytes);

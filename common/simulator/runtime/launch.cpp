@@ -265,6 +265,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     for (Worker* worker : workers)
         if (worker) worker->failed = false;
 
+    const OpenMemory open;
     install_handlers();
     pthread_mutex_lock(&pool->lock);
     pool->grid = &grid;

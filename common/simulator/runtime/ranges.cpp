@@ -169,7 +169,7 @@ void check_written_by_host(const void* address, size_t bytes) {
 
 void forget_freed_ranges() {
     for (Range& range : ranges())
-        if (range.freed) free(reinterpret_cast<void*>(range.start));
+        if (range.freed) give_back(reinterpret_cast<void*>(range.start));
     drop([](const Range& range) { return range.freed; });
 }
 

@@ -86,9 +86,25 @@ static void describe_address(const Worker& worker, const char* address, char* te
         snprintf(text, size, "illegal memory access at address %p", static_cast<const void*>(address));
 }
 
+// Host code failed, in a program of its own.
+static std::string host_failure(int signal, const void* address) {
+    alarm(30);  // what the failure left locked must not keep the program from ending
+    static Worker nobody;  // for its call stack
+    nobody.trace_size = backtrace(nobody.trace, 32);
+    nobody.signalled = true;
+    char place[256];
+    std::string what;
+    if ((signal == SIGSEGV || signal == SIGBUS) && describe_device_address(address, place, sizeof place))
+        what = std::string("host code uses device memory, ") + place + ": copy it with cudaMemcpy first";
+    else
+        what = std::string("host code failed: ") + strsignal(signal);
+    return what + source_lines(nobody);
+}
+
 static void on_signal(int signal, siginfo_t* info, void*) {
     if (!in_kernel()) {
         if (signal == INTERRUPT) return;
+        if (is_program()) end_program(host_failure(signal, info->si_addr));
         for (int i = 0; i < SIGNAL_COUNT; ++i)  // not ours: let the previous handler see it happen again
             if (SIGNALS[i] == signal) sigaction(signal, &previous_actions[i], nullptr);
         return;

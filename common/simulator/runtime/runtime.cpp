@@ -5,6 +5,8 @@
 #include "fiber.cpp"
 #include "host_api.cpp"
 #include "launch.cpp"
+#include "memory.cpp"
+#include "program.cpp"
 #include "report.cpp"
 #include "scheduler.cpp"
 #include "undefined.cpp"

@@ -118,6 +118,21 @@ std::string whereabouts(const Worker& worker, const Thread& thread);
 std::string source_lines(const Worker& worker);  // "\n  in f at file:line" for the call stack of the error
 constexpr int INTERRUPT = SIGURG;                // sent by the watchdog; ignored wherever it is not expected
 
+// memory.cpp
+struct OpenMemory {  // while device code, or a copy, is at work on device memory
+    OpenMemory();
+    ~OpenMemory();
+};
+void close_memory_to_host();
+void give_back(void* address);
+bool describe_device_address(const void* address, char* text, size_t size);
+
+// program.cpp
+bool is_program();
+void hint(const char* text);  // on stderr, in a program of its own: what an error code is about
+[[noreturn]] void end_program(const std::string& error);
+bool is_own_variable(const void* address);
+
 // host_api.cpp
 struct KernelState {
     size_t dynamic_limit = DEFAULT_SHARED_LIMIT;  // set by cudaFuncSetAttribute

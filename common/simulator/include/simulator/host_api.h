@@ -113,8 +113,16 @@ namespace simulator {
 cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dynamic_bytes);
-cudaError_t allocate(void** address, size_t bytes, Position at);
+enum class MemoryKind { device, managed, host, unknown };
+cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at);
 cudaError_t release(void* address, Position at);
+MemoryKind kind_of(const void* address);
+cudaError_t memory_info(size_t* available, size_t* total);
+// Whether the bytes lie within what was allocated, and where the copy's kind says; if not, cudaErrorInvalidValue.
+cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
+cudaError_t may_touch(const void* address, size_t bytes, const char* what, Position at);
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
+cudaError_t fill(void* address, int value, size_t bytes, Position at);
 void written_by_host(const void* address, size_t bytes);
 cudaError_t finished(cudaError_t error);  // remembers an error for cudaGetLastError() and returns it
 }  // namespace simulator
@@ -153,7 +161,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
 // ---- memory
 template <typename T>
 cudaError_t cudaMalloc(T** address, size_t bytes, simulator::Position at = simulator::here()) {
-    return simulator::allocate(reinterpret_cast<void**>(address), bytes, at);
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::device, at);
 }
 template <typename T>
 cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t, simulator::Position at = simulator::here()) {
@@ -162,15 +170,15 @@ cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t, simulator::
 template <typename T>
 cudaError_t cudaMallocManaged(T** address, size_t bytes, unsigned = cudaMemAttachGlobal,
                               simulator::Position at = simulator::here()) {
-    return cudaMalloc(address, bytes, at);
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::managed, at);
 }
 template <typename T>
 cudaError_t cudaMallocHost(T** address, size_t bytes, unsigned = 0, simulator::Position at = simulator::here()) {
-    return cudaMalloc(address, bytes, at);
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::host, at);
 }
 template <typename T>
 cudaError_t cudaHostAlloc(T** address, size_t bytes, unsigned, simulator::Position at = simulator::here()) {
-    return cudaMalloc(address, bytes, at);
+    return cudaMallocHost(address, bytes, 0, at);
 }
 inline cudaError_t cudaFree(void* address, simulator::Position at = simulator::here()) {
     return simulator::release(address, at);
@@ -182,20 +190,20 @@ inline cudaError_t cudaFreeHost(void* address, simulator::Position at = simulato
     return cudaFree(address, at);
 }
 
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    if (bytes && (!to || !from)) return simulator::finished(cudaErrorInvalidValue);
-    return memmove(to, from, bytes), simulator::written_by_host(to, bytes), cudaSuccess;
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                              simulator::Position at = simulator::here()) {
+    return simulator::copy(to, from, bytes, kind, at);
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t = nullptr) {
-    return cudaMemcpy(to, from, bytes, kind);
+                                   cudaStream_t = nullptr, simulator::Position at = simulator::here()) {
+    return simulator::copy(to, from, bytes, kind, at);
 }
-inline cudaError_t cudaMemset(void* address, int value, size_t bytes) {
-    if (bytes && !address) return simulator::finished(cudaErrorInvalidValue);
-    return memset(address, value, bytes), simulator::written_by_host(address, bytes), cudaSuccess;
+inline cudaError_t cudaMemset(void* address, int value, size_t bytes, simulator::Position at = simulator::here()) {
+    return simulator::fill(address, value, bytes, at);
 }
-inline cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t = nullptr) {
-    return cudaMemset(address, value, bytes);
+inline cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t = nullptr,
+                                   simulator::Position at = simulator::here()) {
+    return simulator::fill(address, value, bytes, at);
 }
 template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
@@ -214,7 +222,7 @@ cudaError_t cudaGetSymbolAddress(P** address, T& symbol) {
     return *address = (P*)&symbol, cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
-    return *available = *total = size_t(16) << 30, cudaSuccess;
+    return simulator::memory_info(available, total);
 }
 
 // ---- streams and events

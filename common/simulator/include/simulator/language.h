@@ -79,6 +79,13 @@ struct Kernel {
 // refuses only sets the error that cudaGetLastError() returns.
 void launch(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes);
 
+// In a program of its own (runtime/program.cpp): an error for pointers to host memory.
+void check_kernel_argument(const void* pointer, int number, const char* kernel, Position at);
+void run_as_program();
+#ifdef SIMULATOR_PROGRAM
+[[maybe_unused]] static const bool runs_as_program = (run_as_program(), true);
+#endif
+
 template <typename... Types>
 struct Arguments {};
 
@@ -100,6 +107,12 @@ struct Launcher {
     dim3 grid, block;
     size_t dynamic_bytes;
 
+    template <typename T>
+    void check_argument([[maybe_unused]] int number, const T& argument) const {
+        if constexpr (requires { static_cast<const volatile void*>(argument); })
+            check_kernel_argument(const_cast<const void*>(static_cast<const volatile void*>(argument)), number, name, position);
+    }
+
     Launcher(const char* name_, Position position_, Address address_, Call call_, dim3 grid_, dim3 block_,
              size_t dynamic_bytes_ = 0, [[maybe_unused]] const void* stream = nullptr)
         : name(name_),
@@ -112,6 +125,10 @@ struct Launcher {
 
     template <typename... Types>
     SIMULATOR_UNCHECKED void operator()(Types... arguments) const {
+#ifdef SIMULATOR_PROGRAM
+        int number = 0;
+        (check_argument(++number, arguments), ...);
+#endif
         auto one_thread = [&] { call(arguments...); };
         launch({name, position, address(Arguments<Types...>{}),
                 [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},
