@@ -23,9 +23,9 @@ from common.compiling.program import Program, build_program
 from common.compiling.result import BuildError
 from common.console.paths import shown_path
 from common.console.terminal import say, wide
+from common.console.words import counted
 
 NOTHING_RUN = 2  # exit status, where the program's own is not known
-FOUND = 1
 
 
 def run_main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +80,9 @@ def _own_first(parser: argparse.ArgumentParser, arguments: list[str]) -> list[st
     while i < len(arguments) and arguments[i].startswith("-"):
         i += 1 + (takes_value.get(arguments[i], False))
     end = i + 1
-    while end < len(arguments) and arguments[end].split("=")[0] in takes_value and arguments[end] not in ("-h", "--help"):
+    while (
+        end < len(arguments) and arguments[end].split("=")[0] in takes_value and arguments[end] not in ("-h", "--help")
+    ):
         end += 1 + (takes_value[arguments[end].split("=")[0]] and "=" not in arguments[end])
     own, rest = arguments[:i] + arguments[i + 1 : end], arguments[i : i + 1] + arguments[end:]
     if len(rest) > 1 and rest[1] == "--":
@@ -135,12 +137,13 @@ def _on_gpu(console: Console, program: Program, command: list[str], options: arg
 
 
 def _print_findings(findings: list, status: int) -> int:
-    from common.inspect import checked_run
     from common.inspect.findings.model import grouped
+    from common.inspect.findings.report import print_findings
 
-    checked_run.report_findings(wide(Console()), [("the program", findings)], 1)
-    serious = any(not group.is_harmless for group in grouped([("", findings)]))
-    return status or (FOUND if serious else 0)
+    console, groups = wide(Console()), grouped([("", findings)])
+    say(console, f"\n{counted(len(groups), 'finding')}{':' if groups else ''}", "red" if groups else "green")
+    print_findings(console, groups)
+    return status or int(any(not group.is_harmless for group in groups))
 
 
 def _print_profiles(kernels: list, options: argparse.Namespace, status: int, measured: bool = False) -> int:

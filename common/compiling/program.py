@@ -94,7 +94,16 @@ def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path]
         runtime = simulator_runtime(checked)
         commands = [
             [*command, "-c", translation.path, "-o", compiled],
-            [compiler, "-pthread", *(["-pie"] if sys.platform == "linux" else []), compiled, runtime, "-o", path, "-ldl"],
+            [
+                compiler,
+                "-pthread",
+                *(["-pie"] if sys.platform == "linux" else []),
+                compiled,
+                runtime,
+                "-o",
+                path,
+                "-ldl",
+            ],
         ]
         return Program(path, "simulator", translation.inputs, _up_to_date(path, commands, translation.inputs))
 

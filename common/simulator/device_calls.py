@@ -38,10 +38,16 @@ class Function:
     start: int
     body: tuple[int, int]
     is_member: bool
+    in_namespace: bool = False
 
     @property
     def on_device(self) -> bool:
         return bool(re.search(r"(?<!\w)__(?:global|device)__(?!\w)", self.head))
+
+    @property
+    def is_plain(self) -> bool:
+        """Neither a template nor in a class or namespace: its name alone says which it is."""
+        return not self.is_member and not self.in_namespace and not re.search(r"(?<!\w)template(?!\w)", self.head)
 
     @property
     def device_only(self) -> bool:
@@ -51,8 +57,12 @@ class Function:
     def is_surely_host(self) -> bool:
         """No __device__, and nothing that may stand for it: constexpr or a macro (in capitals, as they are written)."""
         words = re.findall(r"\w+", self.head)
-        return not self.on_device and "constexpr" not in words and not any(
-            word.isupper() and len(word) > 1 or word.startswith("__") and word != "__host__" for word in words
+        return (
+            not self.on_device
+            and "constexpr" not in words
+            and not any(
+                word.isupper() and len(word) > 1 or word.startswith("__") and word != "__host__" for word in words
+            )
         )
 
 
@@ -60,15 +70,15 @@ def host_calls(code: str) -> list[tuple[int, str]]:
     """Where device code calls a host function, and what to do about it."""
     if not re.search(r"(?<!\w)__(?:global|device)__(?!\w)", code):
         return []
-    code = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", lambda match: re.sub(r"[^\n]", " ", match.group()), code, flags=re.MULTILINE)
+    code = re.sub(
+        r"^[ \t]*#(?:\\\n|[^\n])*", lambda match: re.sub(r"[^\n]", " ", match.group()), code, flags=re.MULTILINE
+    )
     functions = definitions(code)
     by_name: dict[str, list[Function]] = {}
     for function in functions:
         by_name.setdefault(function.name, []).append(function)
     host = {
-        name: same[0]
-        for name, same in by_name.items()
-        if all(one.is_surely_host and not one.is_member for one in same)
+        name: same[0] for name, same in by_name.items() if all(one.is_surely_host and not one.is_member for one in same)
     }
     found = []
     for caller in functions:
@@ -77,25 +87,33 @@ def host_calls(code: str) -> list[tuple[int, str]]:
         start, end = caller.body
         for call in re.finditer(r"(?<![\w.>])((?:std\s*)?::\s*)?(\w+)\s*(?:<[^<>;(){}]*>)?\s*\(", code[start:end]):
             name, at = call[2], start + call.start(2)
-            if re.search(rf"(?:->|\.)\s*$|[\w:]::\s*$|(?<!\w)(?!return|else|do\b)[\w>&*]+\s+$", code[start:at]) and not call[1]:
+            if (
+                re.search(rf"(?:->|\.)\s*$|[\w:]::\s*$|(?<!\w)(?!(?:return|else|do|case)\b)\w+\s+$", code[start:at])
+                and not call[1]
+            ):
                 continue  # a member, another namespace's, or a declaration
             if name in host and not call[1] and not re.search(rf"(?<!\w){name}\s*=", code[start:end]):
                 line = code.count("\n", 0, host[name].start) + 1
                 found.append(
-                    (at, f"{caller.name} runs on the device and calls {name}(), which is a host function: write "
-                         f"__device__ before its definition in line {line}")
+                    (
+                        at,
+                        f"{caller.name} runs on the device and calls {name}(), which is a host function: write "
+                        f"__device__ before its definition in line {line}",
+                    )
                 )
             elif name in HOST_LIBRARY and name not in by_name:
-                found.append((at, f"{caller.name} runs on the device, where there is no {name}(): use {HOST_LIBRARY[name]}"))
+                found.append(
+                    (at, f"{caller.name} runs on the device, where there is no {name}(): use {HOST_LIBRARY[name]}")
+                )
     return found
 
 
 def definitions(code: str) -> list[Function]:
     """The functions that the file defines, but for those within functions."""
     found: list[Function] = []
-    stack: list[str] = []  # what each open brace belongs to: "function", "class" or "other"
+    stack: list[str] = []  # what each open brace belongs to: "function", "class", "namespace" or "other"
     since = 0  # where the present declaration begins
-    open_functions: list[tuple[str, str, int, int, bool]] = []
+    open_functions: list[tuple[str, str, int, int, tuple[bool, bool]]] = []
     for match in re.finditer(r"[{};]", code):
         at = match.start()
         if match.group() == "{":
@@ -108,7 +126,10 @@ def definitions(code: str) -> list[Function]:
                 kind = "class"
             elif not re.search(r"(?<!\w)namespace(?!\w)[^()]*$|(?<!\w)extern\s*$", head) and (name := _name(head)):
                 kind = "function"
-                open_functions.append((name[0], head[: name[1]], since + name[1], at, "class" in stack))
+                scopes = ("class" in stack, "namespace" in stack)
+                open_functions.append((name[0], head[: name[1]], since + name[1], at, scopes))
+            elif re.search(r"(?<!\w)namespace(?!\w)[^()]*$", head):
+                kind = "namespace"
             stack.append(kind)
             if not inside:
                 since = at + 1
@@ -116,8 +137,8 @@ def definitions(code: str) -> list[Function]:
             if stack:
                 kind = stack.pop()
                 if kind == "function" and "function" not in stack and open_functions:
-                    name, head, start, begin, member = open_functions.pop()
-                    found.append(Function(name, head, start, (begin + 1, at), member))
+                    name, head, start, begin, scopes = open_functions.pop()
+                    found.append(Function(name, head, start, (begin + 1, at), *scopes))
             if "function" not in stack:
                 since = at + 1
         elif "function" not in stack:
@@ -131,7 +152,21 @@ def _name(head: str) -> tuple[str, int] | None:
     for match in re.finditer(r"[()]", head):
         if match.group() == "(":
             before = re.search(r"((?:\w+\s*::\s*)*)(~?\w+)\s*$", head[: match.start()])
-            if depth == 0 and before and before[2] not in _NO_NAMES | {"__launch_bounds__", "__align__", "alignas", "__attribute__", "declspec", "__maxnreg__", "__cluster_dims__"}:
+            if (
+                depth == 0
+                and before
+                and before[2]
+                not in _NO_NAMES
+                | {
+                    "__launch_bounds__",
+                    "__align__",
+                    "alignas",
+                    "__attribute__",
+                    "declspec",
+                    "__maxnreg__",
+                    "__cluster_dims__",
+                }
+            ):
                 return before[2], before.start(2)
             depth += 1
         else:

@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.console.files import read_source, write_whole
-from common.simulator.device_calls import host_calls
+from common.simulator.device_calls import definitions, host_calls
+from common.simulator.shadowed import renamed
 
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
@@ -149,7 +150,7 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
 
 def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
     """The text as C++20. `include(name, quoted)` gives the path to include instead, or None."""
-    file = _File(text, name)
+    file = _File(renamed(text, blanked(text)), name)
     file.refuse_inline_ptx()
     file.refuse_host_calls()
     file.hint_at_lockstep()
@@ -161,7 +162,8 @@ def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
-    return f'#include <cuda_runtime.h>\n#line 1 "{name}"\n{file.edited()}'
+    registered = "".join(f"SIMULATOR_REGISTER({kernel}) " for kernel in file.plain_kernels())
+    return f'#include <cuda_runtime.h>\n#line 1 "{name}"\n{file.edited()}' + (f"\n{registered}\n" if registered else "")
 
 
 _NOT_CODE = re.compile(
@@ -317,6 +319,19 @@ class _File:
                     self.edits.append((end - 1, end - 1, f"{comma}::simulator::here_number({number})"))
 
     # ---- launches
+
+    def plain_kernels(self) -> list[str]:
+        """The kernels that have one address: no templates, not overloaded, in no namespace; where one is asked for."""
+        if not re.search(r"cudaLaunch\w*Kernel|cudaKernelNodeParams", self.code):
+            return []
+        names = [one.name for one in definitions(self.without_directives()) if "__global__" in one.head and one.is_plain]
+        return [name for name in names if names.count(name) == 1]
+
+    def without_directives(self) -> str:
+        code = list(self.code)
+        for start, end in self.directives:
+            code[start:end] = _blank(self.code[start:end])
+        return "".join(code)
 
     def rewrite_launches(self) -> None:
         code = self.code

@@ -11,3 +11,7 @@
 #include "simulator/atomics.h"
 #include "simulator/math.h"
 #include "simulator/host_api.h"
+#include "simulator/streams.h"
+#include "simulator/launch_api.h"
+#include "simulator/pitched_memory.h"
+#include "simulator/device_api.h"

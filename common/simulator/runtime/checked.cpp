@@ -6,6 +6,8 @@
 // memory, or a mistake.
 #include <stdio.h>
 
+#include <map>
+
 #include "checker.h"
 
 namespace simulator {
@@ -164,6 +166,7 @@ void check_launch_begins(Worker& worker) {
     checker.first_of_block.clear();
     if (checker.mode == Mode::off) return;
     start_ranges();
+    use_shared_memory_of(worker);
     memset(habits, 0, sizeof habits);
     start_ordering();
     if (checker.mode == Mode::profile) profile_launch_begins();
@@ -175,9 +178,36 @@ void check_launch_ends() {
     checker.region = 0;
 }
 
-void check_block_begins() {
+static uint64_t number_in_grid(const Worker& worker) {
+    const uint3 i = worker.Block::index;
+    return i.x + worker.grid.x * (i.y + static_cast<uint64_t>(worker.grid.y) * i.z);
+}
+
+static std::map<const Worker*, uint32_t>& shared_firsts() {
+    static auto* all = new std::map<const Worker*, uint32_t>;
+    return *all;
+}
+
+void check_block_resumes(Worker& worker, bool begins) {
+    checker.worker = &worker;
+    checker.region = reinterpret_cast<uintptr_t>(&worker);
+    use_shared_memory_of(worker);
+    if (begins) return;
     checker.block_first = ++checker.interval;
-    checker.first_of_block.push_back(checker.interval);
+    checker.shared_first = shared_firsts()[&worker];
+    checker.first_of_block.push_back({checker.interval, number_in_grid(worker)});
+    start_block_ordering();
+}
+
+void check_grid_barrier_passed() {
+    if (checker.mode == Mode::profile) profile_warps_aligned(~0u);
+    checker.launch_first = ++checker.interval;
+}
+
+void check_block_begins() {
+    checker.block_first = checker.shared_first = ++checker.interval;
+    if (checker.worker->grid_run->kernel->cooperative) shared_firsts()[checker.worker] = checker.interval;
+    checker.first_of_block.push_back({checker.interval, number_in_grid(*checker.worker)});
     forget_shared_variables();
     start_block_ordering();
 }

@@ -87,7 +87,8 @@ struct Checker {
     uint32_t interval = 1;         // the current one
     uint32_t block_first = 1;      // the first interval of this block ...
     uint32_t launch_first = 1;     // ... and of this launch
-    std::vector<uint32_t> first_of_block;  // of every block of this launch, by its number in the grid
+    uint32_t shared_first = 1;     // the first interval of this block's shared memory: block_first, but in cooperative grids
+    std::vector<std::pair<uint32_t, uint64_t>> first_of_block;  // first interval and number in the grid, in that order
 };
 extern Checker checker;
 // Around what the runtime does on a CUDA thread's stack. The linker keeps one copy of a standard library's inline
@@ -108,6 +109,7 @@ Range& arena_range();
 extern Range arena;                                          // the same, once there is one
 bool inside_shared_variable(uintptr_t address, size_t bytes);
 void forget_shared_variables();                              // at the start of a block
+void use_shared_memory_of(Worker& worker);                   // where blocks take turns
 void start_ranges();                                         // at the start of a launch
 std::vector<Range*> all_ranges();
 void forget_freed_ranges();
@@ -153,6 +155,8 @@ std::string profile_json();
 // For scheduler.cpp and launch.cpp.
 void check_launch_begins(Worker& worker);
 void check_launch_ends();
+void check_block_resumes(Worker& worker, bool begins);  // of a cooperative grid, whose blocks take turns
+void check_grid_barrier_passed();
 void check_block_begins();
 void check_block_ends();
 void check_barrier_passed();

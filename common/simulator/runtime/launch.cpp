@@ -16,6 +16,7 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <vector>
 
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
@@ -84,8 +85,7 @@ static unsigned worker_limit() {
 
 // ---- the work of one OS thread
 
-static void run_blocks(Worker& worker, Grid& grid) {
-    this_worker = &worker;
+static void prepare_worker(Worker& worker, Grid& grid) {
     worker.grid_run = &grid;
     worker.size = grid.block;
     worker.grid = grid.size;
@@ -100,6 +100,12 @@ static void run_blocks(Worker& worker, Grid& grid) {
 #endif
     worker.failed = false;
     worker.trace_size = 0;
+    worker.watched = &worker;
+}
+
+static void run_blocks(Worker& worker, Grid& grid) {
+    this_worker = &worker;
+    prepare_worker(worker, grid);
     stack_t previous;
     use_signal_stack(worker, &previous);
     worker.busy = true;
@@ -112,6 +118,60 @@ static void run_blocks(Worker& worker, Grid& grid) {
     worker.busy = false;
     sigaltstack(&previous, nullptr);
     this_worker = nullptr;
+}
+
+// ---- a cooperative grid: one OS thread takes all its blocks in turn, each to its end or to the barrier of the grid
+
+static std::vector<Worker*>& together() {  // a worker for each block of such a grid
+    static auto* all = new std::vector<Worker*>;
+    return *all;
+}
+
+static const Worker* run_together(Grid& grid) {
+    std::vector<Worker*>& blocks = together();
+    while (blocks.size() < grid.block_count) {
+        blocks.push_back(new_worker());
+        blocks.back()->guarded = 32;  // no guard pages: they would be more mappings than a process may have
+    }
+    Worker& first = *workers[0];
+    prepare_worker(first, grid);
+    stack_t previous;
+    use_signal_stack(first, &previous);
+    first.busy = true;
+    const Worker* failed = nullptr;
+    const auto run = [&](uint64_t i, bool begins) {
+        Worker& worker = *blocks[i];
+        this_worker = &worker;
+        if (begins) {
+            prepare_worker(worker, grid);
+            worker.watched = &first;
+            prepare_threads(worker);
+        }
+#ifdef SIMULATOR_CHECKED
+        check_block_resumes(worker, begins);
+#endif
+        if (begins) begin_block(worker, i);
+        __atomic_store_n(&first.number, worker.number, __ATOMIC_RELAXED);
+        resume_block(worker);
+        if (!worker.live) end_block(worker);
+        if (worker.failed) failed = &worker;
+    };
+    for (bool begins = true, waiting = true; waiting && !failed; begins = false) {
+        waiting = false;
+        for (uint64_t i = 0; i < grid.block_count && !failed; ++i) {
+            if (!begins && !blocks[i]->live) continue;
+            if (!begins) pass_grid_barrier(*blocks[i]);
+            run(i, begins);
+            waiting |= blocks[i]->live > 0;
+        }
+#ifdef SIMULATOR_CHECKED
+        check_grid_barrier_passed();
+#endif
+    }
+    first.busy = false;
+    sigaltstack(&previous, nullptr);
+    this_worker = nullptr;
+    return failed;
 }
 
 static void* helper_main(void* data) {
@@ -237,6 +297,14 @@ static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const Ke
     return cudaSuccess;
 }
 
+// How many blocks fit on the device at a time.
+static uint64_t most_together(const Kernel& kernel, dim3 block, size_t dynamic_bytes) {
+    int blocks = 0, processors = 0;
+    occupancy(&blocks, kernel.address, static_cast<int>(block.x * block.y * block.z), dynamic_bytes);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
+    return static_cast<uint64_t>(blocks) * processors;
+}
+
 void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     if (this_worker)  // before the lock: another worker's thread would wait for the launch that it is part of
         fail("%s:%d: a kernel launches %s; the simulator does not model that", kernel.position.file,
@@ -244,6 +312,10 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     LaunchLock lock;
     KernelState& state = kernel_state(kernel.address);
     if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) return;
+    if (kernel.cooperative && static_cast<uint64_t>(size.x) * size.y * size.z > most_together(kernel, block, dynamic_bytes)) {
+        finished(cudaErrorCooperativeLaunchTooLarge);
+        return;
+    }
 
     Grid grid;
     grid.kernel = &kernel;
@@ -253,7 +325,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     grid.shared_limit =
         state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
     grid.block_count = static_cast<uint64_t>(size.x) * size.y * size.z;
-    const uint64_t limit = worker_limit();
+    const uint64_t limit = kernel.cooperative ? 1 : worker_limit();
     const unsigned count = static_cast<unsigned>(grid.block_count < limit ? grid.block_count : limit);
 
     prepare_reports();
@@ -279,7 +351,11 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     workers[0]->grid_run = &grid;
     check_launch_begins(*workers[0]);
 #endif
-    run_blocks(*workers[0], grid);
+    const Worker* failed = nullptr;
+    if (kernel.cooperative)
+        failed = run_together(grid);
+    else
+        run_blocks(*workers[0], grid);
 #ifdef SIMULATOR_CHECKED
     check_launch_ends();
 #endif
@@ -297,10 +373,11 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
         finished(cudaErrorInvalidValue);
         return;
     }
-    for (Worker* worker : workers)
-        if (worker && worker->failed)
-            throw std::runtime_error(worker->error + source_lines(*worker) + "\n  launched at " +
-                                     kernel.position.file + ":" + std::to_string(kernel.position.line));
+    for (const Worker* worker : workers)
+        if (worker && worker->failed) failed = worker;
+    if (failed)
+        throw std::runtime_error(failed->error + source_lines(*failed) + "\n  launched at " + kernel.position.file + ":" +
+                                 std::to_string(kernel.position.line));
 }
 
 }  // namespace simulator

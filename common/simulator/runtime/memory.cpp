@@ -18,11 +18,17 @@ constexpr size_t DEVICE_BYTES = size_t(16) << 30;     // what cudaMemGetInfo() s
 constexpr size_t REGION_OF_DEVICE = size_t(24) << 30;  // leaves room for what freed pieces waste
 constexpr size_t ALIGNMENT = 256, PAGE = 4096;
 constexpr size_t WORTH_GIVING_BACK = 1 << 20;
+#ifdef SIMULATOR_CHECKED
+constexpr size_t GAP = 4096;  // what runs past an allocation's end shall not land in the next one
+#else
+constexpr size_t GAP = 0;
+#endif
 
 struct Allocation {
     size_t bytes;
     MemoryKind kind;
     Position at;
+    bool registered = false;  // by cudaHostRegister(): not ours to free
 };
 
 struct Memory {
@@ -98,7 +104,7 @@ static void give_back_piece(Memory& m, uintptr_t start, size_t bytes) {
     m.pieces.erase(piece);
 }
 
-static size_t rounded(size_t bytes) { return (bytes + ALIGNMENT - 1) & ~(ALIGNMENT - 1); }
+static size_t rounded(size_t bytes) { return (bytes + GAP + ALIGNMENT - 1) & ~(ALIGNMENT - 1); }
 
 // ---- giving out and taking back
 
@@ -129,7 +135,7 @@ void give_back(void* address) {
     Memory& m = memory();
     Lock lock(m.lock);
     const auto one = m.allocations.find(reinterpret_cast<uintptr_t>(address));
-    if (one == m.allocations.end()) return;
+    if (one == m.allocations.end() || one->second.registered) return;
     if (one->second.kind == MemoryKind::device) {
         m.device_bytes -= one->second.bytes;
         give_back_piece(m, one->first, rounded(one->second.bytes));
@@ -150,6 +156,23 @@ cudaError_t release(void* address, [[maybe_unused]] Position at) {
     give_back(address);
     return cudaSuccess;
 #endif
+}
+
+cudaError_t register_host(void* address, size_t bytes) {
+    Memory& m = memory();
+    Lock lock(m.lock);
+    if (!address || !bytes) return finished(cudaErrorInvalidValue);
+    const bool is_new = m.allocations.try_emplace(reinterpret_cast<uintptr_t>(address), Allocation{bytes, MemoryKind::host, {"cudaHostRegister", 0}, true}).second;
+    return is_new ? cudaSuccess : finished(cudaErrorHostMemoryAlreadyRegistered);
+}
+
+cudaError_t unregister_host(void* address) {
+    Memory& m = memory();
+    Lock lock(m.lock);
+    const auto one = m.allocations.find(reinterpret_cast<uintptr_t>(address));
+    if (one == m.allocations.end() || !one->second.registered) return finished(cudaErrorHostMemoryNotRegistered);
+    m.allocations.erase(one);
+    return cudaSuccess;
 }
 
 cudaError_t memory_info(size_t* available, size_t* total) {

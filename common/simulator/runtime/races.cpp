@@ -211,9 +211,9 @@ static void remember_atomic(Cell& cell, const Now& now) {
 
 static Touch touch_of(const Access& a) {
     const auto& firsts = checker.first_of_block;
-    const size_t block = static_cast<size_t>(std::upper_bound(firsts.begin(), firsts.end(), a.interval) - firsts.begin());
+    const auto next = std::upper_bound(firsts.begin(), firsts.end(), std::make_pair(a.interval, UINT64_MAX));
     const dim3 grid = checker.worker->grid;
-    const unsigned number = static_cast<unsigned>(block ? block - 1 : 0);
+    const unsigned number = next == firsts.begin() ? 0 : static_cast<unsigned>(std::prev(next)->second);
     return {a.action, a.size, a.site, {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y},
             thread_at(a.thread)};
 }
@@ -234,7 +234,7 @@ static const char* examine(const Range& range, const Cell& cell, const Now& now,
     if (action == Action::read || action == Action::atomic) {
         const uint32_t written = std::max(cell.write.interval, cell.atomic.interval);
         other = nullptr;
-        if (arena ? written < oldest : !range.initialized && written == 0) return "uninitialized";
+        if (arena ? written < checker.shared_first : !range.initialized && written == 0) return "uninitialized";
     }
     if (races_with(cell.write)) return "race";
     if (action != Action::atomic && (races_with(cell.atomic) || races_with(cell.other_atomic))) return "race";

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 
 #include "checker.h"
 
@@ -210,13 +211,31 @@ static Placed dynamic_variable = {};
 
 Range arena;
 Range& arena_range() {
-    if (!arena.cells && checker.worker) {
+    if (!arena.cells && checker.worker && checker.worker->arena) {
         arena.start = reinterpret_cast<uintptr_t>(checker.worker->arena);
         arena.bytes = SHARED_ARENA;
         arena.kind = Range::shared;
         add_shadow(arena);
     }
     return arena;
+}
+
+void use_shared_memory_of(Worker& worker) {
+    struct Known {
+        Range arena;
+        std::vector<Placed> variables;
+        Placed dynamic = {};
+    };
+    static auto* all = new std::map<const Worker*, Known>;
+    static const Worker* present = nullptr;
+    if (arena.cells && arena.start == reinterpret_cast<uintptr_t>(worker.arena)) return;
+    if (present) (*all)[present] = {arena, placed(), dynamic_variable};
+    present = &worker;
+    Known& known = (*all)[present];
+    arena = known.arena;
+    placed() = known.variables;
+    dynamic_variable = known.dynamic;
+    arena_range();
 }
 
 void forget_shared_variables() {

@@ -134,7 +134,7 @@ static void pass_barrier(Worker& worker) {
 #ifdef SIMULATOR_CHECKED
     check_barrier_passed();
 #endif
-    worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    count_progress(worker);
     for (unsigned warp = 0; warp < worker.warp_count; ++warp) make_ready(worker, warp, worker.warps[warp].alive);
 }
 
@@ -168,6 +168,32 @@ SIMULATOR_UNCHECKED unsigned barrier(bool predicate, const char* operation, Posi
         take(worker, me.warp, me.lane);
     }
     return worker.result[parity];
+}
+
+// ---- the barrier of a cooperative grid
+
+bool is_cooperative() { return current_worker().grid_run->kernel->cooperative; }
+
+void grid_barrier(Position position) {
+    Worker& worker = current_worker();
+    if (!is_cooperative())
+        fail("%s:%d: grid.sync() in a kernel that was not launched with cudaLaunchCooperativeKernel()", position.file,
+             position.line);
+    Thread& me = *worker.running;
+    me.operation = "grid.sync";
+    me.position = position;
+    me.state = State::at_grid_barrier;
+    worker.grid_position = position;
+    ++worker.at_grid_barrier;
+    wait_for_others(worker, me);
+    me.state = State::running;
+}
+
+void pass_grid_barrier(Worker& worker) {
+    worker.at_grid_barrier = 0;
+    ++worker.interval;
+    count_progress(worker);
+    for (unsigned warp = 0; warp < worker.warp_count; ++warp) make_ready(worker, warp, worker.warps[warp].alive);
 }
 
 // ---- warp operations
@@ -228,7 +254,7 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     if (warp.mixed) check_same_operation(warp, me, lanes);
     warp.arrived &= ~lanes;
     make_ready(worker, me.warp, lanes & ~my_bit);
-    worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    count_progress(worker);
     if (combine) combine(warp.arguments, lanes);
 #ifdef SIMULATOR_CHECKED
     check_warp_operation(me.warp, lanes, combine == nullptr);
@@ -306,14 +332,14 @@ static void report_deadlock(Worker& worker) {
                 other.state == first.state &&
                 (first.state == State::returned ||
                  (other.operation == first.operation && other.position.line == first.position.line &&
-                  (first.state == State::at_barrier || other.mask == first.mask)));
+                  (first.state != State::in_warp_operation || other.mask == first.mask)));
             if (same && !told[k]) told[k] = true, ++count;
         }
         int length = snprintf(text, sizeof text, "\n  %u thread(s), first (%u,%u,%u), ", count, first.index.x,
                               first.index.y, first.index.z);
         if (first.state == State::returned)
             snprintf(text + length, sizeof text - length, "returned from the kernel");
-        else if (first.state == State::at_barrier)
+        else if (first.state != State::in_warp_operation)
             snprintf(text + length, sizeof text - length, "wait in %s at %s:%d", first.operation,
                      first.position.file, first.position.line);
         else
@@ -327,7 +353,7 @@ static void report_deadlock(Worker& worker) {
 
 static std::atomic<uint64_t> blocks_run{0};
 
-void run_block(Worker& worker, uint64_t i) {
+void begin_block(Worker& worker, uint64_t i) {
     const Grid& grid = *worker.grid_run;
     worker.Block::index = {static_cast<unsigned>(i % grid.size.x),
                            static_cast<unsigned>(i / grid.size.x % grid.size.y),
@@ -335,7 +361,7 @@ void run_block(Worker& worker, uint64_t i) {
     worker.number = ++blocks_run;
     worker.interval = 0;
     worker.live = worker.thread_count;
-    worker.at_barrier = worker.votes = 0;
+    worker.at_barrier = worker.at_grid_barrier = worker.votes = 0;
     worker.static_used = worker.static_top = 0;
 #ifdef SIMULATOR_CHECKED
     check_block_begins();
@@ -352,13 +378,26 @@ void run_block(Worker& worker, uint64_t i) {
     memset(worker.dynamic_end - grid.dynamic_bytes, 0xff, grid.dynamic_bytes);
     for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next)
         variable->prepare(&worker);
+}
 
-    enter_threads(worker, take(worker, 0, 0));
-    if (!worker.failed && worker.live) report_deadlock(worker);
+void resume_block(Worker& worker) {
+    if (!worker.ready_warps) return;
+    const unsigned warp = __builtin_ctz(worker.ready_warps);
+    enter_threads(worker, take(worker, warp, __builtin_ctz(worker.warps[warp].ready)));
+    if (!worker.failed && worker.live > worker.at_grid_barrier) report_deadlock(worker);
+}
+
+void end_block(Worker& worker) {
 #ifdef SIMULATOR_CHECKED
     check_block_ends();
 #endif
-    worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    count_progress(worker);
+}
+
+void run_block(Worker& worker, uint64_t i) {
+    begin_block(worker, i);
+    resume_block(worker);
+    end_block(worker);
 }
 
 }  // namespace simulator

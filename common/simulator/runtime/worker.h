@@ -56,6 +56,8 @@ struct Worker : Block {
     Warp warps[32];
     uint32_t ready_warps;       // the warps with a lane that can run
     unsigned at_barrier;        // threads that wait at the barrier
+    unsigned at_grid_barrier;   // and at that of the grid
+    Position grid_position;
     unsigned votes, result[2];  // of the barrier; results of even and odd intervals
     Position barrier_position;
     size_t static_used, static_top;  // as a GPU counts, and where the next static variable may begin
@@ -79,6 +81,7 @@ struct Worker : Block {
     unsigned interrupts;  // of this launch
     std::atomic<bool> busy;
     std::atomic<uint64_t> progress;  // barriers, warp operations and blocks
+    Worker* watched;                 // whose progress the watchdog looks at: this one's, in a cooperative grid the first's
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
 
@@ -100,6 +103,15 @@ SIMULATOR_INLINE void switch_thread(Worker& worker, Thread* next) {  // null: ba
 
 // scheduler.cpp
 void run_block(Worker& worker, uint64_t number);
+// The same in steps, for cooperative grids: resume_block() runs until all threads have returned or wait for the grid.
+void begin_block(Worker& worker, uint64_t number);
+void resume_block(Worker& worker);
+void end_block(Worker& worker);
+void pass_grid_barrier(Worker& worker);  // its threads may go on
+inline void count_progress(Worker& worker) {
+    std::atomic<uint64_t>& progress = worker.watched->progress;
+    progress.store(progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
 void thread_returned(Worker& worker);
 
 // launch.cpp

@@ -89,10 +89,7 @@ def test_the_watchdog_does_not_follow_a_clock_that_is_set_back(simulator, tmp_pa
     source, shim = tmp_path / "clock.c", tmp_path / "clock.so"
     source.write_text(SETS_THE_CLOCK_BACK)
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", shim, "-ldl"], check=True)
-    code = (
-        "try: library.error_forever(np.zeros(4096, np.float32))\n"
-        "except RuntimeError as error: print(error)\n"
-    )
+    code = "try: library.error_forever(np.zeros(4096, np.float32))\nexcept RuntimeError as error: print(error)\n"
     done = subprocess.run(
         python_command(simulator, code),
         cwd=ROOT / "tests" / "helpers",

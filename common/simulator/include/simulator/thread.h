@@ -64,7 +64,7 @@ constexpr Position here_number(int number, const char* file = __builtin_FILE(), 
 // Computes the results of a warp operation: lanes[i] are the arguments of lane i, for every i in `mask`.
 using Combine = void (*)(void** lanes, unsigned mask);
 
-enum class State { running, at_barrier, in_warp_operation, asks_who_is_here, returned };
+enum class State { running, at_barrier, in_warp_operation, asks_who_is_here, at_grid_barrier, returned };
 
 struct alignas(64) Thread {
     void* stack_pointer;  // where it goes on; meaningful while another thread runs
@@ -111,6 +111,9 @@ void yield();
 // The lanes of the warp that run here together: this one, and those that come to the same place before they wait for
 // anything else.
 unsigned lanes_here(Position position);
+// Waits for all threads of a grid that was launched cooperatively.
+void grid_barrier(Position position);
+bool is_cooperative();
 // Whether a lane that a shuffle wants to read from, and that takes no part in it, has returned (or never existed).
 bool is_gone(unsigned lane, unsigned reader);
 
