@@ -126,7 +126,7 @@ cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at)
     m.allocations[reinterpret_cast<uintptr_t>(*address)] = {bytes, kind, at};
     memset(*address, 0xff, bytes);  // NaN, so that reading fresh memory shows
 #ifdef SIMULATOR_CHECKED
-    check_allocated(*address, bytes, at);
+    check_allocated(*address, bytes, !on_device, at);  // what both sides may use the host may write unseen
 #endif
     return cudaSuccess;
 }
@@ -163,6 +163,9 @@ cudaError_t register_host(void* address, size_t bytes) {
     Lock lock(m.lock);
     if (!address || !bytes) return finished(cudaErrorInvalidValue);
     const bool is_new = m.allocations.try_emplace(reinterpret_cast<uintptr_t>(address), Allocation{bytes, MemoryKind::host, {"cudaHostRegister", 0}, true}).second;
+#ifdef SIMULATOR_CHECKED
+    if (is_new) check_allocated(address, bytes, true, {"cudaHostRegister", 0});
+#endif
     return is_new ? cudaSuccess : finished(cudaErrorHostMemoryAlreadyRegistered);
 }
 
@@ -172,6 +175,9 @@ cudaError_t unregister_host(void* address) {
     const auto one = m.allocations.find(reinterpret_cast<uintptr_t>(address));
     if (one == m.allocations.end() || !one->second.registered) return finished(cudaErrorHostMemoryNotRegistered);
     m.allocations.erase(one);
+#ifdef SIMULATOR_CHECKED
+    check_freed(address, {"cudaHostUnregister", 0});
+#endif
     return cudaSuccess;
 }
 

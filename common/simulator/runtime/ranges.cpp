@@ -131,11 +131,12 @@ void check_tensors_end() {
 
 static std::string text_of(Position at) { return std::string(at.file) + ":" + std::to_string(at.line); }
 
-void check_allocated(const void* address, size_t bytes, Position at) {
+void check_allocated(const void* address, size_t bytes, bool initialized, Position at) {
     Range range;
     range.start = reinterpret_cast<uintptr_t>(address);
     range.bytes = bytes;
     range.kind = Range::allocated;
+    range.initialized = initialized;
     range.allocated_at = text_of(at);
     range.name = "the " + std::to_string(bytes) + " bytes of cudaMalloc at " + range.allocated_at;
     add(std::move(range));

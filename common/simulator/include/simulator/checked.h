@@ -30,7 +30,7 @@ void check_tensors_end();
 
 // What cudaMalloc() and cudaFree() did. A freed range is kept, unused, so that later accesses to it are known for what
 // they are; check_freed() is false for an address that is not (or no longer) allocated.
-void check_allocated(const void* address, size_t bytes, Position at);
+void check_allocated(const void* address, size_t bytes, bool initialized, Position at);
 bool check_freed(const void* address, Position at);
 void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(), cudaMemset()
 

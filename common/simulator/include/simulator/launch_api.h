@@ -3,46 +3,76 @@
 // From a void* nobody could tell the sizes of a kernel's arguments; so the rewriter registers every kernel of a file that
 // is no template: SIMULATOR_REGISTER(name).
 #pragma once
+#include <cstddef>
+#include <memory>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "streams.h"
 
 namespace simulator {
 
+// A kernel with copies of its arguments, which a graph can keep. What runs on CUDA threads uses no library: the checked
+// build would take that for the kernel's own doing.
+struct BoundKernel {
+    void (*run)(const void* kernel, void* const* arguments);
+    const void* kernel;
+    void* const* arguments;
+    std::vector<void*> pointers;
+    std::vector<std::unique_ptr<std::max_align_t[]>> storage;
+};
+using Bound = std::shared_ptr<const BoundKernel>;
+
 struct RegisteredKernel {
     const char* name;
-    // The arguments that the pointers point to, copied, so that a graph can keep them; running them is one thread's work.
-    std::function<void()> (*bind)(const void* kernel, void** arguments);
+    Bound (*bind)(const void* kernel, void** arguments);
 };
 void register_kernel(const void* address, const RegisteredKernel* kernel);
 const RegisteredKernel* registered_kernel(const void* address);  // null: unknown
 
 template <typename... Parameters>
-std::function<void()> bind_arguments(void (*kernel)(Parameters...), void** arguments) {
-    return [&]<size_t... I>(std::index_sequence<I...>) -> std::function<void()> {
-        std::tuple<std::remove_cv_t<Parameters>...> copies(*static_cast<std::remove_cv_t<Parameters>*>(arguments[I])...);
-        return [kernel, copies] { kernel(std::get<I>(copies)...); };
-    }(std::index_sequence_for<Parameters...>());
-}
+struct Binding {
+    template <size_t... I>
+    SIMULATOR_UNCHECKED static void call(const void* kernel, void* const* arguments, std::index_sequence<I...>) {
+        reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel))(
+            *static_cast<std::remove_cv_t<Parameters>*>(arguments[I])...);
+    }
+    SIMULATOR_UNCHECKED static void run(const void* kernel, void* const* arguments) {
+        call(kernel, arguments, std::index_sequence_for<Parameters...>());
+    }
+    static Bound bind(const void* kernel, void** arguments) {
+        auto bound = std::make_shared<BoundKernel>();
+        size_t i = 0;
+        const auto keep = [&](size_t bytes) {
+            bound->storage.push_back(std::make_unique<std::max_align_t[]>(bytes / sizeof(std::max_align_t) + 1));
+            bound->pointers.push_back(memcpy(bound->storage.back().get(), arguments[i++], bytes));
+        };
+        (keep(sizeof(Parameters)), ...);
+        bound->run = run;
+        bound->kernel = kernel;
+        bound->arguments = bound->pointers.data();
+        return bound;
+    }
+};
 
 template <typename... Parameters>
 struct Registration {
-    Registration(void (*kernel)(Parameters...), const char* name) : record{name, nullptr} {
-        record.bind = [](const void* address, void** arguments) {
-            return bind_arguments(reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(address)), arguments);
-        };
+    Registration(void (*kernel)(Parameters...), const char* name) : record{name, Binding<Parameters...>::bind} {
         register_kernel(reinterpret_cast<const void*>(kernel), &record);
     }
     RegisteredKernel record;
 };
 
-inline cudaError_t launch_bound(const char* name, const void* address, std::function<void()> one_thread, dim3 grid, dim3 block,
-                                size_t dynamic_bytes, cudaStream_t stream, bool cooperative, Position at) {
+SIMULATOR_UNCHECKED inline void run_bound(void* data) {
+    const BoundKernel& bound = *static_cast<const BoundKernel*>(data);
+    bound.run(bound.kernel, bound.arguments);
+}
+inline cudaError_t launch_bound(const char* name, const Bound& bound, dim3 grid, dim3 block, size_t dynamic_bytes,
+                                cudaStream_t stream, bool cooperative, Position at) {
     return in_stream(stream, [=] {
-        const std::function<void()>* work = &one_thread;
-        launch({name, at, address, [](void* data) { (**static_cast<const std::function<void()>**>(data))(); }, &work, cooperative},
-               grid, block, dynamic_bytes);
+        launch({name, at, bound->kernel, run_bound, const_cast<BoundKernel*>(bound.get()), cooperative}, grid, block,
+               dynamic_bytes);
         return cudaPeekAtLastError();
     });
 }
@@ -50,7 +80,7 @@ inline cudaError_t launch_unknown(const void* address, dim3 grid, dim3 block, vo
                                   cudaStream_t stream, bool cooperative, Position at) {
     const RegisteredKernel* kernel = registered_kernel(address);
     if (!kernel) return finished(cudaErrorInvalidDeviceFunction);
-    return launch_bound(kernel->name, address, kernel->bind(address, arguments), grid, block, dynamic_bytes, stream, cooperative, at);
+    return launch_bound(kernel->name, kernel->bind(address, arguments), grid, block, dynamic_bytes, stream, cooperative, at);
 }
 template <typename... Parameters>
 const char* name_of(void (*kernel)(Parameters...)) {
@@ -69,9 +99,8 @@ const char* name_of(void (*kernel)(Parameters...)) {
     template <typename... Parameters>                                                                                          \
     cudaError_t name(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t dynamic_bytes = 0,         \
                      cudaStream_t stream = nullptr, simulator::Position at = simulator::here()) {                              \
-        return simulator::launch_bound(simulator::name_of(kernel), reinterpret_cast<const void*>(kernel),                      \
-                                       simulator::bind_arguments(kernel, arguments), grid, block, dynamic_bytes, stream,       \
-                                       cooperative, at);                                                                       \
+        const auto bound = simulator::Binding<Parameters...>::bind(reinterpret_cast<const void*>(kernel), arguments);          \
+        return simulator::launch_bound(simulator::name_of(kernel), bound, grid, block, dynamic_bytes, stream, cooperative, at); \
     }                                                                                                                          \
     inline cudaError_t name(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t dynamic_bytes = 0,             \
                             cudaStream_t stream = nullptr, simulator::Position at = simulator::here()) {                       \
@@ -115,10 +144,16 @@ inline bool wants_cooperation(const cudaLaunchConfig_t& config) {
 }  // namespace simulator
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments... arguments) {
-    const auto one_thread = [=] { kernel(Parameters(arguments)...); };
-    return simulator::launch_bound(simulator::name_of(kernel), reinterpret_cast<const void*>(kernel), one_thread, config->gridDim_,
-                                   config->blockDim_, config->dynamicSmemBytes, config->stream,
-                                   simulator::wants_cooperation(*config), simulator::here());
+    std::tuple<std::remove_cv_t<Parameters>...> converted(arguments...);
+    return std::apply(
+        [&](auto&... each) {
+            void* pointers[] = {&each..., nullptr};
+            const auto bound = simulator::Binding<Parameters...>::bind(reinterpret_cast<const void*>(kernel), pointers);
+            return simulator::launch_bound(simulator::name_of(kernel), bound, config->gridDim_, config->blockDim_,
+                                           config->dynamicSmemBytes, config->stream, simulator::wants_cooperation(*config),
+                                           simulator::here());
+        },
+        converted);
 }
 inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments,
                                        simulator::Position at = simulator::here()) {
@@ -139,7 +174,7 @@ inline cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t gra
     const simulator::RegisteredKernel* kernel = simulator::registered_kernel(p->func);
     if (!kernel) return simulator::finished(cudaErrorInvalidDeviceFunction);
     return simulator::add_node(node, graph, [=, bound = kernel->bind(p->func, p->kernelParams), p = *p] {
-        simulator::launch_bound(kernel->name, p.func, bound, p.gridDim_, p.blockDim_, p.sharedMemBytes, nullptr, false, at);
+        simulator::launch_bound(kernel->name, bound, p.gridDim_, p.blockDim_, p.sharedMemBytes, nullptr, false, at);
     });
 }
 
