@@ -424,9 +424,7 @@ class _File:
                 continue
             directive = self.directive_at(match.start())
             start = self._declaration_start(match.start(), directive)
-            end = self.code.find(";", match.end(), directive[1] if directive else len(self.code))
-            if end < 0:
-                end = directive[1] if directive else len(self.code)  # a macro without its semicolon
+            end = self._declaration_end(match.end(), directive[1] if directive else len(self.code))
             done = end
             flat = " ".join(self.code[start:end].replace("\\\n", " ").split())
             external = re.search(r"(?<!\w)extern(?!\w)", flat)
@@ -460,6 +458,15 @@ class _File:
             else:
                 return start
 
+    def _declaration_end(self, position: int, limit: int) -> int:
+        """Where its semicolon stands, outside of all brackets; or `limit`: a macro without one."""
+        depth = 0
+        for i in range(position, limit):
+            depth += (self.code[i] in "([{") - (self.code[i] in ")]}")
+            if self.code[i] == ";" and depth == 0:
+                return i
+        return limit
+
     def _in_function(self, position: int) -> bool:
         opened = []
         for match in re.finditer(r"[{}]", self.code[:position]):
@@ -476,7 +483,8 @@ class _File:
         names = []
         for a, b in spans:
             declarator = re.search(r"(\w+)\s*((?:\[.*\])?)\s*$", declaration[a:b], re.DOTALL)
-            if not declarator or "=" in re.sub(r"[<>=!]=", "", re.sub(r"\[.*?\]|<.*>", "", declaration[a:b])):
+            bare = re.sub(r"\{.*\}|\[.*?\]|<.*>", "", declaration[a:b])
+            if not declarator or "=" in re.sub(r"[<>=!]=", "", bare):
                 raise self.error(position, "cannot read this __shared__ declaration (they take no initialiser)")
             names.append(declarator.group(1))
         if local:

@@ -4,12 +4,23 @@
 #define CUDA_SIMULATOR 1
 #endif
 
+// C++20's math.h puts std::lerp beside everybody's own lerp(float, float, float).
+#define lerp simulator_std_lerp
+#include <cmath>
+#include <math.h>
+#undef lerp
+namespace std {
+constexpr float lerp(float a, float b, float t) noexcept { return simulator_std_lerp(a, b, t); }
+constexpr double lerp(double a, double b, double t) noexcept { return simulator_std_lerp(a, b, t); }
+}  // namespace std
+
 #include "simulator/vector_types.h"
 #include "simulator/thread.h"
 #include "simulator/language.h"
 #include "simulator/warp.h"
 #include "simulator/atomics.h"
 #include "simulator/math.h"
+#include "simulator/small_names.h"
 #include "simulator/host_api.h"
 #include "simulator/streams.h"
 #include "simulator/launch_api.h"

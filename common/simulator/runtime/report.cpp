@@ -31,6 +31,8 @@ std::string whereabouts(const Worker& worker, const Thread& thread) {
 __attribute__((used, noinline)) uint3 thread_index() { return current_thread()->index; }
 __attribute__((used, noinline)) uint3 block_index() { return current_block()->index; }
 
+bool on_device() { return this_worker && this_worker->running; }
+
 static bool in_kernel() { return this_worker && this_worker->running; }
 
 [[noreturn]] static void give_up(Worker& worker, const std::string& what) {

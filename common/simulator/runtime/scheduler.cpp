@@ -272,6 +272,19 @@ bool is_gone(unsigned lane, [[maybe_unused]] unsigned reader) {
 
 // ---- shared memory
 
+constexpr size_t SHARED_START = 1024;
+bool is_shared(const void* address) {
+    const Worker& worker = current_worker();
+    return address >= worker.arena && address < worker.arena + SHARED_ARENA;
+}
+size_t shared_offset(const void* address) {
+    const Worker& worker = current_worker();
+    if (!is_shared(address))
+        fail("__cvta_generic_to_shared: the address %p is not in shared memory", address);
+    return static_cast<size_t>(static_cast<const char*>(address) - worker.arena) + SHARED_START;
+}
+void* shared_address(size_t offset) { return current_worker().arena + (offset - SHARED_START); }
+
 int new_shared_slot() {
     static int count = 0;
     if (count == static_cast<int>(MAX_SHARED_VARIABLES))

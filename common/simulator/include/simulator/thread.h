@@ -114,11 +114,17 @@ unsigned lanes_here(Position position);
 // Waits for all threads of a grid that was launched cooperatively.
 void grid_barrier(Position position);
 bool is_cooperative();
+bool on_device();  // whether a CUDA thread runs this, and not host code
 // Whether a lane that a shuffle wants to read from, and that takes no part in it, has returned (or never existed).
 bool is_gone(unsigned lane, unsigned reader);
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 [[noreturn]] void not_implemented(const char* file, int line);
+
+// Shared memory counted from its start, as inline PTX names it (at 1024: as on a GPU, 0 is no address of a variable).
+bool is_shared(const void* address);
+size_t shared_offset(const void* address);
+void* shared_address(size_t offset);
 
 // `struct S { float tile[32][33]; }` is what the rewriter makes of `__shared__ float tile[32][33]`.
 struct Declaration {
