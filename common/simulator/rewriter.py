@@ -12,6 +12,7 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     __noinline__                        __attribute__((noinline))
     #pragma unroll 4                    #pragma GCC unroll 4
     #include "local.cuh"                the rewritten copy of it
+    asm("add.u32 %0, %1, 1;" : ...)     C++ that does the same (ptx.py)
     __syncthreads(); ... __syncthreads()  on one line: each is told its number
 
 They are found in a copy of the text of the same length, in which comments, strings and the code behind
@@ -27,6 +28,8 @@ from pathlib import Path
 
 from common.console.files import read_source, write_whole
 from common.simulator.device_calls import definitions, host_calls
+from common.simulator.ptx import PtxError, read_asm, translated
+from common.simulator.refused import refused_header, refused_names
 from common.simulator.shadowed import renamed
 
 HERE = Path(__file__).resolve().parent
@@ -151,7 +154,8 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
 def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
     """The text as C++20. `include(name, quoted)` gives the path to include instead, or None."""
     file = _File(renamed(text, blanked(text)), name)
-    file.refuse_inline_ptx()
+    has_ptx = file.rewrite_inline_ptx()
+    file.refuse_names()
     file.refuse_host_calls()
     file.hint_at_lockstep()
     file.rewrite_includes(include)
@@ -163,7 +167,8 @@ def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
     registered = "".join(f"SIMULATOR_REGISTER({kernel}) " for kernel in file.plain_kernels())
-    return f'#include <cuda_runtime.h>\n#line 1 "{name}"\n{file.edited()}' + (f"\n{registered}\n" if registered else "")
+    headers = "#include <cuda_runtime.h>\n" + ("#include <simulator/ptx.h>\n" if has_ptx else "")
+    return f'{headers}#line 1 "{name}"\n{file.edited()}' + (f"\n{registered}\n" if registered else "")
 
 
 _NOT_CODE = re.compile(
@@ -257,14 +262,27 @@ class _File:
 
     # ---- what cannot run
 
-    def refuse_inline_ptx(self) -> None:
-        match = re.search(r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()", self.code)
-        if match:
-            raise self.error(
-                match.start(),
-                "inline PTX cannot run on the CPU; call a wrapper from common/cuda instead, "
-                "or put it behind #ifndef CUDA_SIMULATOR",
-            )
+    def rewrite_inline_ptx(self) -> bool:
+        """Whether there was any."""
+        found = False
+        pattern = r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()"
+        for match in re.finditer(pattern, self.code):
+            end = _skip_group(self.code, match.end())
+            try:
+                if end < 0:
+                    raise PtxError("this asm statement has no end")
+                inner = self.text[match.end() + 1 : end - 1]
+                new = translated(*read_asm(inner))
+            except PtxError as error:
+                raise self.error(match.start(), f"{error} (behind #ifndef CUDA_SIMULATOR it is left out)") from None
+            self.edits.append((match.start(), end, new + self.newlines(match.start(), end)))
+            found = True
+        return found
+
+    def refuse_names(self) -> None:
+        for position, why in refused_names(self.code):
+            if not self.directive_at(position):
+                raise self.error(position, why)
 
     def refuse_host_calls(self) -> None:
         for position, message in host_calls(self.code):
@@ -292,6 +310,8 @@ class _File:
                 continue
             quoted = match.group(1) is not None
             path = include(match.group(1) or match.group(2), quoted)
+            if not path and (why := refused_header(match.group(1) or match.group(2))):
+                raise self.error(match.start(), why)
             if path:
                 group = 1 if quoted else 2
                 self.edits.append((match.start(group) - 1, match.end(group) + 1, f'"{path}"'))

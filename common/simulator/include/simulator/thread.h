@@ -122,6 +122,7 @@ bool is_gone(unsigned lane, unsigned reader);
 [[noreturn]] void not_implemented(const char* file, int line);
 
 // Shared memory counted from its start, as inline PTX names it (at 1024: as on a GPU, 0 is no address of a variable).
+constexpr size_t SHARED_LIMIT = 1 << 20;  // above every such number, and below every pointer
 bool is_shared(const void* address);
 size_t shared_offset(const void* address);
 void* shared_address(size_t offset);
