@@ -65,7 +65,7 @@ def build_program(
     text = read_source(source)
     if not re.search(r"(?<![\w.>:])main\s*\(", rewriter.blanked(text)):
         raise ValueError(
-            f"{shown_path(source)} has no main(): a program needs one; a task's kernels are run by `python -m taskN.test`"
+            f"{shown_path(source)} has no main(): a program needs one; `python -m taskN.test` runs a task's kernels"
         )
     folders = [source.parent, *(folder.resolve() for folder in include), ROOT]
     name = "checked" if checked else toolchain.choose_backend(backend).name

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 HOST_LIBRARY = {
-    "rand": "curand_uniform(), or a generator of your own: a few multiplications and shifts of a seed and the thread's index",
+    "rand": "a generator of your own: a few multiplications and shifts of a seed and the thread's index",
     "srand": "a seed that is an argument of the kernel",
     "random": "a generator of your own",
     "drand48": "a generator of your own",
@@ -61,7 +61,7 @@ class Function:
             not self.on_device
             and "constexpr" not in words
             and not any(
-                word.isupper() and len(word) > 1 or word.startswith("__") and word != "__host__" for word in words
+                (word.isupper() and len(word) > 1) or (word.startswith("__") and word != "__host__") for word in words
             )
         )
 
@@ -88,7 +88,7 @@ def host_calls(code: str) -> list[tuple[int, str]]:
         for call in re.finditer(r"(?<![\w.>])((?:std\s*)?::\s*)?(\w+)\s*(?:<[^<>;(){}]*>)?\s*\(", code[start:end]):
             name, at = call[2], start + call.start(2)
             if (
-                re.search(rf"(?:->|\.)\s*$|[\w:]::\s*$|(?<!\w)(?!(?:return|else|do|case)\b)\w+\s+$", code[start:at])
+                re.search(r"(?:->|\.)\s*$|[\w:]::\s*$|(?<!\w)(?!(?:return|else|do|case)\b)\w+\s+$", code[start:at])
                 and not call[1]
             ):
                 continue  # a member, another namespace's, or a declaration

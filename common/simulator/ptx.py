@@ -2,8 +2,8 @@
 
     translated(template, operands)      the C++ of one asm statement; PtxError for an instruction that is not known
 
-Every operand and every .reg becomes a Register of 64 bits (include/simulator/ptx.h); an instruction becomes one statement
-that reads and writes these. Predicates (@p) become ifs. Labels and branches are not known.
+Every operand and every .reg becomes a Register of 64 bits (include/simulator/ptx.h); an instruction becomes one
+statement that reads and writes these. Predicates (@p) become ifs. Labels and branches are not known.
 """
 
 from __future__ import annotations
@@ -40,12 +40,29 @@ SPECIAL = {
 }
 SPACES = ("global", "shared", "local", "const", "param")
 MATH = {"ex2": "exp2", "lg2": "log2", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tanh": "tanh"}
-COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
+COMPARISONS = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "lo": "<",
+    "ls": "<=",
+    "hi": ">",
+    "hs": ">=",
+}
 ATOMICS = {
-    "add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor",
-    "exch": "atomicExch", "inc": "atomicInc", "dec": "atomicDec", "cas": "atomicCAS",
+    "add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr",
+    "xor": "atomicXor", "exch": "atomicExch", "inc": "atomicInc", "dec": "atomicDec", "cas": "atomicCAS",
 }  # fmt: skip
-ATOMIC_TYPES = {"b32": "unsigned", "u32": "unsigned", "s32": "int", "b64": "unsigned long long", "u64": "unsigned long long"}
+ATOMIC_TYPES = {
+    "b32": "unsigned",
+    "u32": "unsigned",
+    "s32": "int",
+    "b64": "unsigned long long",
+    "u64": "unsigned long long",
+}
 P = "::simulator::ptx"
 HERE = "::simulator::here()"
 
@@ -188,7 +205,8 @@ class _Body:
             width = int(kind[1:]) // len(outs)
             value = self._bits(args[1], kind)
             return " ".join(
-                f"{self._register(out)} = ({value} >> {width * i}) & {(1 << width) - 1:#x}ull;" for i, out in enumerate(outs)
+                f"{self._register(out)} = ({value} >> {width * i}) & {(1 << width) - 1:#x}ull;"
+                for i, out in enumerate(outs)
             )
         if kind not in TYPES:
             return None
@@ -202,7 +220,9 @@ class _Body:
             expression = read[1]()
         elif name == "cvta":
             bits = self._bits(args[1], kind)
-            expression = f"{P}::to_shared({bits})" if "to" in parts else f"reinterpret_cast<uint64_t>({P}::shared({bits}))"
+            expression = (
+                f"{P}::to_shared({bits})" if "to" in parts else f"reinterpret_cast<uint64_t>({P}::shared({bits}))"
+            )
         elif name in ("add", "sub"):
             expression = f"{read[1]()} {'+' if name == 'add' else '-'} {read[2]()}"
         elif name in ("mul", "mad", "fma"):
@@ -238,7 +258,9 @@ class _Body:
         elif name == "shf":
             expression = f"__funnelshift_{parts[1]}({read[1]()}, {read[2]()}, {read[3]()})"
         elif name == "sad":
-            expression = f"({read[1]()} < {read[2]()} ? {read[2]()} - {read[1]()} : {read[1]()} - {read[2]()}) + {read[3]()}"
+            expression = (
+                f"({read[1]()} < {read[2]()} ? {read[2]()} - {read[1]()} : {read[1]()} - {read[2]()}) + {read[3]()}"
+            )
         elif name == "selp":
             expression = f"{self._read(args[3], 'pred')} ? {read[1]()} : {read[2]()}"
         elif name == "setp" and len(parts) >= 3 and parts[1] in COMPARISONS:
@@ -311,7 +333,7 @@ class _Body:
             return ";"
         if name in ("red", "atom"):
             function = next((ATOMICS[part] for part in parts if part in ATOMICS), None)
-            of = {**ATOMIC_TYPES, "f32": "float", "f64": "double"}.get(kind)
+            of = ATOMIC_TYPES.get(kind)
             if function is None or of is None:
                 return None
             at = 0 if name == "red" else 1
@@ -338,8 +360,11 @@ class _Body:
             out, _, inside = args[0].partition("|")
             by, control, mask = (self._read(one, "u32") for one in args[2:5])
             predicate = self._register(inside.strip()) if inside else "ptx_inside_"
-            call = f"{P}::shuffle('{parts[2][0]}', {self._read(args[1], 'u32')}, {by}, {control}, {mask}, {predicate}, {HERE})"
-            return ("" if inside else f"{P}::Register ptx_inside_; ").join(["{ ", f"{self._register(out.strip())} = {call}; }}"])
+            value = self._read(args[1], "u32")
+            call = f"{P}::shuffle('{parts[2][0]}', {value}, {by}, {control}, {mask}, {predicate}, {HERE})"
+            return ("" if inside else f"{P}::Register ptx_inside_; ").join(
+                ["{ ", f"{self._register(out.strip())} = {call}; }}"]
+            )
         if name == "vote" and parts[1] == "sync":
             predicate, mask = self._read(args[1], "pred"), self._read(args[2], "u32")
             if parts[2] == "ballot":
@@ -350,7 +375,9 @@ class _Body:
             return self._write(args[0], "__activemask()", "u32")
         if name == "match" and parts[1] == "any":
             kind = "u64" if parts[-1] == "b64" else "u32"
-            return self._write(args[0], f"__match_any_sync({self._read(args[2], 'u32')}, {self._read(args[1], kind)})", "u32")
+            return self._write(
+                args[0], f"__match_any_sync({self._read(args[2], 'u32')}, {self._read(args[1], kind)})", "u32"
+            )
         if name == "redux" and parts[2] in ("add", "min", "max", "and", "or", "xor") and parts[-1] in TYPES:
             kind = "u32" if parts[-1] == "b32" else parts[-1]
             call = f"__reduce_{parts[2]}_sync({self._read(args[2], 'u32')}, {self._read(args[1], kind)})"
@@ -364,24 +391,33 @@ class _Body:
             transposed = str("trans" in parts).lower()
             assigned = " ".join(f"{out} = ptx_r_[{i}];" for i, out in enumerate(outs))
             return (
-                f"{{ {P}::Register ptx_r_[4]; {P}::load_matrices({len(outs)}, {transposed}, {address}, ptx_r_, {HERE}); "
-                f"{assigned} }}"
+                f"{{ {P}::Register ptx_r_[4]; "
+                f"{P}::load_matrices({len(outs)}, {transposed}, {address}, ptx_r_, {HERE}); {assigned} }}"
             )
-        if name == "mma" and parts[1] == "sync" and parts[-4:] in (
-            ["f32", "f16", "f16", "f32"],
-            ["f32", "bf16", "bf16", "f32"],
+        if (
+            name == "mma"
+            and parts[1] == "sync"
+            and parts[-4:]
+            in (
+                ["f32", "f16", "f16", "f32"],
+                ["f32", "bf16", "bf16", "f32"],
+            )
         ):
             k = {"m16n8k16": 16, "m16n8k8": 8}.get(next((part for part in parts if part.startswith("m16n8")), ""))
             if k is None:
                 return None
             lists = [_split(arg.strip("{}")) for arg in args]
-            arrays = [", ".join(self._bits(one, "f32" if i == 2 else "b32") for one in row) for i, row in enumerate(lists[1:])]
-            given = " ".join(f"const {P}::Register ptx_{n}_[] = {{{row}}};" for n, row in zip("abc", arrays, strict=True))
+            arrays = [
+                ", ".join(self._bits(one, "f32" if i == 2 else "b32") for one in row) for i, row in enumerate(lists[1:])
+            ]
+            given = " ".join(
+                f"const {P}::Register ptx_{n}_[] = {{{row}}};" for n, row in zip("abc", arrays, strict=True)
+            )
             outs = " ".join(f"{self._register(out)} = ptx_d_[{i}];" for i, out in enumerate(lists[0]))
             element = TYPES[parts[-3]]
             return (
-                f"{{ {given} {P}::Register ptx_d_[4]; {P}::multiply_add<{element}, {k}>(ptx_d_, ptx_a_, ptx_b_, ptx_c_, {HERE}); "
-                f"{outs} }}"
+                f"{{ {given}{P}::Register ptx_d_[4]; "
+                f"{P}::multiply_add<{element}, {k}>(ptx_d_, ptx_a_, ptx_b_, ptx_c_, {HERE}); {outs} }}"
             )
         return None
 

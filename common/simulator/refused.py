@@ -1,7 +1,7 @@
 """What of CUDA the simulator has not, and says so instead of "No such file".
 
-    refused_header("thrust/sort.h")     why it is not there; None for any other header
-    refused_names(code)                 [(position, why), ...] for textures and the like
+refused_header("thrust/sort.h")     why it is not there; None for any other header
+refused_names(code)                 [(position, why), ...] for textures and the like
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ CXX_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
 
 
 LOCKSTEP = (
-    "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading and "
-    "writing in each of these steps"
+    "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading "
+    "and writing in each of these steps"
 )
 
 
@@ -344,7 +344,9 @@ class _File:
         """The kernels that have one address: no templates, not overloaded, in no namespace; where one is asked for."""
         if not re.search(r"cudaLaunch\w*Kernel|cudaKernelNodeParams", self.code):
             return []
-        names = [one.name for one in definitions(self.without_directives()) if "__global__" in one.head and one.is_plain]
+        names = [
+            one.name for one in definitions(self.without_directives()) if "__global__" in one.head and one.is_plain
+        ]
         return [name for name in names if names.count(name) == 1]
 
     def without_directives(self) -> str:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 
 _NAMES = r"(?:threadIdx|blockIdx|blockDim|gridDim)"
-_DECLARED = re.compile(rf"(?<![\w.>])(?!(?:return|else|case|throw|do|and|or|not|define|undef|ifdef|ifndef)\b)\w+\s*[&*]?\s+[&*]?({_NAMES})\b")
+_NO_TYPES = r"(?!(?:return|else|case|throw|do|and|or|not|define|undef|ifdef|ifndef)\b)"
+_DECLARED = re.compile(rf"(?<![\w.>]){_NO_TYPES}(?:\w+[&*]?\s+|dim3\s*[&*]\s*)({_NAMES})\b(?=\s*[({{=,;)])")
 _MEMBER = re.compile(rf"(?:\.|->)\s*({_NAMES})\b")
 
 

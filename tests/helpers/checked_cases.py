@@ -355,7 +355,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         wrong(
             "cas_loop_plain_read",
             finding("stale_read", "plain read before CAS", "first CAS"),
-            remark="a stale value makes the atomicCAS fail, so the result is right; to the C++ memory model it is a race",
+            remark="the atomicCAS fails on a stale value, so the result is right; to the C++ memory model it is a race",
         ),
         wrong(
             "lanes_write_equal_values",

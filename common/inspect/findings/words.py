@@ -113,10 +113,10 @@ def explained(finding: Finding) -> str:
         "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "
         "Volta do not wait for those that have returned, which CUDA does not promise. Take the barrier out of the "
         "condition or loop that only some of them run through, and let no thread return before it.",
-        "same_value": "They write without an order, but whenever it was seen the value stayed what it was: on a GPU the "
-        "result is the same. To the C++ memory model it is a race: let one thread write, or use atomicExch.",
-        "stale_read": "Another thread may change the value in between; then the atomicCAS that follows fails and brings "
-        "the new one, so the result is right. To the C++ memory model it is a race all the same.",
+        "same_value": "They write without an order, but whenever it was seen the value stayed what it was: on a GPU "
+        "the result is the same. To the C++ memory model it is a race: let one thread write, or use atomicExch.",
+        "stale_read": "Another thread may change the value in between; then the atomicCAS that follows fails and "
+        "brings the new one, so the result is right. To the C++ memory model it is a race all the same.",
         "absent_lane": f"In a shuffle {detail}: what arrives is undefined, and zero on today's GPUs where the lane has "
         "returned. Let all lanes of the warp come to the shuffle: guard the value, not the code.",
     }.get(finding.kind, detail)

@@ -78,7 +78,7 @@ TAIL = """__global__ void sum(float* in) {{
 
 
 def test_a_tail_for_lanes_in_step_is_pointed_at():
-    assert "GCC warning" in rewrite(TAIL.format(volatile="volatile"), "sum.cu").splitlines()[6]
+    assert "GCC warning" in rewrite(TAIL.format(volatile="volatile"), "sum.cu").splitlines()[7]
     assert "GCC warning" not in rewrite(TAIL.format(volatile=""), "sum.cu")
     assert "GCC warning" not in rewrite(
         TAIL.format(volatile="volatile").replace(";\n    s", "; __syncwarp();\n    s"), "s.cu"
