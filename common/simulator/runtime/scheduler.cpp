@@ -65,7 +65,7 @@ SIMULATOR_INLINE static void answer_if_nobody_comes(Worker& worker, unsigned war
 
 // The next thread after `from`, lanes of its own warp first; null when none can run.
 SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) {
-    answer_if_nobody_comes(worker, from.warp);
+    if (!worker.warps[from.warp].ready) answer_if_nobody_comes(worker, from.warp);
     if (worker.warps[from.warp].ready)
         return take(worker, from.warp, next_bit(worker.warps[from.warp].ready, from.lane));
     if (!worker.ready_warps) return nullptr;
@@ -94,7 +94,6 @@ void yield() {
 }
 
 SIMULATOR_INLINE static void wait_for_others(Worker& worker, Thread& me) {
-    worker.warps[me.warp].yielded &= ~(1u << me.lane);
     switch_thread(worker, next_thread(worker, me));
 }
 
@@ -116,6 +115,7 @@ unsigned lanes_here(Position position) {
     me.position = position;
     me.state = State::asks_who_is_here;
     worker.warps[me.warp].asking |= 1u << me.lane;
+    worker.warps[me.warp].yielded &= ~(1u << me.lane);
     wait_for_others(worker, me);
     me.state = State::running;
     return me.mask;
@@ -135,7 +135,10 @@ static void pass_barrier(Worker& worker) {
     check_barrier_passed();
 #endif
     count_progress(worker);
-    for (unsigned warp = 0; warp < worker.warp_count; ++warp) make_ready(worker, warp, worker.warps[warp].alive);
+    for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
+        worker.warps[warp].yielded = 0;
+        make_ready(worker, warp, worker.warps[warp].alive);
+    }
 }
 
 static const char* number_in_line(Position position) {
@@ -193,7 +196,10 @@ void pass_grid_barrier(Worker& worker) {
     worker.at_grid_barrier = 0;
     ++worker.interval;
     count_progress(worker);
-    for (unsigned warp = 0; warp < worker.warp_count; ++warp) make_ready(worker, warp, worker.warps[warp].alive);
+    for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
+        worker.warps[warp].yielded = 0;
+        make_ready(worker, warp, worker.warps[warp].alive);
+    }
 }
 
 // ---- warp operations
@@ -253,6 +259,7 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     const uint32_t lanes = mask & warp.alive;
     if (warp.mixed) check_same_operation(warp, me, lanes);
     warp.arrived &= ~lanes;
+    warp.yielded &= ~lanes;
     make_ready(worker, me.warp, lanes & ~my_bit);
     count_progress(worker);
     if (combine) combine(warp.arguments, lanes);
