@@ -231,9 +231,12 @@ namespace simulator {
 
 template <Action ACTION, size_t BYTES>
 SIMULATOR_INLINE static bool is_repeated(uintptr_t address, uint32_t site) {
-    if (ACTION != Action::read || BYTES != WORD || address % WORD || checker.mode != Mode::check) return false;
+    if (ACTION != Action::read || BYTES < WORD || address % BYTES || checker.mode != Mode::check) return false;
     const uintptr_t offset = address - arena.start;
-    return offset < arena.bytes && read_again<true>(arena.cells[offset / WORD], site);
+    if (offset >= arena.bytes) return false;
+    for (size_t i = 0; i < BYTES / WORD; ++i)  // remembering a word twice changes nothing
+        if (!read_again<true>(arena.cells[offset / WORD + i], site)) return false;
+    return true;
 }
 // Apart, so that the callbacks save no registers.
 template <Action ACTION, size_t BYTES, bool ALIGNED>

@@ -301,7 +301,8 @@ SIMULATOR_INLINE bool read_again(Cell& cell, uint32_t site) {
     Access& last = cell.read;
     if (last.interval != checker.interval) return !SHARED;  // another block's stays
     const unsigned thread = thread_of_stack();
-    if (last.site != site || last.thread / 32 != thread / 32 || any_sync) return false;
+    if (last.site != site || last.thread / 32 != thread / 32) return false;
+    if (any_sync && last.sync != syncs[thread / 32]) return false;
     if (last.thread == thread) return true;
     Access& other = cell.other_read;
     if (other.interval != checker.interval || other.thread == thread) other = last;
