@@ -245,6 +245,8 @@ class _Body:
             expression, kind = f"__builtin_popcountll({read[1]()})", "u32"
         elif name == "clz":
             expression, kind = f"__clz{'ll' if kind == 'b64' else ''}({read[1]()})", "u32"
+        elif name == "bfind" and kind in ("u32", "b32"):
+            expression = f"31 - __clz(static_cast<int>({read[1]()}))"
         elif name == "brev":
             expression = f"__brev{'ll' if kind == 'b64' else ''}({read[1]()})"
         elif name == "bfe":

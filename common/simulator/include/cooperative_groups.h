@@ -136,6 +136,9 @@ class thread_block_tile : public coalesced_group {
     explicit thread_block_tile(const Group& parent)
         : coalesced_group((Size == 32 ? ~0u : (1u << Size % 32) - 1) << (details::lane() & ~(Size - 1)),
                           parent.thread_rank() / Size, (parent.size() + Size - 1) / Size) {}
+    // A tile of a block is a tile, whatever its parent.
+    template <typename Other>
+    thread_block_tile(const thread_block_tile<Size, Other>& other) : coalesced_group(other) {}
     static unsigned thread_rank() { return details::lane() % Size; }
     static constexpr unsigned size() { return Size; }
     static constexpr unsigned num_threads() { return Size; }

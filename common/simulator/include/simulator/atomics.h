@@ -92,5 +92,13 @@ SIMULATOR_INLINE T atomicCAS(T* address, typename simulator::Exactly<T>::Type ex
 #endif
     return simulator::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
 }
+template <typename T>
+SIMULATOR_INLINE T atomicCAS_block(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+    return atomicCAS(address, expected, value);
+}
+template <typename T>
+SIMULATOR_INLINE T atomicCAS_system(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+    return atomicCAS(address, expected, value);
+}
 #undef SIMULATOR_ONE_OF
 #undef SIMULATOR_WORDS

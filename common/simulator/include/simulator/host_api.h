@@ -153,6 +153,7 @@ enum {
     cudaDeviceScheduleSpin = 1,
     cudaDeviceScheduleYield = 2,
     cudaDeviceScheduleBlockingSync = 4,
+    cudaDeviceBlockingSync = 4,
     cudaDeviceMapHost = 8,
     cudaMemAttachHost = 2,
     cudaMemAttachSingle = 4,

@@ -85,6 +85,22 @@ inline cudaError_t cudaMemset3D(cudaPitchedPtr p, int value, cudaExtent extent, 
             return error;
     return cudaSuccess;
 }
+struct cudaMemsetParams {
+    void* dst;
+    size_t pitch;
+    unsigned value, elementSize;
+    size_t width, height;  // in elements, in rows
+};
+inline cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t,
+                                          const cudaMemsetParams* params, simulator::Position at = simulator::here()) {
+    return simulator::add_node(node, graph, [p = *params, at] {
+        const size_t row_bytes = p.width * p.elementSize;
+        std::vector<char> row(row_bytes);
+        for (size_t i = 0; i < row_bytes; ++i) row[i] = static_cast<char>(p.value >> 8 * (i % p.elementSize));
+        for (size_t y = 0; y < p.height; ++y)
+            simulator::copy(static_cast<char*>(p.dst) + y * p.pitch, row.data(), row_bytes, cudaMemcpyDefault, at);
+    });
+}
 inline cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p, simulator::Position at = simulator::here()) {
     if (p->srcArray || p->dstArray) return simulator::finished(cudaErrorNotSupported);
     const auto row = [](const cudaPitchedPtr& of, const cudaPos& pos, size_t z) {
@@ -96,4 +112,8 @@ inline cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p, simulator::Position 
                                                            p->extent.height, p->kind, at))
             return error;
     return cudaSuccess;
+}
+inline cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t,
+                                          const cudaMemcpy3DParms* params, simulator::Position at = simulator::here()) {
+    return simulator::add_node(node, graph, [p = *params, at] { cudaMemcpy3D(&p, at); });
 }

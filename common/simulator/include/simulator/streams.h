@@ -140,6 +140,9 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
     return cudaSuccess;
 }
 inline cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) { return *graph = new CUgraph_st, cudaSuccess; }
+inline cudaError_t cudaGraphClone(cudaGraph_t* copy, cudaGraph_t graph) {
+    return *copy = new CUgraph_st{graph->nodes}, cudaSuccess;
+}
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
     return *count = graph->nodes.size(), cudaSuccess;
@@ -166,7 +169,7 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
 namespace simulator {
 inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, std::function<void()> work) {
     graph->nodes.push_back(std::move(work));
-    if (node) *node = reinterpret_cast<cudaGraphNode_t>(graph->nodes.size());
+    if (node) *node = reinterpret_cast<cudaGraphNode_t>(graph->nodes.size());  // its number
     return cudaSuccess;
 }
 }  // namespace simulator
