@@ -163,7 +163,8 @@ def at_failures(
         found = {}
         for case in chosen:
             _, findings = checked_run.checked(case, checked, collected, seed)
-            if groups := grouped([(full_name(case), [one for one in findings if one.kind != "leak"])]):
+            groups = grouped([(full_name(case), [one for one in findings if one.kind != "leak"])])
+            if groups := [group for group in groups if not group.is_harmless]:
                 found[case.part] = groups
     return found
 

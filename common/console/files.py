@@ -8,6 +8,23 @@ import threading
 from pathlib import Path
 
 
+def read_source(path: Path) -> str:
+    """A source file's text.
+
+    Raises:
+        ValueError: it is not UTF-8; the message names the line.
+    """
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file in that encoding "
+            "(`iconv -f latin1 -t utf-8` converts most)"
+        ) from None
+
+
 def write_whole(path: Path, text: str) -> bool:
     """Puts a file in its place in one step, so that nobody ever reads half of it; a link stays a link.
 

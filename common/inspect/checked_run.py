@@ -73,7 +73,7 @@ def checked(case: Case, caller: Caller, collected: Collected, seed: int) -> tupl
 
     verdict = judging.judge(replace(case, draws=1), Read(), seed)
     findings = first[0] if first else []
-    verdict.findings = len(grouped([("", findings)]))
+    verdict.findings = sum(not group.is_harmless for group in grouped([("", findings)]))
     return verdict, findings
 
 

@@ -121,6 +121,14 @@ class SourceLines:
             self._known[address + 1] = students_place(frames)
 
 
+@functools.cache
+def _original(file: str) -> str:
+    """The file that the rewriter made this one from: for a function inlined elsewhere g++ may name the copy."""
+    start = "\n".join(_lines(file)[:2]) if file.endswith(".cu.cpp") else ""
+    match = re.search(r'^#line 1 "(.+)"$', start, re.MULTILINE)
+    return match[1] if match else file
+
+
 def _read_frames(text: str) -> dict[int, list[Place]]:
     """addr2line's output: an address, then two lines per frame, function and file:line, from the inside out.
 
@@ -138,7 +146,7 @@ def _read_frames(text: str) -> dict[int, list[Place]]:
         else:
             place = place_of(re.sub(r" \(discriminator \d+\)$", "", line))
             if place:
-                frames.append(replace(place, function=function))
+                frames.append(replace(place, file=_original(place.file), function=function))
             function = None
     return result
 

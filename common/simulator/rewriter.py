@@ -12,6 +12,8 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     __noinline__                        __attribute__((noinline))
     #pragma unroll 4                    #pragma GCC unroll 4
     #include "local.cuh"                the rewritten copy of it
+    asm("add.u32 %0, %1, 1;" : ...)     C++ that does the same (ptx.py)
+    __syncthreads(); ... __syncthreads()  on one line: each is told its number
 
 They are found in a copy of the text of the same length, in which comments, strings and the code behind
 `#ifndef CUDA_SIMULATOR` are blank.
@@ -24,7 +26,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.console.files import write_whole
+from common.console.files import read_source, write_whole
+from common.simulator.device_calls import definitions, host_calls
+from common.simulator.ptx import PtxError, read_asm, translated
+from common.simulator.refused import refused_header, refused_names
+from common.simulator.shadowed import renamed
 
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
@@ -39,16 +45,17 @@ CXX_FLAGS = [
     "-Wall",
     "-Wno-unknown-pragmas",
     "-Wno-sign-compare",
+    "-Wno-deprecated-volatile" if "clang" in os.environ.get("CXX", "") else "-Wno-volatile",  # C++20: volatile x += 1
     "-Wframe-larger-than=131072",  # a CUDA thread's stack has 256 KB
-    # A trap instruction, which the runtime reports, where a static array is left or a vector misaligned.
+    # A call of runtime/undefined.cpp where a static array is left or a vector misaligned.
     "-fsanitize=bounds,alignment",
-    "-fsanitize-undefined-trap-on-error",
+    "-fno-sanitize-recover=bounds,alignment,integer-divide-by-zero",
 ]
 if platform.machine() not in ("x86_64", "AMD64"):
     CXX_FLAGS.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
 if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
-    # gcc: merged traps would lose their line numbers; and knowing where each local variable is at each instruction of
-    # optimised code takes a fifth of the compile time
+    # gcc: merged calls of fail() would lose their line numbers; and knowing where each local variable is at each
+    # instruction of optimised code takes a fifth of the compile time
     CXX_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
 # For kernels in the checked build: calls before every load, store and basic block, which runtime/checked.cpp answers.
 # A plain store's alignment is checked there too, with a better message than a trap's.
@@ -64,6 +71,12 @@ if "clang" in os.environ.get("CXX", ""):  # it would leave out blocks that other
     CHECKED_FLAGS[2] += ",no-prune"
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1"]
 CXX_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
+
+
+LOCKSTEP = (
+    "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading "
+    "and writing in each of these steps"
+)
 
 
 class RewriteError(Exception):
@@ -84,7 +97,10 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Tra
 
     def visit(file: Path, target: Path) -> None:
         translation.inputs.append(file)
-        text = file.read_text()
+        try:
+            text = read_source(file)
+        except ValueError as error:
+            raise RewriteError(str(error)) from None
 
         def include(name: str, quoted: bool) -> str | None:
             folders = ([file.parent] if quoted else []) + include_dirs
@@ -103,6 +119,27 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Tra
     return translation
 
 
+def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
+    """The file and the headers that it includes from its own folder and these, in the order of their first mention."""
+    found: list[Path] = []
+
+    def visit(file: Path) -> None:
+        found.append(file)
+        for quoted, bracketed in _INCLUDE.findall(file.read_text(errors="replace")):
+            for folder in ([file.parent] if quoted else []) + list(include_dirs):
+                header = (folder / (quoted or bracketed)).resolve()
+                if header.is_file():
+                    if header not in found:
+                        visit(header)
+                    break
+
+    visit(Path(source).resolve())
+    return found
+
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+
+
 def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[Path]) -> Path:
     """Where the rewritten copy goes: the folders below the include directory (or the source's) are kept."""
     for folder in [*include_dirs, source_dir]:
@@ -116,16 +153,22 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
 
 def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
     """The text as C++20. `include(name, quoted)` gives the path to include instead, or None."""
-    file = _File(text, name)
-    file.refuse_inline_ptx()
+    file = _File(renamed(text, blanked(text)), name)
+    has_ptx = file.rewrite_inline_ptx()
+    file.refuse_names()
+    file.refuse_host_calls()
+    file.hint_at_lockstep()
     file.rewrite_includes(include)
     file.rewrite_unrolling()
     file.rewrite_launches()
     file.rewrite_shared()
+    file.number_barriers()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
-    return f'#include <cuda_runtime.h>\n#line 1 "{name}"\n{file.edited()}'
+    registered = "".join(f"SIMULATOR_REGISTER({kernel}) " for kernel in file.plain_kernels())
+    headers = "#include <cuda_runtime.h>\n" + ("#include <simulator/ptx.h>\n" if has_ptx else "")
+    return f'{headers}#line 1 "{name}"\n{file.edited()}' + (f"\n{registered}\n" if registered else "")
 
 
 _NOT_CODE = re.compile(
@@ -219,14 +262,43 @@ class _File:
 
     # ---- what cannot run
 
-    def refuse_inline_ptx(self) -> None:
-        match = re.search(r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()", self.code)
-        if match:
-            raise self.error(
-                match.start(),
-                "inline PTX cannot run on the CPU; call a wrapper from common/cuda instead, "
-                "or put it behind #ifndef CUDA_SIMULATOR",
-            )
+    def rewrite_inline_ptx(self) -> bool:
+        """Whether there was any."""
+        found = False
+        pattern = r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()"
+        for match in re.finditer(pattern, self.code):
+            end = _skip_group(self.code, match.end())
+            try:
+                if end < 0:
+                    raise PtxError("this asm statement has no end")
+                inner = self.text[match.end() + 1 : end - 1]
+                new = translated(*read_asm(inner))
+            except PtxError as error:
+                raise self.error(match.start(), f"{error} (behind #ifndef CUDA_SIMULATOR it is left out)") from None
+            self.edits.append((match.start(), end, new + self.newlines(match.start(), end)))
+            found = True
+        return found
+
+    def refuse_names(self) -> None:
+        for position, why in refused_names(self.code):
+            if not self.directive_at(position):
+                raise self.error(position, why)
+
+    def refuse_host_calls(self) -> None:
+        for position, message in host_calls(self.code):
+            raise self.error(position, message)
+
+    # ---- what runs otherwise than it was meant
+
+    def hint_at_lockstep(self) -> None:
+        """The tail of a reduction for GPUs before Volta, whose lanes ran in step: a warning of the compiler's."""
+        step = r"(\w+)\s*\[\s*(\w+)\s*\]\s*(?:\+=|=)[^;=]*\1\s*\[\s*\2\s*\+[^;\]]*\][^;]*;"
+        for match in re.finditer(rf"{step}\s*(?=\1\s*\[\s*\2\s*\]\s*\+?=)", self.code):
+            if not re.search(rf"(?<!\w)volatile(?!\w)[^;(){{}}]*(?<!\w){match.group(1)}(?!\w)", self.code):
+                continue
+            if not self.directive_at(match.start()):
+                self.edits.append((match.end(), match.end(), f'_Pragma("GCC warning \\"{LOCKSTEP}\\"")'))
+                return
 
     # ---- includes
 
@@ -238,6 +310,8 @@ class _File:
                 continue
             quoted = match.group(1) is not None
             path = include(match.group(1) or match.group(2), quoted)
+            if not path and (why := refused_header(match.group(1) or match.group(2))):
+                raise self.error(match.start(), why)
             if path:
                 group = 1 if quoted else 2
                 self.edits.append((match.start(group) - 1, match.end(group) + 1, f'"{path}"'))
@@ -249,7 +323,37 @@ class _File:
         for match in re.finditer(r"^([ \t]*#[ \t]*pragma[ \t]+)unroll\b[ \t]*\(?(\d*)[^\n]*", self.code, re.MULTILINE):
             self.edits.append((match.end(1), match.end(), f"GCC unroll {match.group(2) or 32}"))
 
+    # ---- barriers
+
+    def number_barriers(self) -> None:
+        """Barriers that share a line get numbers: by their line alone nobody could tell them apart."""
+        by_line: dict[int, list[re.Match]] = {}
+        for match in re.finditer(r"(?<!\w)__syncthreads(?:_count|_and|_or)?\s*\(", self.code):
+            if not self.directive_at(match.start()):
+                by_line.setdefault(self.code.count("\n", 0, match.start()), []).append(match)
+        for matches in by_line.values():
+            for number, match in enumerate(matches, 1):
+                end = _skip_group(self.code, match.end() - 1)
+                if len(matches) > 1 and end > 0:
+                    comma = ", " if self.code[match.end() : end - 1].strip() else ""
+                    self.edits.append((end - 1, end - 1, f"{comma}::simulator::here_number({number})"))
+
     # ---- launches
+
+    def plain_kernels(self) -> list[str]:
+        """The kernels that have one address: no templates, not overloaded, in no namespace; where one is asked for."""
+        if not re.search(r"cudaLaunch\w*Kernel|cudaKernelNodeParams", self.code):
+            return []
+        names = [
+            one.name for one in definitions(self.without_directives()) if "__global__" in one.head and one.is_plain
+        ]
+        return [name for name in names if names.count(name) == 1]
+
+    def without_directives(self) -> str:
+        code = list(self.code)
+        for start, end in self.directives:
+            code[start:end] = _blank(self.code[start:end])
+        return "".join(code)
 
     def rewrite_launches(self) -> None:
         code = self.code
@@ -342,9 +446,7 @@ class _File:
                 continue
             directive = self.directive_at(match.start())
             start = self._declaration_start(match.start(), directive)
-            end = self.code.find(";", match.end(), directive[1] if directive else len(self.code))
-            if end < 0:
-                end = directive[1] if directive else len(self.code)  # a macro without its semicolon
+            end = self._declaration_end(match.end(), directive[1] if directive else len(self.code))
             done = end
             flat = " ".join(self.code[start:end].replace("\\\n", " ").split())
             external = re.search(r"(?<!\w)extern(?!\w)", flat)
@@ -378,6 +480,15 @@ class _File:
             else:
                 return start
 
+    def _declaration_end(self, position: int, limit: int) -> int:
+        """Where its semicolon stands, outside of all brackets; or `limit`: a macro without one."""
+        depth = 0
+        for i in range(position, limit):
+            depth += (self.code[i] in "([{") - (self.code[i] in ")]}")
+            if self.code[i] == ";" and depth == 0:
+                return i
+        return limit
+
     def _in_function(self, position: int) -> bool:
         opened = []
         for match in re.finditer(r"[{}]", self.code[:position]):
@@ -394,7 +505,8 @@ class _File:
         names = []
         for a, b in spans:
             declarator = re.search(r"(\w+)\s*((?:\[.*\])?)\s*$", declaration[a:b], re.DOTALL)
-            if not declarator or "=" in re.sub(r"[<>=!]=", "", re.sub(r"\[.*?\]|<.*>", "", declaration[a:b])):
+            bare = re.sub(r"\{.*\}|\[.*?\]|<.*>", "", declaration[a:b])
+            if not declarator or "=" in re.sub(r"[<>=!]=", "", bare):
                 raise self.error(position, "cannot read this __shared__ declaration (they take no initialiser)")
             names.append(declarator.group(1))
         if local:

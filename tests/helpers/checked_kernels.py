@@ -82,7 +82,10 @@ def _found(finding: dict, places: dict[int, Place | None]) -> Found:
     launch = _short(place_of(finding["launch"]))
     return Found(
         kind=finding["kind"],
-        places=frozenset(_short(places[access["pc"]]) for access in finding["accesses"]) or frozenset([launch]),
+        places=frozenset(
+            _short(place_of(access["at"]) if "at" in access else places[access["pc"]]) for access in finding["accesses"]
+        )
+        or frozenset([launch]),
         variable=finding["variable"],
         offset=finding["byte_offset"],
         actions=tuple(access["action"] for access in finding["accesses"]),

@@ -41,7 +41,7 @@ SWITCH = """\
 // Written by tests/helpers/planted.py: which of the mistakes below is planted, 0 for none.
 #ifdef CUDA_SIMULATOR
 static int planted_number = 0;
-static inline bool planted(int number) { return planted_number == number; }
+__host__ __device__ static inline bool planted(int number) { return planted_number == number; }
 extern "C" __attribute__((visibility("default"))) void plant(int number) { planted_number = number; }
 #else
 __device__ int planted_number_on_device;

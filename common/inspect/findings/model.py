@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
 
+# What changes no result by itself: writes of equal values, a plain read that an atomicCAS checks.
+HARMLESS = ("same_value", "stale_read")
 ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then reports an error as well
 
 
@@ -79,7 +81,8 @@ def read_findings(report: dict, lines: SourceLines) -> list[Finding]:
     places = lines.places(every_pc)
 
     def access(one: dict) -> Access:
-        return Access(one["action"], one["bytes"], places[one["pc"]], tuple(one["block"]), tuple(one["thread"]))
+        place = place_of(one["at"]) if "at" in one else places[one["pc"]]
+        return Access(one["action"], one["bytes"], place, tuple(one["block"]), tuple(one["thread"]))
 
     return [
         Finding(
@@ -126,6 +129,11 @@ class Group:
     @property
     def kind(self) -> str:
         return self.findings[0].kind
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it is worth knowing but changes no result."""
+        return self.kind in HARMLESS
 
     @property
     def within_a_warp(self) -> bool:

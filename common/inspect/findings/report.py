@@ -19,7 +19,13 @@ from common.inspect.findings.words import explained, happened, is_named
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
-_VERBS = {"read": "reads", "write": "writes", "atomic": "updates atomically", "async copy": "starts a copy to"}
+_VERBS = {
+    "read": "reads",
+    "write": "writes",
+    "atomic": "updates atomically",
+    "async copy": "starts a copy to",
+    "wait": "is",
+}
 
 
 def print_findings(console: Console, groups: Sequence[Group]) -> None:
@@ -65,7 +71,7 @@ def _print_group(console: Console, number: int, group: Group) -> None:
 def _cases(cases: Sequence[str]) -> str:
     """ "case softmax: 7 x 31 (also in 4 others: ...)"."""
     if len(cases) < 2:
-        return f"case {cases[0]}" if cases else ""
+        return f"case {cases[0]}" if any(cases) else ""  # a program has none
     named = "; ".join(cases[1 : MOST_CASES + 1])
     more = f"; and {len(cases) - MOST_CASES - 1} more" if len(cases) > MOST_CASES + 1 else ""
     return f"case {cases[0]} (also in: {named}{more})"

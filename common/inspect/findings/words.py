@@ -27,6 +27,9 @@ TITLES = {
     "double_free": "cudaFree called twice",
     "leak": "memory leak",
     "barrier": "barrier not reached by all",
+    "same_value": "equal values written by several threads",
+    "stale_read": "plain read before an atomicCAS",
+    "absent_lane": "shuffle from a lane that takes no part",
     "error": "error",
 }
 
@@ -83,7 +86,7 @@ def happened(finding: Finding) -> str:
     what = f"{TITLES.get(finding.kind, finding.kind)}{where}"
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
-    if finding.kind in ("barrier", "error"):
+    if finding.kind in ("barrier", "error", "absent_lane"):
         return what
     return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
 
@@ -107,8 +110,15 @@ def explained(finding: Finding) -> str:
         "use_after_free": f"This memory was given back: {detail}. Free it after the last kernel that uses it.",
         "double_free": f"The second cudaFree of the same memory: {detail}. Free each allocation once.",
         "leak": "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
-        "barrier": "Not all threads of the block come to this barrier. Take it out of the condition or loop that only "
-        "some of them run through, and let no thread return before it.",
+        "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "
+        "Volta do not wait for those that have returned, which CUDA does not promise. Take the barrier out of the "
+        "condition or loop that only some of them run through, and let no thread return before it.",
+        "same_value": "They write without an order, but whenever it was seen the value stayed what it was: on a GPU "
+        "the result is the same. To the C++ memory model it is a race: let one thread write, or use atomicExch.",
+        "stale_read": "Another thread may change the value in between; then the atomicCAS that follows fails and "
+        "brings the new one, so the result is right. To the C++ memory model it is a race all the same.",
+        "absent_lane": f"In a shuffle {detail}: what arrives is undefined, and zero on today's GPUs where the lane has "
+        "returned. Let all lanes of the warp come to the shuffle: guard the value, not the code.",
     }.get(finding.kind, detail)
 
 

@@ -1,1 +1,172 @@
-#error "the CPU simulator does not model wmma (mma.h)"
+// mma.h - nvcuda::wmma: fragments of small matrices that a warp multiplies.
+//
+// A fragment's elements are spread over the lanes, each lane's in its `x`; which lane has which is the library's own
+// affair, here as on a GPU, but equal for fragments of one kind. A GPU keeps each element of a and b in two lanes, so its
+// num_elements is twice the one here.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "simulator/matrix.h"
+
+namespace nvcuda::wmma {
+
+struct matrix_a;
+struct matrix_b;
+struct accumulator;
+struct row_major;
+struct col_major;
+enum layout_t { mem_row_major, mem_col_major };
+namespace precision {
+struct tf32;
+}
+
+namespace details {
+
+template <typename T>
+struct Storage {
+    using Type = T;
+};
+template <>
+struct Storage<precision::tf32> {
+    using Type = float;
+};
+template <typename T>
+struct SumOf {
+    using Type = float;
+};
+template <>
+struct SumOf<int> {
+    using Type = int;
+};
+template <>
+struct SumOf<double> {
+    using Type = double;
+};
+template <typename Use, int M, int N, int K>
+constexpr int ROWS = __is_same(Use, matrix_b) ? K : M;
+template <typename Use, int M, int N, int K>
+constexpr int COLS = __is_same(Use, matrix_a) ? K : N;
+
+constexpr bool exists(int m, int n, int k) {
+    return (m == 16 && n == 16 && (k == 16 || k == 8)) || (m == 32 && n == 8 && k == 16) || (m == 8 && n == 32 && k == 16) ||
+           (m == 8 && n == 8 && k == 4);
+}
+
+}  // namespace details
+
+template <typename Use, int M, int N, int K, typename T, typename Layout = void>
+class fragment {
+    static_assert(details::exists(M, N, K), "wmma has the shapes 16x16x16, 32x8x16, 8x32x16, 16x16x8 (tf32) and 8x8x4 (double)");
+
+  public:
+    using element_type = typename details::Storage<T>::Type;
+    using storage_element_type = element_type;
+    static constexpr int rows = details::ROWS<Use, M, N, K>, cols = details::COLS<Use, M, N, K>;
+    static constexpr int num_elements = rows * cols / 32;
+    element_type x[num_elements];
+};
+
+inline float __float_to_tf32(float value) {
+    return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, value) + 0x1000) & 0xffffe000u);
+}
+
+template <typename Use, int M, int N, int K, typename T, typename Layout, typename V>
+void fill_fragment(fragment<Use, M, N, K, T, Layout>& f, V value) {
+    for (auto& element : f.x) element = value;
+}
+
+namespace details {
+
+// What every lane brings: at which place, and its elements.
+struct Meeting : simulator::MatrixOperation {
+    void* d;
+    const void *a, *b, *c;
+};
+inline void all_lanes(const char* name, simulator::Position at) {
+    simulator::MatrixOperation mine{name, at};
+    simulator::collective(~0u, &mine, simulator::require_whole_warp, name, at);
+}
+// Element e of lane l is number l * num_elements + e, counted along the rows.
+template <typename F>
+SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
+    const int i = row * F::cols + col;
+    return fragments[i / F::num_elements]->x[i % F::num_elements];
+}
+
+template <typename T, typename F, typename Element>
+void load(F& f, const Element* memory, unsigned stride, bool by_rows, simulator::Position at) {
+    all_lanes("load_matrix_sync", at);
+    const int first = static_cast<int>(simulator::current_thread()->lane) * F::num_elements;
+    for (int e = 0; e < F::num_elements; ++e) {
+        const unsigned row = (first + e) / F::cols, col = (first + e) % F::cols;
+        f.x[e] = memory[by_rows ? row * stride + col : col * stride + row];
+    }
+}
+
+}  // namespace details
+
+template <typename Use, int M, int N, int K, typename T, typename Layout, typename Element>
+void load_matrix_sync(fragment<Use, M, N, K, T, Layout>& f, const Element* memory, unsigned stride,
+                      simulator::Position at = simulator::here()) {
+    static_assert(!__is_same(Use, accumulator), "an accumulator is loaded with a layout: mem_row_major or mem_col_major");
+    details::load<T>(f, memory, stride, __is_same(Layout, row_major), at);
+}
+template <int M, int N, int K, typename T, typename Element>
+void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const Element* memory, unsigned stride, layout_t layout,
+                      simulator::Position at = simulator::here()) {
+    details::load<T>(f, memory, stride, layout == mem_row_major, at);
+}
+template <int M, int N, int K, typename T, typename Element>
+void store_matrix_sync(Element* memory, const fragment<accumulator, M, N, K, T>& f, unsigned stride, layout_t layout,
+                       simulator::Position at = simulator::here()) {
+    details::all_lanes("store_matrix_sync", at);
+    using F = fragment<accumulator, M, N, K, T>;
+    const int first = static_cast<int>(simulator::current_thread()->lane) * F::num_elements;
+    for (int e = 0; e < F::num_elements; ++e) {
+        const unsigned row = (first + e) / F::cols, col = (first + e) % F::cols;
+        memory[layout == mem_row_major ? row * stride + col : col * stride + row] = f.x[e];
+    }
+}
+
+// d = a b + c. Products and sums in the accumulator's type, or in float where that is half.
+template <int M, int N, int K, typename D, typename A, typename LayoutA, typename B, typename LayoutB, typename C>
+void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, N, K, A, LayoutA>& a,
+              const fragment<matrix_b, M, N, K, B, LayoutB>& b, const fragment<accumulator, M, N, K, C>& c,
+              simulator::Position at = simulator::here()) {
+    using FA = fragment<matrix_a, M, N, K, A, LayoutA>;
+    using FB = fragment<matrix_b, M, N, K, B, LayoutB>;
+    using FC = fragment<accumulator, M, N, K, C>;
+    using FD = fragment<accumulator, M, N, K, D>;
+    details::Meeting mine{{"mma_sync", at}, &d, &a, &b, &c};
+    simulator::Combine multiply = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED {
+        simulator::require_whole_warp(lanes, mask);
+#ifdef SIMULATOR_CHECKED
+        simulator::check_tensor_work(2 * M * N * K);
+#endif
+        const FA* as[32];
+        const FB* bs[32];
+        const FC* cs[32];
+        for (int lane = 0; lane < 32; ++lane) {
+            const auto& one = *static_cast<details::Meeting*>(lanes[lane]);
+            as[lane] = static_cast<const FA*>(one.a), bs[lane] = static_cast<const FB*>(one.b);
+            cs[lane] = static_cast<const FC*>(one.c);
+        }
+        using Exact = typename details::SumOf<typename FC::element_type>::Type;
+        Exact sums[M][N];
+        for (int row = 0; row < M; ++row)
+            for (int col = 0; col < N; ++col) {
+                Exact sum = details::element_at(cs, row, col);
+                for (int k = 0; k < K; ++k)
+                    sum += static_cast<Exact>(details::element_at(as, row, k)) * static_cast<Exact>(details::element_at(bs, k, col));
+                sums[row][col] = sum;
+            }
+        for (int i = 0; i < M * N; ++i)
+            static_cast<FD*>(static_cast<details::Meeting*>(lanes[i / FD::num_elements])->d)->x[i % FD::num_elements] =
+                sums[i / N][i % N];
+    };
+    simulator::collective(~0u, &mine, multiply, "mma_sync", at);
+}
+
+}  // namespace nvcuda::wmma

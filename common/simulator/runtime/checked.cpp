@@ -6,6 +6,8 @@
 // memory, or a mistake.
 #include <stdio.h>
 
+#include <map>
+
 #include "checker.h"
 
 namespace simulator {
@@ -84,9 +86,28 @@ static void use_after_free(Range& range, uintptr_t address, size_t bytes, Action
 
 // ---- one access
 
-static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false) {
+// Whole words of shared memory, or of the range that this place in the program touched last, where nothing can be wrong.
+template <Action ACTION, size_t BYTES>
+SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
+    constexpr size_t WORDS = BYTES / WORD;
+    if (BYTES < WORD || address % BYTES || checker.unresolved || checker.mode != Mode::check) return false;
+    const uintptr_t offset = address - arena.start;
+    if (offset < arena.bytes) {
+        Cell* cells = arena.cells + offset / WORD;
+        return ACTION == Action::read ? read_quickly<WORDS, true>(arena, cells, site) : write_quickly<WORDS, true>(cells, site);
+    }
+    const Habit& habit = habit_of(site);
+    if (habit.site != site || !habit.range) return false;
+    const Range& range = *habit.range;
+    if (!range.contains(address, BYTES) || range.freed || range.kind == Range::shared) return false;
+    Cell* cells = &range.cell_of(address);
+    return ACTION == Action::read ? read_quickly<WORDS, false>(range, cells, site) : write_quickly<WORDS, false>(cells, site);
+}
+
+__attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false) {
     if (address - checker.region < REGION_BYTES) return;  // a local variable
     Quiet quiet;
+    if (checker.unresolved) resolve_write();
     Range& arena = arena_range();
     Range* range = arena.contains(address, 1) ? &arena : find_range(address, bytes);
     if (!range) {
@@ -103,6 +124,13 @@ static void access(uintptr_t address, size_t bytes, Action action, uint32_t site
     if (range != &arena) habit_of(site) = {site, range};
     if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
     check_range_access(*range, address, bytes, action, site, pending);
+}
+
+void check_compare_and_swap(const void* address) {
+    if (!in_checked_kernel() || checker.mode != Mode::check) return;
+    Quiet quiet;
+    const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+    if (const Range* range = arena_range().contains(at, 1) ? &arena_range() : find_range(at, 1)) note_compare_and_swap(*range, at);
 }
 
 void check_atomic(const void* address, size_t bytes) {
@@ -138,19 +166,48 @@ void check_launch_begins(Worker& worker) {
     checker.first_of_block.clear();
     if (checker.mode == Mode::off) return;
     start_ranges();
+    use_shared_memory_of(worker);
     memset(habits, 0, sizeof habits);
     start_ordering();
     if (checker.mode == Mode::profile) profile_launch_begins();
 }
 
 void check_launch_ends() {
+    if (checker.unresolved) resolve_write();
     if (checker.mode == Mode::profile) profile_launch_ends();
     checker.region = 0;
 }
 
-void check_block_begins() {
+static uint64_t number_in_grid(const Worker& worker) {
+    const uint3 i = worker.Block::index;
+    return i.x + worker.grid.x * (i.y + static_cast<uint64_t>(worker.grid.y) * i.z);
+}
+
+static std::map<const Worker*, uint32_t>& shared_firsts() {
+    static auto* all = new std::map<const Worker*, uint32_t>;
+    return *all;
+}
+
+void check_block_resumes(Worker& worker, bool begins) {
+    checker.worker = &worker;
+    checker.region = reinterpret_cast<uintptr_t>(&worker);
+    use_shared_memory_of(worker);
+    if (begins) return;
     checker.block_first = ++checker.interval;
-    checker.first_of_block.push_back(checker.interval);
+    checker.shared_first = shared_firsts()[&worker];
+    checker.first_of_block.push_back({checker.interval, number_in_grid(worker)});
+    start_block_ordering();
+}
+
+void check_grid_barrier_passed() {
+    if (checker.mode == Mode::profile) profile_warps_aligned(~0u);
+    checker.launch_first = ++checker.interval;
+}
+
+void check_block_begins() {
+    checker.block_first = checker.shared_first = ++checker.interval;
+    if (checker.worker->grid_run->kernel->cooperative) shared_firsts()[checker.worker] = checker.interval;
+    checker.first_of_block.push_back({checker.interval, number_in_grid(*checker.worker)});
     forget_shared_variables();
     start_block_ordering();
 }
@@ -170,12 +227,34 @@ void check_barrier_passed() {
 
 // ---- the callbacks
 
+namespace simulator {
+
+template <Action ACTION, size_t BYTES>
+SIMULATOR_INLINE static bool is_repeated(uintptr_t address, uint32_t site) {
+    if (ACTION != Action::read || BYTES < WORD || address % BYTES || checker.mode != Mode::check) return false;
+    const uintptr_t offset = address - arena.start;
+    if (offset >= arena.bytes) return false;
+    for (size_t i = 0; i < BYTES / WORD; ++i)  // remembering a word twice changes nothing
+        if (!read_again<true>(arena.cells[offset / WORD + i], site)) return false;
+    return true;
+}
+// Apart, so that the callbacks save no registers.
+template <Action ACTION, size_t BYTES, bool ALIGNED>
+__attribute__((noinline)) static void any_access(uintptr_t address, uint32_t site) {
+    if (!is_quick<ACTION, BYTES>(address, site)) access(address, BYTES, ACTION, site, ALIGNED);
+}
+
+}  // namespace simulator
+
 #define SIMULATOR_CALLBACK extern "C" __attribute__((visibility("hidden"), used, no_sanitize("bounds", "alignment")))
-#define SIMULATOR_ACCESS(name, action, bytes, aligned)                                                           \
-    SIMULATOR_CALLBACK void __tsan_##name(void* address) {                                                       \
-        if (simulator::in_checked_kernel())                                                                      \
-            simulator::access(reinterpret_cast<uintptr_t>(address), bytes, simulator::Action::action,            \
-                              simulator::site_of(__builtin_return_address(0)), aligned);                         \
+#define SIMULATOR_ACCESS(name, action, bytes, aligned)                               \
+    SIMULATOR_CALLBACK void __tsan_##name(void* pointer) {                           \
+        using namespace simulator;                                                   \
+        const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);              \
+        if (!in_checked_kernel() || address - checker.region < REGION_BYTES) return; \
+        const uint32_t site = site_of(__builtin_return_address(0));                  \
+        if (is_repeated<Action::action, bytes>(address, site)) return;               \
+        any_access<Action::action, bytes, aligned>(address, site);                   \
     }
 #define SIMULATOR_ACCESSES(bytes, aligned)                                     \
     SIMULATOR_ACCESS(read##bytes, read, bytes, aligned)                        \

@@ -18,27 +18,36 @@ namespace simulator {
 enum class Mode : int { off, check, profile };
 enum class Action : uint8_t { read, write, atomic, async_copy };
 
-// Memory is watched in pieces of two bytes: halves are the smallest elements that neighbouring threads write in practice.
-constexpr size_t GRANULE = 2;
+// Memory is watched in words of four bytes, and a word that is accessed in part from then on in halves: halves are the
+// smallest elements that neighbouring threads write in practice.
+constexpr size_t WORD = 4, HALF = 2;
 
 // One access that is remembered. `interval` counts the barriers passed by any block, so it names block and interval;
 // `sync` counts the __syncwarp()s of its warp, `fences` those of its thread.
 struct Access {
     uint32_t interval, site, sync;
     uint16_t thread, fences;
-    uint8_t bytes;  // of the granule, as a mask
+    uint8_t bytes;  // of the word or half, as a mask
     uint8_t size;   // of the whole access, at most 255
     Action action;
     bool pending;  // an asynchronous copy that nobody has waited for yet
 };
 
-// What is remembered of a granule: the last plain write; the last atomic operation and the last one of another thread;
-// the last read of an interval and the last one of another thread, and all its readers, by warp, and by lane in the
-// last reader's warp.
-struct Cell {
-    Access write, atomic, other_atomic, read, other_read;
+// What is remembered of a word or half: the last plain write; the last atomic operation and the last one of another
+// thread; the last read of an interval and the last one of another thread, and all its readers, by warp, and by lane in
+// the last reader's warp. And, to be quick where nothing can be wrong: the first cache line.
+struct alignas(64) Cell {
+    uint32_t in_order;  // the interval in which any thread of the block may read this
+    uint32_t newest;    // the interval of the last access
+    uint32_t begun;     // and of the first one of this launch, or in shared memory of this block
+    uint16_t owner;     // the only thread that was here in the newest interval, or NOBODY
+    bool split;         // look at the halves instead
     uint32_t reader_warps, reader_lanes;
+    Access read, other_read;
+    Access write, atomic, other_atomic;
 };
+static_assert(sizeof(Access) == 20 && sizeof(Cell) == 128);
+constexpr uint16_t NOBODY = 0xffff;
 
 struct Range {
     uintptr_t start = 0;
@@ -51,8 +60,11 @@ struct Range {
     bool freed = false;           // by cudaFree
     bool told = false;            // as a leak
     std::string freed_at, allocated_at;
-    Cell* cells = nullptr;        // one per granule
+    Cell* cells = nullptr;        // one per word, counted from the one that holds `start`
+    Cell* halves = nullptr;       // two per word
     uint8_t* sectors = nullptr;   // of 32 bytes, in profiles: 1 read, 2 written in this launch
+    Cell& cell_of(uintptr_t p) const { return cells[(p - (start & ~(WORD - 1))) / WORD]; }
+    Cell* halves_of(uintptr_t p) const { return halves + 2 * ((p - (start & ~(WORD - 1))) / WORD); }
     bool contains(uintptr_t p, size_t size) const { return p >= start && p + size <= start + bytes; }
 };
 
@@ -70,11 +82,13 @@ struct Checker {
     Worker* worker = nullptr;      // of the launch that runs
     uintptr_t region = 0;          // its stacks
     bool quiet = false;            // the runtime is at work on a CUDA thread's stack
+    bool unresolved = false;       // a write is under way whose value decides what it is: see findings.cpp
     uintptr_t host_stack = 0;      // a frame of the launching thread: kernel arguments lie above it
     uint32_t interval = 1;         // the current one
     uint32_t block_first = 1;      // the first interval of this block ...
     uint32_t launch_first = 1;     // ... and of this launch
-    std::vector<uint32_t> first_of_block;  // of every block of this launch, by its number in the grid
+    uint32_t shared_first = 1;     // the first interval of this block's shared memory: block_first, but in cooperative grids
+    std::vector<std::pair<uint32_t, uint64_t>> first_of_block;  // first interval and number in the grid, in that order
 };
 extern Checker checker;
 // Around what the runtime does on a CUDA thread's stack. The linker keeps one copy of a standard library's inline
@@ -92,14 +106,17 @@ Range* find_range(uintptr_t address, size_t bytes);          // null: not in any
 Range* nearest_range(uintptr_t address);                     // for messages; null if there is none
 Place describe_place(Range& range, uintptr_t address);
 Range& arena_range();
+extern Range arena;                                          // the same, once there is one
 bool inside_shared_variable(uintptr_t address, size_t bytes);
 void forget_shared_variables();                              // at the start of a block
+void use_shared_memory_of(Worker& worker);                   // where blocks take turns
 void start_ranges();                                         // at the start of a launch
 std::vector<Range*> all_ranges();
 void forget_freed_ranges();
 
 // races.cpp
 void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending);
+void note_compare_and_swap(const Range& range, uintptr_t address);
 void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t site);
 void start_ordering();        // at the start of a launch
 void start_block_ordering();  // and of a block
@@ -111,8 +128,13 @@ struct Touch {
     size_t bytes;
     uint32_t site;
     uint3 block, thread;
+    Position at = {};  // in place of `site`, if that is 0
 };
 void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail);
+// A write that races with another one: whether it changes the value is seen when it has been done, by resolve_write().
+void add_racing_write(const Place& place, const std::vector<Touch>& touches, uintptr_t address, size_t bytes);
+void resolve_write();
+void note_guarded_read(uint32_t site);  // an atomicCAS of the same thread follows
 void add_host_finding(const char* kind, const std::string& name, const std::string& at, const std::string& detail);
 void clear_findings();
 std::string findings_json();
@@ -133,10 +155,14 @@ std::string profile_json();
 // For scheduler.cpp and launch.cpp.
 void check_launch_begins(Worker& worker);
 void check_launch_ends();
+void check_block_resumes(Worker& worker, bool begins);  // of a cooperative grid, whose blocks take turns
+void check_grid_barrier_passed();
 void check_block_begins();
 void check_block_ends();
 void check_barrier_passed();
 void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory);
+void check_barrier_after_return(Position at);                                // threads are gone that a barrier counts
+void check_absent_lane(const Thread& reader, unsigned source, bool gone);    // a shuffle reads from nobody
 void check_shared_placed(const Declaration& declaration, const char* address);
 
 }  // namespace simulator

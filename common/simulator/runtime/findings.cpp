@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "checker.h"
@@ -14,6 +15,7 @@ struct Finding {
     Place place;
     std::vector<Touch> touches;
     uint64_t count;
+    bool same_value = false;  // so far all these writes left the value as it was
 };
 using Key = std::tuple<std::string, std::string, uint32_t, uint32_t, std::string>;
 
@@ -41,16 +43,90 @@ Touch touch_now(Action action, size_t bytes, uint32_t site) {
     return {action, bytes, site, worker.Block::index, worker.running->index};
 }
 
-void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail) {
+static Finding& found(const char* kind, const Place& place, const std::vector<Touch>& touches,
+                      const std::string& detail) {
     const std::string kernel = checker.worker->grid_run->kernel->name;
-    const Key key = {kind, kernel, touches[0].site, touches.size() > 1 ? touches[1].site : 0, place.variable};
+    const Touch& now = touches[0];
+    const uint32_t where = now.at.file ? static_cast<uint32_t>(now.at.line) : now.site;
+    const Key key = {kind, kernel, where, touches.size() > 1 ? touches[1].site : 0, place.variable};
     const auto [entry, is_new] = known().try_emplace(key, findings().size());
     if (!is_new) {
         ++findings()[entry->second].count;
+        return findings()[entry->second];
+    }
+    const char* space = place.range && place.range->kind == Range::shared ? "shared" : "global";
+    findings().push_back({kind, kernel, launch_place(), space, detail, place, touches, 1});
+    return findings().back();
+}
+
+void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail) {
+    found(kind, place, touches, detail).same_value = false;
+}
+
+// ---- races that change no result are told apart
+
+static struct {
+    size_t finding;
+    const void* address;
+    size_t bytes;
+    char before[16];
+} write_under_way;
+
+void add_racing_write(const Place& place, const std::vector<Touch>& touches, uintptr_t address, size_t bytes) {
+    const size_t known_before = findings().size();
+    Finding& finding = found("race", place, touches, "");
+    if (findings().size() > known_before) finding.same_value = true;
+    if (!finding.same_value) return;
+    if (bytes > sizeof write_under_way.before) {
+        finding.same_value = false;
         return;
     }
-    const char* space = place.range->kind == Range::shared ? "shared" : "global";
-    findings().push_back({kind, kernel, launch_place(), space, detail, place, touches, 1});
+    write_under_way.finding = static_cast<size_t>(&finding - findings().data());
+    write_under_way.address = reinterpret_cast<const void*>(address);
+    write_under_way.bytes = bytes;
+    memcpy(write_under_way.before, write_under_way.address, bytes);
+    checker.unresolved = true;
+}
+
+void resolve_write() {
+    checker.unresolved = false;
+    if (memcmp(write_under_way.before, write_under_way.address, write_under_way.bytes) != 0)
+        findings()[write_under_way.finding].same_value = false;
+}
+
+static std::set<uint32_t>& guarded_reads() {
+    static auto* all = new std::set<uint32_t>;
+    return *all;
+}
+void note_guarded_read(uint32_t site) { guarded_reads().insert(site); }
+
+static std::string kind_of(const Finding& finding) {
+    if (finding.same_value) return "same_value";
+    if (finding.kind != "race" || finding.touches.size() < 2) return finding.kind;
+    for (int i = 0; i < 2; ++i)
+        if (finding.touches[i].action == Action::read && guarded_reads().count(finding.touches[i].site) &&
+            finding.touches[1 - i].action == Action::atomic)
+            return "stale_read";
+    return finding.kind;
+}
+
+void check_barrier_after_return(Position at) {
+    Quiet quiet;
+    const Worker& worker = *checker.worker;
+    const std::string detail = std::to_string(worker.thread_count - worker.live) + " of " +
+                               std::to_string(worker.thread_count) + " threads have returned";
+    if (checker.mode == Mode::check)
+        add_finding("barrier", {nullptr, "", 1, {}, 0},
+                    {{Action::read, 0, 0, worker.Block::index, worker.running->index, at}}, detail);
+}
+
+void check_absent_lane(const Thread& reader, unsigned source, bool gone) {
+    Quiet quiet;
+    const std::string detail = "lane " + std::to_string(reader.lane) + " reads from lane " + std::to_string(source) +
+                               (gone ? ", which has returned" : ", which its mask does not name");
+    if (checker.mode == Mode::check)
+        add_finding("absent_lane", {nullptr, "", 1, {}, 0},
+                    {{Action::read, 0, 0, checker.worker->Block::index, reader.index, reader.position}}, detail);
 }
 
 void add_host_finding(const char* kind, const std::string& name, const std::string& at, const std::string& detail) {
@@ -60,6 +136,8 @@ void add_host_finding(const char* kind, const std::string& name, const std::stri
 void clear_findings() {
     findings().clear();
     known().clear();
+    guarded_reads().clear();
+    checker.unresolved = false;
 }
 
 // ---- JSON
@@ -84,8 +162,9 @@ static std::string triple(uint3 v) {
 
 static std::string json_of(const Touch& touch) {
     static const char* const names[] = {"read", "write", "atomic", "async copy"};
-    return std::string("{\"action\": \"") + names[static_cast<int>(touch.action)] +
+    return std::string("{\"action\": \"") + (touch.at.file ? "wait" : names[static_cast<int>(touch.action)]) +
            "\", \"bytes\": " + std::to_string(touch.bytes) + ", \"pc\": " + std::to_string(touch.site) +
+           (touch.at.file ? ", \"at\": " + quoted(std::string(touch.at.file) + ":" + std::to_string(touch.at.line)) : "") +
            ", \"block\": " + triple(touch.block) + ", \"thread\": " + triple(touch.thread) + "}";
 }
 
@@ -93,7 +172,7 @@ static std::string json_of(const Finding& finding) {
     std::string shape, accesses;
     for (const int64_t size : finding.place.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
     for (const Touch& touch : finding.touches) accesses += (accesses.empty() ? "" : ", ") + json_of(touch);
-    return "{\"kind\": " + quoted(finding.kind) + ", \"kernel\": " + quoted(finding.kernel) +
+    return "{\"kind\": " + quoted(kind_of(finding)) + ", \"kernel\": " + quoted(finding.kernel) +
            ", \"launch\": " + quoted(finding.launch) + ", \"space\": " + quoted(finding.space) +
            ", \"variable\": " + quoted(finding.place.variable) + ", \"shape\": [" + shape +
            "], \"element_bytes\": " + std::to_string(finding.place.element_bytes) +

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "../include/simulator/launch_api.h"
 #include "worker.h"
 
 static thread_local cudaError_t last_error = cudaSuccess;
@@ -54,6 +55,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     p.maxBlocksPerMultiProcessor = 32;
     p.l2CacheSize = 50 << 20;
     p.clockRate = 1980000;
+    p.memoryClockRate = 2619000;
+    p.memoryBusWidth = 5120;
+    p.memPitch = 2147483647;
+    p.textureAlignment = p.surfaceAlignment = 512, p.texturePitchAlignment = 32;
+    p.reservedSharedMemPerBlock = 1024;
+    p.canMapHostMemory = p.concurrentKernels = p.unifiedAddressing = p.managedMemory = p.concurrentManagedAccess = 1;
+    p.streamPrioritiesSupported = p.globalL1CacheSupported = p.localL1CacheSupported = p.cooperativeLaunch = 1;
+    p.asyncEngineCount = 3, p.deviceOverlap = 1;
+    p.singleToDoublePrecisionPerfRatio = 2;
     *properties = p;
     return cudaSuccess;
 }
@@ -61,24 +71,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
     cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, device) != cudaSuccess) return cudaErrorInvalidDevice;
+#define SIMULATOR_ATTRIBUTE_VALUE(name, number, from) case name: *value = static_cast<int>(from); break;
     switch (attribute) {
-        case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
-        case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
-        case cudaDevAttrWarpSize: *value = p.warpSize; break;
-        case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
-        case cudaDevAttrClockRate: *value = p.clockRate; break;
-        case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
-        case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
-        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
-        case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
-        case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-            *value = static_cast<int>(p.sharedMemPerMultiprocessor);
-            break;
-        case cudaDevAttrCooperativeLaunch: *value = 0; break;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-            *value = static_cast<int>(p.sharedMemPerBlockOptin);
-            break;
+        SIMULATOR_ATTRIBUTES(SIMULATOR_ATTRIBUTE_VALUE)
         default: return simulator::finished(cudaErrorInvalidValue);
     }
     return cudaSuccess;
@@ -89,25 +84,6 @@ namespace simulator {
 cudaError_t finished(cudaError_t error) {
     if (error != cudaSuccess) last_error = error;
     return error;
-}
-
-cudaError_t allocate(void** address, size_t bytes, [[maybe_unused]] Position at) {
-    *address = nullptr;
-    if (bytes && posix_memalign(address, 256, bytes)) return finished(cudaErrorMemoryAllocation);
-    if (bytes) memset(*address, 0xff, bytes);  // NaN, so that reading fresh memory shows
-#ifdef SIMULATOR_CHECKED
-    if (bytes) check_allocated(*address, bytes, at);
-#endif
-    return cudaSuccess;
-}
-
-cudaError_t release(void* address, [[maybe_unused]] Position at) {
-#ifdef SIMULATOR_CHECKED
-    if (address && !check_freed(address, at)) return finished(cudaErrorInvalidValue);
-#else
-    free(address);
-#endif
-    return cudaSuccess;
 }
 
 void written_by_host([[maybe_unused]] const void* address, [[maybe_unused]] size_t bytes) {
@@ -121,6 +97,18 @@ void written_by_host([[maybe_unused]] const void* address, [[maybe_unused]] size
 static std::map<const void*, KernelState>& kernel_states() {
     static auto* states = new std::map<const void*, KernelState>;  // never destroyed: launches may come late
     return *states;
+}
+
+// ---- kernels by their address, for those who have no type (cudaLaunchKernel with a void*)
+
+static std::map<const void*, const RegisteredKernel*>& registered() {
+    static auto* all = new std::map<const void*, const RegisteredKernel*>;
+    return *all;
+}
+void register_kernel(const void* address, const RegisteredKernel* kernel) { registered().emplace(address, kernel); }
+const RegisteredKernel* registered_kernel(const void* address) {
+    const auto found = registered().find(address);
+    return found == registered().end() ? nullptr : found->second;
 }
 
 KernelState& kernel_state(const void* address) {

@@ -7,11 +7,16 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+#include <time.h>
 #include <unistd.h>
 
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <vector>
 
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
@@ -80,8 +85,7 @@ static unsigned worker_limit() {
 
 // ---- the work of one OS thread
 
-static void run_blocks(Worker& worker, Grid& grid) {
-    this_worker = &worker;
+static void prepare_worker(Worker& worker, Grid& grid) {
     worker.grid_run = &grid;
     worker.size = grid.block;
     worker.grid = grid.size;
@@ -90,8 +94,18 @@ static void run_blocks(Worker& worker, Grid& grid) {
     worker.dynamic_bytes = grid.dynamic_bytes;
     worker.dynamic_end = worker.arena + SHARED_ARENA;
     worker.os_thread = pthread_self();
+    worker.interrupts = 0;
+#ifdef __linux__
+    worker.os_thread_id = static_cast<pid_t>(syscall(SYS_gettid));
+#endif
     worker.failed = false;
     worker.trace_size = 0;
+    worker.watched = &worker;
+}
+
+static void run_blocks(Worker& worker, Grid& grid) {
+    this_worker = &worker;
+    prepare_worker(worker, grid);
     stack_t previous;
     use_signal_stack(worker, &previous);
     worker.busy = true;
@@ -104,6 +118,60 @@ static void run_blocks(Worker& worker, Grid& grid) {
     worker.busy = false;
     sigaltstack(&previous, nullptr);
     this_worker = nullptr;
+}
+
+// ---- a cooperative grid: one OS thread takes all its blocks in turn, each to its end or to the barrier of the grid
+
+static std::vector<Worker*>& together() {  // a worker for each block of such a grid
+    static auto* all = new std::vector<Worker*>;
+    return *all;
+}
+
+static const Worker* run_together(Grid& grid) {
+    std::vector<Worker*>& blocks = together();
+    while (blocks.size() < grid.block_count) {
+        blocks.push_back(new_worker());
+        blocks.back()->guarded = 32;  // no guard pages: they would be more mappings than a process may have
+    }
+    Worker& first = *workers[0];
+    prepare_worker(first, grid);
+    stack_t previous;
+    use_signal_stack(first, &previous);
+    first.busy = true;
+    const Worker* failed = nullptr;
+    const auto run = [&](uint64_t i, bool begins) {
+        Worker& worker = *blocks[i];
+        this_worker = &worker;
+        if (begins) {
+            prepare_worker(worker, grid);
+            worker.watched = &first;
+            prepare_threads(worker);
+        }
+#ifdef SIMULATOR_CHECKED
+        check_block_resumes(worker, begins);
+#endif
+        if (begins) begin_block(worker, i);
+        __atomic_store_n(&first.number, worker.number, __ATOMIC_RELAXED);
+        resume_block(worker);
+        if (!worker.live) end_block(worker);
+        if (worker.failed) failed = &worker;
+    };
+    for (bool begins = true, waiting = true; waiting && !failed; begins = false) {
+        waiting = false;
+        for (uint64_t i = 0; i < grid.block_count && !failed; ++i) {
+            if (!begins && !blocks[i]->live) continue;
+            if (!begins) pass_grid_barrier(*blocks[i]);
+            run(i, begins);
+            waiting |= blocks[i]->live > 0;
+        }
+#ifdef SIMULATOR_CHECKED
+        check_grid_barrier_passed();
+#endif
+    }
+    first.busy = false;
+    sigaltstack(&previous, nullptr);
+    this_worker = nullptr;
+    return failed;
 }
 
 static void* helper_main(void* data) {
@@ -138,47 +206,74 @@ static void start_thread(void* (*main)(void*), void* data) {
 
 // ---- the watchdog
 
-// Processor time, so that neither a debugger nor a busy machine counts as lack of progress.
-static double time_of(pthread_t thread) {
+static double seconds_of(clockid_t clock) {
     timespec now;
+    clock_gettime(clock, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+#ifdef __linux__
+// Whether the thread sleeps in the system, but for writing: the reader of what a kernel prints may take its time.
+static bool is_asleep(pid_t thread) {
+    const auto first_word = [thread](const char* name, const char* format, auto* value) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/task/%d/%s", thread, name);
+        FILE* file = fopen(path, "r");
+        if (!file) return false;
+        const bool found = fscanf(file, format, value) == 1;
+        fclose(file);
+        return found;
+    };
+    char state = 'R';
+    long call = -1;
+    if (!first_word("stat", "%*d (%*[^)]) %c", &state) || state != 'S') return false;
+    return !first_word("syscall", "%ld", &call) || (call != SYS_write && call != SYS_writev);
+}
+#endif
+
+// How long the worker has been at work: processor time, so that neither a debugger nor a busy machine counts as lack of
+// progress, and the time that it slept.
+static double time_of(const Worker& worker, [[maybe_unused]] double since_last_look, [[maybe_unused]] double& asleep) {
 #ifdef __linux__
     clockid_t clock;
-    if (pthread_getcpuclockid(thread, &clock) != 0) clock = CLOCK_MONOTONIC;
-    clock_gettime(clock, &now);
-#else
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (pthread_getcpuclockid(worker.os_thread, &clock) == 0) {
+        if (is_asleep(worker.os_thread_id)) asleep += since_last_look;
+        return seconds_of(clock) + asleep;
+    }
 #endif
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+    return seconds_of(CLOCK_MONOTONIC);
 }
 
 static void* watchdog_main(void*) {
     Pool& mine = *pool;
     struct Seen {
         uint64_t block, progress;
-        double block_time, progress_time;
+        double block_time, progress_time, asleep;
     } seen[MAX_WORKERS] = {};
+    double last_look = seconds_of(CLOCK_MONOTONIC);
     pthread_mutex_lock(&mine.lock);
     for (int idle = 0;;) {
-        timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 50000000;
-        if (until.tv_nsec >= 1000000000) ++until.tv_sec, until.tv_nsec -= 1000000000;
-        mine.watchdog_sleeps =
-            idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
-        if (mine.watchdog_sleeps)
+        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
+        if (mine.watchdog_sleeps) {
             pthread_cond_wait(&mine.watch, &mine.lock);
-        else
-            pthread_cond_timedwait(&mine.watch, &mine.lock, &until);
+        } else {  // not pthread_cond_timedwait(), which would follow a clock that is set
+            pthread_mutex_unlock(&mine.lock);
+            const timespec pause = {0, 50000000};
+            nanosleep(&pause, nullptr);
+            pthread_mutex_lock(&mine.lock);
+        }
         idle = mine.grid || mine.active ? 0 : idle + 1;
+        const double look = seconds_of(CLOCK_MONOTONIC), since = look - last_look;
+        last_look = look;
         if (idle) continue;
         const double limit = seconds_from_environment("SIMULATOR_TIMEOUT", 10);
         for (unsigned i = 0; i < MAX_WORKERS; ++i) {
             Worker* worker = workers[i];
             if (!worker || !worker->busy) continue;
-            const double now = time_of(worker->os_thread);
+            const double now = time_of(*worker, since, seen[i].asleep);
             const uint64_t block = __atomic_load_n(&worker->number, __ATOMIC_RELAXED),
                            progress = worker->progress;
-            if (block != seen[i].block) seen[i] = {block, progress, now, now};
+            if (block != seen[i].block) seen[i] = {block, progress, now, now, seen[i].asleep};
             if (progress != seen[i].progress) seen[i].progress = progress, seen[i].progress_time = now;
             if (now - seen[i].progress_time > limit || now - seen[i].block_time > 3 * limit)
                 pthread_kill(worker->os_thread, INTERRUPT);
@@ -202,13 +297,25 @@ static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const Ke
     return cudaSuccess;
 }
 
+// How many blocks fit on the device at a time.
+static uint64_t most_together(const Kernel& kernel, dim3 block, size_t dynamic_bytes) {
+    int blocks = 0, processors = 0;
+    occupancy(&blocks, kernel.address, static_cast<int>(block.x * block.y * block.z), dynamic_bytes);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
+    return static_cast<uint64_t>(blocks) * processors;
+}
+
 void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
-    LaunchLock lock;
-    if (this_worker)
+    if (this_worker)  // before the lock: another worker's thread would wait for the launch that it is part of
         fail("%s:%d: a kernel launches %s; the simulator does not model that", kernel.position.file,
              kernel.position.line, kernel.name);
+    LaunchLock lock;
     KernelState& state = kernel_state(kernel.address);
     if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) return;
+    if (kernel.cooperative && static_cast<uint64_t>(size.x) * size.y * size.z > most_together(kernel, block, dynamic_bytes)) {
+        finished(cudaErrorCooperativeLaunchTooLarge);
+        return;
+    }
 
     Grid grid;
     grid.kernel = &kernel;
@@ -218,7 +325,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     grid.shared_limit =
         state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
     grid.block_count = static_cast<uint64_t>(size.x) * size.y * size.z;
-    const uint64_t limit = worker_limit();
+    const uint64_t limit = kernel.cooperative ? 1 : worker_limit();
     const unsigned count = static_cast<unsigned>(grid.block_count < limit ? grid.block_count : limit);
 
     prepare_reports();
@@ -230,6 +337,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     for (Worker* worker : workers)
         if (worker) worker->failed = false;
 
+    const OpenMemory open;
     install_handlers();
     pthread_mutex_lock(&pool->lock);
     pool->grid = &grid;
@@ -243,7 +351,11 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     workers[0]->grid_run = &grid;
     check_launch_begins(*workers[0]);
 #endif
-    run_blocks(*workers[0], grid);
+    const Worker* failed = nullptr;
+    if (kernel.cooperative)
+        failed = run_together(grid);
+    else
+        run_blocks(*workers[0], grid);
 #ifdef SIMULATOR_CHECKED
     check_launch_ends();
 #endif
@@ -261,10 +373,11 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
         finished(cudaErrorInvalidValue);
         return;
     }
-    for (Worker* worker : workers)
-        if (worker && worker->failed)
-            throw std::runtime_error(worker->error + source_lines(*worker) + "\n  launched at " +
-                                     kernel.position.file + ":" + std::to_string(kernel.position.line));
+    for (const Worker* worker : workers)
+        if (worker && worker->failed) failed = worker;
+    if (failed)
+        throw std::runtime_error(failed->error + source_lines(*failed) + "\n  launched at " + kernel.position.file + ":" +
+                                 std::to_string(kernel.position.line));
 }
 
 }  // namespace simulator

@@ -9,6 +9,7 @@
 // race whatever the order in which they happened to run.
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <unordered_map>
 
 #include "checker.h"
@@ -18,12 +19,14 @@ namespace simulator {
 // ---- order within a warp: when lane `me` last heard of lane `other`, counted in the warp's __syncwarp()s
 
 static uint32_t syncs[32], heard[32][32][32];  // [warp], [warp][me][other]
+static bool any_sync;
 
 void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory) {
     Quiet quiet;
     if (checker.mode == Mode::profile && lanes == checker.worker->warps[warp].alive)
         profile_warps_aligned(1u << warp);
     if (checker.mode != Mode::check || !orders_memory) return;
+    any_sync = true;
     const uint32_t now = ++syncs[warp];
     uint32_t joint[32] = {};
     for (unsigned me = 0; me < 32; ++me)
@@ -49,12 +52,19 @@ struct Fences {
 struct Release {
     uint32_t first, upto;  // the block's first interval, and the one of the operation
     uint16_t thread;
-    std::vector<Fences> fences;  // of all threads of the block
+    uint32_t number;                                     // counts the fences of the block
+    std::shared_ptr<const std::vector<Fences>> fences_;  // of all threads of the block
 
+    bool is_older_than(const Release& other) const {
+        return upto < other.upto || (upto == other.upto && number < other.number);
+    }
     bool covers(const Access& a, bool same_block) const {
         if (a.interval < first || a.interval > upto) return false;
+        const std::vector<Fences>& fences = *fences_;
         const Fences& own = fences[a.thread];
-        const bool fenced = a.fences < (same_block ? own.all : own.device);
+        // An atomic operation behind the fence is what releases, and comes before whoever acquires.
+        const unsigned least = a.fences + (a.action != Action::atomic);
+        const bool fenced = least <= (same_block ? own.all : own.device);
         if (a.thread == thread) return fenced;
         return a.interval < upto && (fenced || fences[thread].interval > a.interval);
     }
@@ -65,6 +75,8 @@ static std::unordered_map<uintptr_t, Releases> released;  // by the address of t
 static std::unordered_map<unsigned, Releases> acquired;   // by threads, since their block's last barrier
 static Releases acquired_by_block;
 static std::vector<Fences> fences;  // of this block's threads
+static uint32_t fence_count;        // of this block
+static std::shared_ptr<const std::vector<Fences>> latest_fences;  // a copy; null when it is out of date
 static bool any_fence;
 
 void start_ordering() { released.clear(); }
@@ -72,19 +84,29 @@ void start_block_ordering() {
     acquired.clear();
     acquired_by_block.clear();
     fences.assign(checker.worker ? checker.worker->thread_count : 0, {});
+    latest_fences = nullptr;
+    fence_count = 0;
     any_fence = false;
 }
 static void merge(Releases& into, const Releases& from) {
     for (const auto& [key, release] : from) {
         const auto [entry, is_new] = into.try_emplace(key, release);
-        if (!is_new && entry->second.upto <= release.upto) entry->second = release;
+        if (!is_new && entry->second.is_older_than(release)) entry->second = release;
     }
 }
 void barrier_ordering() {
+    if (any_sync) {  // they order within an interval
+        memset(syncs, 0, sizeof syncs);
+        memset(heard, 0, sizeof heard);
+        any_sync = false;
+    }
     for (const auto& [thread, releases] : acquired) merge(acquired_by_block, releases);
     acquired.clear();
 }
 
+SIMULATOR_INLINE static unsigned thread_of_stack() {
+    return static_cast<unsigned>(stack_address() / STACK_BYTES % (REGION_BYTES / STACK_BYTES) - 1);
+}
 static unsigned thread_number() { return static_cast<unsigned>(checker.worker->running - checker.worker->threads); }
 
 void check_fence(bool device) {
@@ -92,6 +114,8 @@ void check_fence(bool device) {
     Quiet quiet;
     Fences& mine = fences[thread_number()];
     ++mine.all;
+    ++fence_count;
+    latest_fences = nullptr;
     any_fence = true;
     if (!device) return;
     mine.device = mine.all;
@@ -103,10 +127,13 @@ static void order_by_atomic(uintptr_t address) {
     const uint16_t me = static_cast<uint16_t>(thread_number());
     Releases& here = released[address];
     if (!here.empty()) merge(acquired[me], here);
-    if (any_fence) here.insert_or_assign({checker.block_first, me}, Release{checker.block_first, checker.interval, me, fences});
     const auto mine = acquired.find(me);
     if (mine != acquired.end()) merge(here, mine->second);
     merge(here, acquired_by_block);
+    if (!any_fence) return;
+    if (!latest_fences) latest_fences = std::make_shared<const std::vector<Fences>>(fences);
+    here.insert_or_assign({checker.block_first, me},
+                          Release{checker.block_first, checker.interval, me, fence_count, latest_fences});
 }
 
 static bool ordered_by_atomic(const Access& a, unsigned me) {
@@ -143,8 +170,14 @@ static const Access* racing_read(const Cell& cell, const Now& now, Access& rebui
     // Of earlier readers only the warp is known, or the lane: not from where in the program they read.
     rebuilt = cell.read;
     if (const uint32_t warps = cell.reader_warps & ~(1u << now.warp)) {
-        rebuilt.thread = static_cast<uint16_t>(32 * __builtin_ctz(warps));
-        return is_ordered(rebuilt, now) ? nullptr : &rebuilt;
+        const unsigned first = 32 * __builtin_ctz(warps), last = std::min(first + 32, checker.worker->thread_count);
+        rebuilt.thread = static_cast<uint16_t>(first);
+        if (!any_fence) return is_ordered(rebuilt, now) ? nullptr : &rebuilt;
+        for (unsigned thread = first; thread < last; ++thread) {  // which of them read is not known
+            rebuilt.thread = static_cast<uint16_t>(thread);
+            if (is_ordered(rebuilt, now)) return nullptr;
+        }
+        return &rebuilt;
     }
     for (uint32_t lanes = cell.reader_lanes & ~(1u << now.lane); lanes; lanes &= lanes - 1) {
         rebuilt.thread = static_cast<uint16_t>(now.warp * 32 + __builtin_ctz(lanes));
@@ -153,7 +186,7 @@ static const Access* racing_read(const Cell& cell, const Now& now, Access& rebui
     return nullptr;
 }
 
-static void remember_read(Cell& cell, const Now& now, uint32_t oldest) {
+SIMULATOR_INLINE static void remember_read(Cell& cell, const Now& now, uint32_t oldest) {
     const Access old = cell.read;
     if (old.interval >= oldest && old.interval < checker.block_first) return;  // another block's: the one to remember
     cell.read = now.access;
@@ -178,9 +211,9 @@ static void remember_atomic(Cell& cell, const Now& now) {
 
 static Touch touch_of(const Access& a) {
     const auto& firsts = checker.first_of_block;
-    const size_t block = static_cast<size_t>(std::upper_bound(firsts.begin(), firsts.end(), a.interval) - firsts.begin());
+    const auto next = std::upper_bound(firsts.begin(), firsts.end(), std::make_pair(a.interval, UINT64_MAX));
     const dim3 grid = checker.worker->grid;
-    const unsigned number = static_cast<unsigned>(block ? block - 1 : 0);
+    const unsigned number = next == firsts.begin() ? 0 : static_cast<unsigned>(std::prev(next)->second);
     return {a.action, a.size, a.site, {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y},
             thread_at(a.thread)};
 }
@@ -201,7 +234,7 @@ static const char* examine(const Range& range, const Cell& cell, const Now& now,
     if (action == Action::read || action == Action::atomic) {
         const uint32_t written = std::max(cell.write.interval, cell.atomic.interval);
         other = nullptr;
-        if (arena ? written < oldest : !range.initialized && written == 0) return "uninitialized";
+        if (arena ? written < checker.shared_first : !range.initialized && written == 0) return "uninitialized";
     }
     if (races_with(cell.write)) return "race";
     if (action != Action::atomic && (races_with(cell.atomic) || races_with(cell.other_atomic))) return "race";
@@ -212,45 +245,195 @@ static const char* examine(const Range& range, const Cell& cell, const Now& now,
     return nullptr;
 }
 
-void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending) {
+static Now now_at(Action action, size_t bytes, uint32_t site, bool pending) {
     const unsigned thread = thread_number();
-    Now now = {{checker.interval, site, syncs[thread / 32], static_cast<uint16_t>(thread), fences[thread].all, 3,
-                static_cast<uint8_t>(std::min<size_t>(bytes, 255)), action, pending},
-               thread / 32, thread % 32};
-    const uint32_t oldest = range.kind == Range::shared ? checker.block_first : checker.launch_first;
+    return {{checker.interval, site, syncs[thread / 32], static_cast<uint16_t>(thread), fences[thread].all, 15,
+             static_cast<uint8_t>(std::min<size_t>(bytes, 255)), action, pending},
+            thread / 32, thread % 32};
+}
+
+static uint32_t oldest_of(const Range& range) {
+    return range.kind == Range::shared ? checker.block_first : checker.launch_first;
+}
+
+// Whether an earlier access comes before any access of this block in this interval.
+SIMULATOR_INLINE static bool is_settled(const Access& a, uint32_t oldest) {
+    return a.interval < oldest || (a.interval >= checker.block_first && a.interval < checker.interval);
+}
+
+SIMULATOR_INLINE static void remember(Cell& cell, const Now& now, uint32_t oldest) {
+    if (cell.newest < oldest) cell.begun = checker.interval;
+    cell.owner = cell.newest == checker.interval && cell.owner != now.access.thread ? NOBODY : now.access.thread;
+    cell.newest = checker.interval;
+    if (now.access.action == Action::read) {
+        remember_read(cell, now, oldest);
+        const bool settled = is_settled(cell.write, oldest) && is_settled(cell.atomic, oldest) &&
+                             is_settled(cell.other_atomic, oldest) && !cell.write.pending;
+        cell.in_order = settled ? checker.interval : 0;
+        return;
+    }
+    cell.in_order = 0;
+    if (now.access.action == Action::atomic)
+        remember_atomic(cell, now);
+    else
+        cell.write = now.access;
+}
+
+// ---- quickly, where nothing can be wrong
+
+// Whether nobody else was here in this interval, and before it only this block, or nobody in this launch. A word of
+// shared memory must have been looked at in this block: whether it belongs to a variable is not asked again.
+template <bool SHARED>
+SIMULATOR_INLINE static bool is_ours(const Cell& cell, uint32_t oldest, uint16_t thread) {
+    if (cell.newest < oldest) return !SHARED;
+    return cell.begun >= checker.block_first && (cell.newest < checker.interval || cell.owner == thread) && !cell.write.pending;
+}
+
+SIMULATOR_INLINE static Access access_of_words(Action action, unsigned thread, size_t words, uint32_t site) {
+    return {checker.interval, site, any_sync ? syncs[thread / 32] : 0, static_cast<uint16_t>(thread),
+            any_fence ? fences[thread].all : uint16_t(0), 15, static_cast<uint8_t>(words * WORD), action, false};
+}
+
+// A read at the place where another lane of the warp has just read the same: the commonest of all, and the shortest.
+template <bool SHARED>
+SIMULATOR_INLINE bool read_again(Cell& cell, uint32_t site) {
+    if (cell.in_order != checker.interval) return false;
+    Access& last = cell.read;
+    if (last.interval != checker.interval) return !SHARED;  // another block's stays
+    const unsigned thread = thread_of_stack();
+    if (last.site != site || last.thread / 32 != thread / 32) return false;
+    if (any_sync && last.sync != syncs[thread / 32]) return false;
+    if (last.thread == thread) return true;
+    Access& other = cell.other_read;
+    if (other.interval != checker.interval || other.thread == thread) other = last;
+    last.thread = static_cast<uint16_t>(thread);
+    cell.owner = NOBODY;
+    cell.reader_lanes |= 1u << thread % 32;
+    return true;
+}
+
+// A read of whole words; false, before anything is remembered, if it takes a closer look.
+template <size_t WORDS, bool SHARED>
+SIMULATOR_INLINE bool read_quickly(const Range& range, Cell* cells, uint32_t site) {
+    const uint32_t oldest = SHARED ? checker.block_first : checker.launch_first;
+    const uint16_t thread = static_cast<uint16_t>(thread_of_stack());
+    for (size_t i = 0; i < WORDS; ++i) {
+        const Cell& cell = cells[i];
+        if (cell.in_order == checker.interval) continue;
+        const uint32_t written = cell.write.interval > cell.atomic.interval ? cell.write.interval : cell.atomic.interval;
+        const bool fresh = SHARED ? written < oldest : !range.initialized && written == 0;
+        if (fresh || cell.split || !is_ours<SHARED>(cell, oldest, thread)) return false;
+    }
+    const Access access = access_of_words(Action::read, thread, WORDS, site);
+    for (size_t i = 0; i < WORDS; ++i) {
+        Cell& cell = cells[i];
+        if (cell.in_order != checker.interval) {
+            remember(cell, {access, thread / 32u, thread % 32u}, oldest);
+            continue;
+        }
+        // As remember() would, where the first read of the interval has been remembered already.
+        Access& last = cell.read;
+        if (last.interval != checker.interval) continue;  // another block's stays
+        const bool together = last.thread / 32 == thread / 32 && last.sync == access.sync;
+        if (last.thread != thread) {
+            cell.owner = NOBODY;
+            cell.other_read = last;
+        }
+        const uint8_t bytes = last.size == access.size ? 15 : 0;  // read in several sizes: too fine to tell
+        last = access;
+        last.bytes = bytes;
+        cell.reader_warps |= 1u << thread / 32;
+        cell.reader_lanes = (together ? cell.reader_lanes : 0) | 1u << thread % 32;
+    }
+    return true;
+}
+
+// A write of whole words.
+template <size_t WORDS, bool SHARED>
+SIMULATOR_INLINE bool write_quickly(Cell* cells, uint32_t site) {
+    const uint32_t oldest = SHARED ? checker.block_first : checker.launch_first;
+    const uint16_t thread = static_cast<uint16_t>(thread_of_stack());
+    for (size_t i = 0; i < WORDS; ++i)
+        if (cells[i].split || !is_ours<SHARED>(cells[i], oldest, thread)) return false;
+    const Access access = access_of_words(Action::write, thread, WORDS, site);
+    for (size_t i = 0; i < WORDS; ++i) remember(cells[i], {access, thread / 32u, thread % 32u}, oldest);
+    return true;
+}
+
+// ---- any access
+
+static void split(Cell& cell, Cell* halves) {
+    cell.split = true;
+    for (int i = 0; i < 2; ++i) {
+        halves[i] = cell;
+        halves[i].split = false;
+        for (Access* a : {&halves[i].read, &halves[i].other_read, &halves[i].write, &halves[i].atomic, &halves[i].other_atomic})
+            if (a->bytes) a->bytes = 3;
+    }
+}
+
+void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending) {
+    Now now = now_at(action, bytes, site, pending);
+    const uint32_t oldest = oldest_of(range);
     const uintptr_t end = address + bytes;
     if (action == Action::atomic) order_by_atomic(address);
     bool told = false;
-    for (uintptr_t p = address & ~(GRANULE - 1); p < end; p += GRANULE) {
-        Cell& cell = range.cells[(p - (range.start & ~(GRANULE - 1))) / GRANULE];
-        now.access.bytes = static_cast<uint8_t>((p >= address ? 1 : 0) | (p + 1 < end ? 2 : 0));
+    const auto look_at = [&](Cell& cell, uintptr_t p) {
         if (!told) {
             const Access* other = nullptr;
             Access rebuilt;
             if (const char* wrong = examine(range, cell, now, other, rebuilt)) {
                 std::vector<Touch> touches = {touch_now(action, bytes, site)};
                 if (other) touches.push_back(touch_of(*other));
-                add_finding(wrong, describe_place(range, std::max(p, address)), touches, "");
+                const Place place = describe_place(range, std::max(p, address));
+                if (action == Action::write && other && other->action == Action::write && other->size == now.access.size)
+                    add_racing_write(place, touches, address, bytes);
+                else
+                    add_finding(wrong, place, touches, "");
                 told = true;
             }
         }
-        if (action == Action::read)
-            remember_read(cell, now, oldest);
-        else if (action == Action::atomic)
-            remember_atomic(cell, now);
-        else
-            cell.write = now.access;
+        remember(cell, now, oldest);
+    };
+    for (uintptr_t p = address & ~(WORD - 1); p < end; p += WORD) {
+        Cell& cell = range.cell_of(p);
+        const bool whole = p >= address && p + WORD <= end;
+        if (whole && !cell.split) {
+            now.access.bytes = 15;
+            look_at(cell, p);
+            continue;
+        }
+        Cell* halves = range.halves_of(p);
+        if (!cell.split) split(cell, halves);
+        for (uintptr_t h = p; h < p + WORD; h += HALF) {
+            now.access.bytes = static_cast<uint8_t>((h >= address && h < end ? 1 : 0) | (h + 1 >= address && h + 1 < end ? 2 : 0));
+            if (now.access.bytes) look_at(halves[(h - p) / HALF], h);
+        }
     }
+}
+
+// The plain read before the loop may be stale: then the atomicCAS that follows fails and says so.
+void note_compare_and_swap(const Range& range, uintptr_t address) {
+    const Cell& word = range.cell_of(address);
+    const Cell& cell = word.split ? range.halves_of(address)[address % WORD / HALF] : word;
+    if (cell.read.thread == thread_number() && cell.read.interval == checker.interval) note_guarded_read(cell.read.site);
 }
 
 void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t) {
     const unsigned thread = thread_number();
-    for (uintptr_t p = address; p < address + bytes; p += GRANULE) {
-        Access& write = range.cells[(p - range.start) / GRANULE].write;
-        if (write.interval < checker.block_first || write.thread != thread) continue;
+    const auto finish = [&](Cell& cell) {
+        Access& write = cell.write;
+        if (write.interval < checker.block_first || write.thread != thread) return;
         write.pending = false;
-        write.interval = checker.interval;
+        write.interval = cell.newest = checker.interval;
         write.sync = syncs[thread / 32];
+        cell.owner = NOBODY;
+        cell.in_order = 0;
+    };
+    for (uintptr_t p = address; p < address + bytes; p += WORD) {
+        Cell& cell = range.cell_of(p);
+        finish(cell);
+        if (cell.split) finish(range.halves_of(p)[0]), finish(range.halves_of(p)[1]);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 
 #include "checker.h"
 
@@ -23,12 +24,16 @@ static void* new_shadow(size_t bytes) {
     if (map == MAP_FAILED) throw std::runtime_error("simulator: no address space to watch the tensors");
     return map;
 }
-static size_t cell_bytes(const Range& range) { return (range.bytes / GRANULE + 2) * sizeof(Cell); }
+static size_t cell_bytes(const Range& range) { return (range.bytes / WORD + 2) * sizeof(Cell); }
 static size_t sector_count(const Range& range) { return range.bytes / SECTOR_BYTES + 2; }
 
-static Range& add(Range range) {
+static void add_shadow(Range& range) {
     range.cells = static_cast<Cell*>(new_shadow(cell_bytes(range)));
+    range.halves = static_cast<Cell*>(new_shadow(2 * cell_bytes(range)));
     range.sectors = static_cast<uint8_t*>(new_shadow(sector_count(range)));
+}
+static Range& add(Range range) {
+    add_shadow(range);
     ranges().push_back(std::move(range));
     return ranges().back();
 }
@@ -41,6 +46,7 @@ static void drop(Predicate&& unwanted) {
             continue;
         }
         munmap(range.cells, cell_bytes(range));
+        munmap(range.halves, 2 * cell_bytes(range));
         munmap(range.sectors, sector_count(range));
     }
     ranges() = std::move(kept);
@@ -125,11 +131,12 @@ void check_tensors_end() {
 
 static std::string text_of(Position at) { return std::string(at.file) + ":" + std::to_string(at.line); }
 
-void check_allocated(const void* address, size_t bytes, Position at) {
+void check_allocated(const void* address, size_t bytes, bool initialized, Position at) {
     Range range;
     range.start = reinterpret_cast<uintptr_t>(address);
     range.bytes = bytes;
     range.kind = Range::allocated;
+    range.initialized = initialized;
     range.allocated_at = text_of(at);
     range.name = "the " + std::to_string(bytes) + " bytes of cudaMalloc at " + range.allocated_at;
     add(std::move(range));
@@ -155,13 +162,16 @@ void check_written_by_host(const void* address, size_t bytes) {
     Range* range = bytes ? find_range(start, bytes) : nullptr;
     if (!range || range->initialized) return;
     if (start == range->start && bytes == range->bytes) range->initialized = true;
-    for (size_t i = (start - range->start) / GRANULE; i <= (start - range->start + bytes - 1) / GRANULE; ++i)
-        range->cells[i].write.interval = 1;  // long ago
+    for (uintptr_t p = start & ~(WORD - 1); p < start + bytes; p += WORD) {
+        Cell& cell = range->cell_of(p);
+        cell.write.interval = 1;  // long ago
+        if (cell.split) range->halves_of(p)[0].write.interval = range->halves_of(p)[1].write.interval = 1;
+    }
 }
 
 void forget_freed_ranges() {
     for (Range& range : ranges())
-        if (range.freed) free(reinterpret_cast<void*>(range.start));
+        if (range.freed) give_back(reinterpret_cast<void*>(range.start));
     drop([](const Range& range) { return range.freed; });
 }
 
@@ -200,16 +210,33 @@ static std::vector<Placed>& placed() {
 }
 static Placed dynamic_variable = {};
 
+Range arena;
 Range& arena_range() {
-    static Range arena;
-    if (!arena.cells && checker.worker) {
+    if (!arena.cells && checker.worker && checker.worker->arena) {
         arena.start = reinterpret_cast<uintptr_t>(checker.worker->arena);
         arena.bytes = SHARED_ARENA;
         arena.kind = Range::shared;
-        arena.cells = static_cast<Cell*>(new_shadow(cell_bytes(arena)));
-        arena.sectors = static_cast<uint8_t*>(new_shadow(sector_count(arena)));
+        add_shadow(arena);
     }
     return arena;
+}
+
+void use_shared_memory_of(Worker& worker) {
+    struct Known {
+        Range arena;
+        std::vector<Placed> variables;
+        Placed dynamic = {};
+    };
+    static auto* all = new std::map<const Worker*, Known>;
+    static const Worker* present = nullptr;
+    if (arena.cells && arena.start == reinterpret_cast<uintptr_t>(worker.arena)) return;
+    if (present) (*all)[present] = {arena, placed(), dynamic_variable};
+    present = &worker;
+    Known& known = (*all)[present];
+    arena = known.arena;
+    placed() = known.variables;
+    dynamic_variable = known.dynamic;
+    arena_range();
 }
 
 void forget_shared_variables() {

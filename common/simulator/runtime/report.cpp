@@ -31,6 +31,8 @@ std::string whereabouts(const Worker& worker, const Thread& thread) {
 __attribute__((used, noinline)) uint3 thread_index() { return current_thread()->index; }
 __attribute__((used, noinline)) uint3 block_index() { return current_block()->index; }
 
+bool on_device() { return this_worker && this_worker->running; }
+
 static bool in_kernel() { return this_worker && this_worker->running; }
 
 [[noreturn]] static void give_up(Worker& worker, const std::string& what) {
@@ -86,9 +88,25 @@ static void describe_address(const Worker& worker, const char* address, char* te
         snprintf(text, size, "illegal memory access at address %p", static_cast<const void*>(address));
 }
 
+// Host code failed, in a program of its own.
+static std::string host_failure(int signal, const void* address) {
+    alarm(30);  // what the failure left locked must not keep the program from ending
+    static Worker nobody;  // for its call stack
+    nobody.trace_size = backtrace(nobody.trace, 32);
+    nobody.signalled = true;
+    char place[256];
+    std::string what;
+    if ((signal == SIGSEGV || signal == SIGBUS) && describe_device_address(address, place, sizeof place))
+        what = std::string("host code uses device memory, ") + place + ": copy it with cudaMemcpy first";
+    else
+        what = std::string("host code failed: ") + strsignal(signal);
+    return what + source_lines(nobody);
+}
+
 static void on_signal(int signal, siginfo_t* info, void*) {
     if (!in_kernel()) {
         if (signal == INTERRUPT) return;
+        if (is_program()) end_program(host_failure(signal, info->si_addr));
         for (int i = 0; i < SIGNAL_COUNT; ++i)  // not ours: let the previous handler see it happen again
             if (SIGNALS[i] == signal) sigaction(signal, &previous_actions[i], nullptr);
         return;
@@ -99,16 +117,15 @@ static void on_signal(int signal, siginfo_t* info, void*) {
     char text[256];
     if (signal == INTERRUPT) {
         // In the middle of another library a lock may be held, such as malloc's: the watchdog will come
-        // again.
-        if (worker.trace_size > 2 && !in_this_library(worker.trace[2])) return;
+        // again. A kernel that sleeps there is never anywhere else.
+        constexpr unsigned PATIENCE = 20;
+        if (worker.trace_size > 2 && !in_this_library(worker.trace[2]) && ++worker.interrupts < PATIENCE) return;
         snprintf(text, sizeof text,
-                 "no progress for a long time: an endless loop? (SIMULATOR_TIMEOUT sets the limit)");
+                 "no progress for a long time: an endless loop, or waiting for something? (SIMULATOR_TIMEOUT sets the limit)");
     } else if (signal == SIGFPE)
         snprintf(text, sizeof text, "integer division by zero");
     else if (signal == SIGILL || signal == SIGTRAP)
-        snprintf(text, sizeof text,
-                 "undefined operation: an index outside its array, a misaligned vector access, a "
-                 "division by zero");
+        snprintf(text, sizeof text, "the program stopped itself by a trap instruction: code that cannot be reached was");
     else
         describe_address(worker, static_cast<const char*>(info->si_addr), text, sizeof text);
     give_up(worker, text);

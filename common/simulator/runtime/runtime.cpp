@@ -5,12 +5,15 @@
 #include "fiber.cpp"
 #include "host_api.cpp"
 #include "launch.cpp"
+#include "memory.cpp"
+#include "program.cpp"
 #include "report.cpp"
 #include "scheduler.cpp"
+#include "undefined.cpp"
 #ifdef SIMULATOR_CHECKED
+#include "races.cpp"  // before its callers: what is quick there is inlined
 #include "checked.cpp"
 #include "findings.cpp"
 #include "profile.cpp"
-#include "races.cpp"
 #include "ranges.cpp"
 #endif

@@ -37,8 +37,35 @@ SIMULATOR_INLINE static Thread* take(Worker& worker, unsigned warp, unsigned lan
     return &worker.threads[warp * 32 + lane];
 }
 
+static bool same_place(Position a, Position b) {
+    return a.line == b.line && a.number == b.number && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
+// Nobody else of the warp can come to a lanes_here() any more: those that wait at the first of these places, in the
+// order of the text, go on together. The others stay, since the way there may lead past them.
+static void answer_who_is_here(Worker& worker, unsigned number) {
+    Warp& warp = worker.warps[number];
+    Thread* lanes = &worker.threads[number * 32];
+    Position first = lanes[__builtin_ctz(warp.asking)].position;
+    uint32_t together = 0;
+    for (unsigned lane = 0; lane < 32; ++lane)
+        if (warp.asking >> lane & 1 && lanes[lane].position.line < first.line) first = lanes[lane].position;
+    for (unsigned lane = 0; lane < 32; ++lane)
+        if (warp.asking >> lane & 1 && same_place(lanes[lane].position, first)) together |= 1u << lane;
+    for (unsigned lane = 0; lane < 32; ++lane)
+        if (together >> lane & 1) lanes[lane].mask = together;
+    warp.asking &= ~together;
+    make_ready(worker, number, together);
+}
+// Lanes that spin wait for somebody, maybe for one that asks.
+SIMULATOR_INLINE static void answer_if_nobody_comes(Worker& worker, unsigned warp) {
+    const Warp& of = worker.warps[warp];
+    if (of.asking && !(of.ready & ~of.yielded)) answer_who_is_here(worker, warp);
+}
+
 // The next thread after `from`, lanes of its own warp first; null when none can run.
 SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) {
+    if (!worker.warps[from.warp].ready) answer_if_nobody_comes(worker, from.warp);
     if (worker.warps[from.warp].ready)
         return take(worker, from.warp, next_bit(worker.warps[from.warp].ready, from.lane));
     if (!worker.ready_warps) return nullptr;
@@ -49,6 +76,8 @@ SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) 
 void yield() {
     Worker& worker = current_worker();
     Thread& me = *worker.running;
+    worker.warps[me.warp].yielded |= 1u << me.lane;
+    answer_if_nobody_comes(worker, me.warp);
     // All other threads get their turn before this one does, so not the own warp first but in order of their
     // numbers.
     Thread* next;
@@ -68,16 +97,54 @@ SIMULATOR_INLINE static void wait_for_others(Worker& worker, Thread& me) {
     switch_thread(worker, next_thread(worker, me));
 }
 
+static void pass_barrier(Worker& worker);
 void thread_returned(Worker& worker) {
     Thread& me = *worker.running;
     me.state = State::returned;
     worker.warps[me.warp].alive &= ~(1u << me.lane);
     --worker.live;
     make_ready(worker, me.warp, worker.warps[me.warp].arrived);  // those that waited for this lane look again
+    if (worker.at_barrier && worker.at_barrier == worker.live) pass_barrier(worker);
     wait_for_others(worker, me);
 }
 
+unsigned lanes_here(Position position) {
+    Worker& worker = current_worker();
+    Thread& me = *worker.running;
+    me.operation = "__activemask";
+    me.position = position;
+    me.state = State::asks_who_is_here;
+    worker.warps[me.warp].asking |= 1u << me.lane;
+    worker.warps[me.warp].yielded &= ~(1u << me.lane);
+    wait_for_others(worker, me);
+    me.state = State::running;
+    return me.mask;
+}
+
 // ---- barriers
+
+// All threads that have not returned are here. As on GPUs since Volta, those that have returned count as arrived.
+static void pass_barrier(Worker& worker) {
+#ifdef SIMULATOR_CHECKED
+    if (worker.live < worker.thread_count) check_barrier_after_return(worker.barrier_position);
+#endif
+    worker.result[worker.interval & 1] = worker.votes;
+    worker.votes = worker.at_barrier = 0;
+    ++worker.interval;
+#ifdef SIMULATOR_CHECKED
+    check_barrier_passed();
+#endif
+    count_progress(worker);
+    for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
+        worker.warps[warp].yielded = 0;
+        make_ready(worker, warp, worker.warps[warp].alive);
+    }
+}
+
+static const char* number_in_line(Position position) {
+    static const char* const words[] = {"", " (the first in its line)", " (the second)", " (the third)", " (a later one)"};
+    return words[position.number < 4 ? position.number : 4];
+}
 
 SIMULATOR_UNCHECKED unsigned barrier(bool predicate, const char* operation, Position position) {
     Worker& worker = current_worker();
@@ -87,31 +154,52 @@ SIMULATOR_UNCHECKED unsigned barrier(bool predicate, const char* operation, Posi
     const Position first = worker.barrier_position;
     if (worker.at_barrier == 0)
         worker.barrier_position = position;
-    else if (position.line != first.line ||
-             (position.file != first.file && strcmp(position.file, first.file) != 0))
+    else if (!same_place(position, first))
         fail(
-            "barrier divergence: this thread reached %s at %s:%d while %u thread(s) of its block wait at "
-            "%s:%d",
-            operation, position.file, position.line, worker.at_barrier, first.file, first.line);
+            "barrier divergence: this thread reached %s at %s:%d%s while %u thread(s) of its block wait at "
+            "%s:%d%s",
+            operation, position.file, position.line, number_in_line(position), worker.at_barrier, first.file, first.line,
+            number_in_line(first));
     const unsigned parity = worker.interval & 1;
     worker.votes += predicate;
-    if (++worker.at_barrier < worker.thread_count) {
+    if (++worker.at_barrier < worker.live) {
         me.state = State::at_barrier;
         wait_for_others(worker, me);
         me.state = State::running;
     } else {
-        worker.result[parity] = worker.votes;
-        worker.votes = worker.at_barrier = 0;
-        ++worker.interval;
-#ifdef SIMULATOR_CHECKED
-        check_barrier_passed();
-#endif
-        worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        for (unsigned warp = 0; warp < worker.warp_count; ++warp)
-            make_ready(worker, warp, worker.warps[warp].alive);
+        pass_barrier(worker);
         take(worker, me.warp, me.lane);
     }
     return worker.result[parity];
+}
+
+// ---- the barrier of a cooperative grid
+
+bool is_cooperative() { return current_worker().grid_run->kernel->cooperative; }
+
+void grid_barrier(Position position) {
+    Worker& worker = current_worker();
+    if (!is_cooperative())
+        fail("%s:%d: grid.sync() in a kernel that was not launched with cudaLaunchCooperativeKernel()", position.file,
+             position.line);
+    Thread& me = *worker.running;
+    me.operation = "grid.sync";
+    me.position = position;
+    me.state = State::at_grid_barrier;
+    worker.grid_position = position;
+    ++worker.at_grid_barrier;
+    wait_for_others(worker, me);
+    me.state = State::running;
+}
+
+void pass_grid_barrier(Worker& worker) {
+    worker.at_grid_barrier = 0;
+    ++worker.interval;
+    count_progress(worker);
+    for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
+        worker.warps[warp].yielded = 0;
+        make_ready(worker, warp, worker.warps[warp].alive);
+    }
 }
 
 // ---- warp operations
@@ -171,15 +259,38 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     const uint32_t lanes = mask & warp.alive;
     if (warp.mixed) check_same_operation(warp, me, lanes);
     warp.arrived &= ~lanes;
+    warp.yielded &= ~lanes;
     make_ready(worker, me.warp, lanes & ~my_bit);
-    worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    count_progress(worker);
     if (combine) combine(warp.arguments, lanes);
 #ifdef SIMULATOR_CHECKED
     check_warp_operation(me.warp, lanes, combine == nullptr);
 #endif
 }
 
+bool is_gone(unsigned lane, [[maybe_unused]] unsigned reader) {
+    const Worker& worker = current_worker();
+    const bool gone = !(worker.warps[worker.running->warp].alive >> lane & 1);
+#ifdef SIMULATOR_CHECKED
+    check_absent_lane(worker.threads[worker.running->warp * 32 + reader], lane, gone);
+#endif
+    return gone;
+}
+
 // ---- shared memory
+
+constexpr size_t SHARED_START = 1024;
+bool is_shared(const void* address) {
+    const Worker& worker = current_worker();
+    return address >= worker.arena && address < worker.arena + SHARED_ARENA;
+}
+size_t shared_offset(const void* address) {
+    const Worker& worker = current_worker();
+    if (!is_shared(address))
+        fail("__cvta_generic_to_shared: the address %p is not in shared memory", address);
+    return static_cast<size_t>(static_cast<const char*>(address) - worker.arena) + SHARED_START;
+}
+void* shared_address(size_t offset) { return current_worker().arena + (offset - SHARED_START); }
 
 int new_shared_slot() {
     static int count = 0;
@@ -241,14 +352,14 @@ static void report_deadlock(Worker& worker) {
                 other.state == first.state &&
                 (first.state == State::returned ||
                  (other.operation == first.operation && other.position.line == first.position.line &&
-                  (first.state == State::at_barrier || other.mask == first.mask)));
+                  (first.state != State::in_warp_operation || other.mask == first.mask)));
             if (same && !told[k]) told[k] = true, ++count;
         }
         int length = snprintf(text, sizeof text, "\n  %u thread(s), first (%u,%u,%u), ", count, first.index.x,
                               first.index.y, first.index.z);
         if (first.state == State::returned)
             snprintf(text + length, sizeof text - length, "returned from the kernel");
-        else if (first.state == State::at_barrier)
+        else if (first.state != State::in_warp_operation)
             snprintf(text + length, sizeof text - length, "wait in %s at %s:%d", first.operation,
                      first.position.file, first.position.line);
         else
@@ -262,7 +373,7 @@ static void report_deadlock(Worker& worker) {
 
 static std::atomic<uint64_t> blocks_run{0};
 
-void run_block(Worker& worker, uint64_t i) {
+void begin_block(Worker& worker, uint64_t i) {
     const Grid& grid = *worker.grid_run;
     worker.Block::index = {static_cast<unsigned>(i % grid.size.x),
                            static_cast<unsigned>(i / grid.size.x % grid.size.y),
@@ -270,7 +381,7 @@ void run_block(Worker& worker, uint64_t i) {
     worker.number = ++blocks_run;
     worker.interval = 0;
     worker.live = worker.thread_count;
-    worker.at_barrier = worker.votes = 0;
+    worker.at_barrier = worker.at_grid_barrier = worker.votes = 0;
     worker.static_used = worker.static_top = 0;
 #ifdef SIMULATOR_CHECKED
     check_block_begins();
@@ -281,18 +392,32 @@ void run_block(Worker& worker, uint64_t i) {
         const unsigned lanes = worker.thread_count - warp * 32;
         worker.warps[warp].alive = lanes >= 32 ? ~0u : (1u << lanes) - 1;
         worker.warps[warp].ready = worker.warps[warp].arrived = 0;
+        worker.warps[warp].asking = worker.warps[warp].yielded = 0;
         make_ready(worker, warp, worker.warps[warp].alive);
     }
     memset(worker.dynamic_end - grid.dynamic_bytes, 0xff, grid.dynamic_bytes);
     for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next)
         variable->prepare(&worker);
+}
 
-    enter_threads(worker, take(worker, 0, 0));
-    if (!worker.failed && worker.live) report_deadlock(worker);
+void resume_block(Worker& worker) {
+    if (!worker.ready_warps) return;
+    const unsigned warp = __builtin_ctz(worker.ready_warps);
+    enter_threads(worker, take(worker, warp, __builtin_ctz(worker.warps[warp].ready)));
+    if (!worker.failed && worker.live > worker.at_grid_barrier) report_deadlock(worker);
+}
+
+void end_block(Worker& worker) {
 #ifdef SIMULATOR_CHECKED
     check_block_ends();
 #endif
-    worker.progress.store(worker.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    count_progress(worker);
+}
+
+void run_block(Worker& worker, uint64_t i) {
+    begin_block(worker, i);
+    resume_block(worker);
+    end_block(worker);
 }
 
 }  // namespace simulator

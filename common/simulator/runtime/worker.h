@@ -40,6 +40,7 @@ struct Grid {
 
 struct Warp {
     uint32_t ready, alive, arrived;  // the lanes that can run, have not returned, wait in a warp operation
+    uint32_t asking, yielded;        // that wait in lanes_here(); that let others run first, and have not waited since
     bool mixed;                      // not all wait in the same operation with the same mask
     uint32_t mask;                   // of the first lane that arrived
     const char* operation;
@@ -55,6 +56,8 @@ struct Worker : Block {
     Warp warps[32];
     uint32_t ready_warps;       // the warps with a lane that can run
     unsigned at_barrier;        // threads that wait at the barrier
+    unsigned at_grid_barrier;   // and at that of the grid
+    Position grid_position;
     unsigned votes, result[2];  // of the barrier; results of even and odd intervals
     Position barrier_position;
     size_t static_used, static_top;  // as a GPU counts, and where the next static variable may begin
@@ -74,8 +77,11 @@ struct Worker : Block {
     void* signal_stack;
     // for the watchdog
     pthread_t os_thread;
+    pid_t os_thread_id;
+    unsigned interrupts;  // of this launch
     std::atomic<bool> busy;
     std::atomic<uint64_t> progress;  // barriers, warp operations and blocks
+    Worker* watched;                 // whose progress the watchdog looks at: this one's, in a cooperative grid the first's
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
 
@@ -97,6 +103,15 @@ SIMULATOR_INLINE void switch_thread(Worker& worker, Thread* next) {  // null: ba
 
 // scheduler.cpp
 void run_block(Worker& worker, uint64_t number);
+// The same in steps, for cooperative grids: resume_block() runs until all threads have returned or wait for the grid.
+void begin_block(Worker& worker, uint64_t number);
+void resume_block(Worker& worker);
+void end_block(Worker& worker);
+void pass_grid_barrier(Worker& worker);  // its threads may go on
+inline void count_progress(Worker& worker) {
+    std::atomic<uint64_t>& progress = worker.watched->progress;
+    progress.store(progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
 void thread_returned(Worker& worker);
 
 // launch.cpp
@@ -114,6 +129,21 @@ void use_signal_stack(Worker& worker, stack_t* previous);
 std::string whereabouts(const Worker& worker, const Thread& thread);
 std::string source_lines(const Worker& worker);  // "\n  in f at file:line" for the call stack of the error
 constexpr int INTERRUPT = SIGURG;                // sent by the watchdog; ignored wherever it is not expected
+
+// memory.cpp
+struct OpenMemory {  // while device code, or a copy, is at work on device memory
+    OpenMemory();
+    ~OpenMemory();
+};
+void close_memory_to_host();
+void give_back(void* address);
+bool describe_device_address(const void* address, char* text, size_t size);
+
+// program.cpp
+bool is_program();
+void hint(const char* text);  // on stderr, in a program of its own: what an error code is about
+[[noreturn]] void end_program(const std::string& error);
+bool is_own_variable(const void* address);
 
 // host_api.cpp
 struct KernelState {

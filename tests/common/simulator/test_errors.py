@@ -26,8 +26,8 @@ KERNELS = [
     ("null_pointer", "null pointer", None, "5,0,0"),
     ("wild_pointer", "illegal memory access", "2,0,0", "0,0,0"),
     ("past_dynamic", "0 byte(s) past the end of the 256 bytes of dynamic shared memory", "0,0,0", "63,0,0"),
-    ("past_static", "index outside its array", "0,0,0", "56,0,0"),
-    ("misaligned", "misaligned", "0,0,0", "0,0,0"),
+    ("past_static", "index 8 is outside its array, of type 'float [8][8]'", "0,0,0", "56,0,0"),
+    ("misaligned", "misaligned access: 'float4' needs an address that is a multiple of 16", "0,0,0", "0,0,0"),
     ("divides", "division by zero", "0,0,0", "9,0,0"),
     ("asserts", "assertion `threadIdx.x < n' failed", "0,0,0", "20,0,0"),
     ("traps", "__trap()", "0,0,0", "3,0,0"),
@@ -51,6 +51,55 @@ def test_two_barriers(simulator):
     message = fails(simulator, "error_two_barriers", np.zeros(64, np.float32))
     assert "barrier divergence" in message and "two_barriers, block (0,0,0) thread (1,0,0)" in message
     assert line_of("errors.cu", "first barrier") in message and line_of("errors.cu", "second barrier") in message
+
+
+def test_two_barriers_on_one_line(simulator):
+    message = fails(simulator, "error_one_line", np.zeros(64, np.float32))
+    line = re.escape(line_of("errors.cu", "one_line"))
+    assert re.search(rf"barrier divergence.*{line} \(the second\) while 32 .*{line} \(the first in its line\)", message)
+
+
+def test_a_sleeping_kernel_is_stopped(simulator):
+    message = fails(simulator, "error_sleeps", np.zeros(1, np.float32))
+    assert "no progress" in message and line_of("errors.cu", "sleeps") in message
+
+
+def test_a_launch_from_a_kernel_never_hangs(simulator):
+    """Many blocks, so that the helpers launch, too, while the launching thread holds the lock."""
+    for _ in range(50):
+        message = fails(simulator, "error_launches", np.zeros(64, np.float32), 64)
+        assert "a kernel launches inner" in message and line_of("errors.cu", "launches") in message
+
+
+SETS_THE_CLOCK_BACK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec* now) {
+    static int (*real)(clockid_t, struct timespec*);
+    if (!real) real = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+    const int result = real(clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += 100000;  // and a wait until then sees the clock as it is
+    return result;
+}
+"""
+
+
+def test_the_watchdog_does_not_follow_a_clock_that_is_set_back(simulator, tmp_path):
+    source, shim = tmp_path / "clock.c", tmp_path / "clock.so"
+    source.write_text(SETS_THE_CLOCK_BACK)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", shim, "-ldl"], check=True)
+    code = "try: library.error_forever(np.zeros(4096, np.float32))\nexcept RuntimeError as error: print(error)\n"
+    done = subprocess.run(
+        python_command(simulator, code),
+        cwd=ROOT / "tests" / "helpers",
+        env=os.environ | {"LD_PRELOAD": str(shim)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "endless loop" in done.stdout, done.stderr
 
 
 def test_endless_loop_around_a_barrier(simulator):

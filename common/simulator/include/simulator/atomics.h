@@ -22,6 +22,14 @@ struct Bits<8> {
     using Type = uint64_t;
 };
 
+// As __builtin_bit_cast, also for pairs, whose copy constructor is their own in the checked build.
+template <typename To, typename From>
+SIMULATOR_INLINE To same_bits(const From& from) {
+    To to;
+    __builtin_memcpy(static_cast<void*>(&to), &from, sizeof to);
+    return to;
+}
+
 template <typename T, typename Update>
 SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
 #ifdef SIMULATOR_CHECKED
@@ -31,10 +39,10 @@ SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
     Word* word = reinterpret_cast<Word*>(address);
     Word before = __atomic_load_n(word, __ATOMIC_RELAXED), after;
     do {
-        after = __builtin_bit_cast(Word, static_cast<T>(update(__builtin_bit_cast(T, before))));
+        after = same_bits<Word>(static_cast<T>(update(same_bits<T>(before))));
     } while (!__atomic_compare_exchange_n(word, &before, after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     if (before == after) yield();
-    return __builtin_bit_cast(T, before);
+    return same_bits<T>(before);
 }
 
 // T itself, where it must not be deduced: atomicAdd(&counter, 1) takes its type from the counter.
@@ -79,7 +87,18 @@ SIMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1, SIMULATOR
 template <typename T>
 SIMULATOR_INLINE T atomicCAS(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
     static_assert(SIMULATOR_ONE_OF(SIMULATOR_WORDS, unsigned short), "CUDA has no atomicCAS for this type");
+#ifdef SIMULATOR_CHECKED
+    simulator::check_compare_and_swap(address);
+#endif
     return simulator::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
+}
+template <typename T>
+SIMULATOR_INLINE T atomicCAS_block(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+    return atomicCAS(address, expected, value);
+}
+template <typename T>
+SIMULATOR_INLINE T atomicCAS_system(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+    return atomicCAS(address, expected, value);
 }
 #undef SIMULATOR_ONE_OF
 #undef SIMULATOR_WORDS

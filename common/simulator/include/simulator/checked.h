@@ -30,12 +30,13 @@ void check_tensors_end();
 
 // What cudaMalloc() and cudaFree() did. A freed range is kept, unused, so that later accesses to it are known for what
 // they are; check_freed() is false for an address that is not (or no longer) allocated.
-void check_allocated(const void* address, size_t bytes, Position at);
+void check_allocated(const void* address, size_t bytes, bool initialized, Position at);
 bool check_freed(const void* address, Position at);
 void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(), cudaMemset()
 
 // A read-modify-write by this thread, called from the student's function; __threadfence() and __threadfence_block().
 void check_atomic(const void* address, size_t bytes);
+void check_compare_and_swap(const void* address);  // before check_atomic()
 void check_fence(bool device);  // or of the block
 
 // Operations of the tensor cores, by one warp.

@@ -77,6 +77,16 @@ struct Float16 {
     Float16& operator/=(Float16 other) { return *this = *this / other; }
     Float16& operator++() { return *this += Float16(1.0f); }
     Float16& operator--() { return *this -= Float16(1.0f); }
+    Float16 operator++(int) {
+        const Float16 before = *this;
+        ++*this;
+        return before;
+    }
+    Float16 operator--(int) {
+        const Float16 before = *this;
+        --*this;
+        return before;
+    }
     Float16 operator+() const { return *this; }
     Float16 operator-() const { return from_bits(bits ^ 0x8000); }
     friend Float16 operator+(Float16 a, Float16 b) { return {static_cast<float>(a) + static_cast<float>(b)}; }
@@ -159,6 +169,21 @@ SIMULATOR_F __hmax(f a, f b) {
     return a != a ? b : b != b ? a : f(fmaxf(a, b));
 }  // a NaN loses, even a signalling one
 SIMULATOR_F __hmin(f a, f b) { return a != a ? b : b != b ? a : f(fminf(a, b)); }
+SIMULATOR_F __hsat(f a) {
+    const float x = a;
+    return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f;  // NaN gives 0
+}
+SIMULATOR_F __hadd_sat(f a, f b) { return __hsat(a + b); }
+SIMULATOR_F __hsub_sat(f a, f b) { return __hsat(a - b); }
+SIMULATOR_F __hmul_sat(f a, f b) { return __hsat(a * b); }
+SIMULATOR_F __hfma_sat(f a, f b, f c) { return __hsat(__hfma(a, b, c)); }
+SIMULATOR_F __hfma_relu(f a, f b, f c) {
+    const f sum = __hfma(a, b, c);
+    return sum > f(0.0f) ? sum : f(0.0f);
+}
+SIMULATOR_F __hadd_rn(f a, f b) { return a + b; }
+SIMULATOR_F __hsub_rn(f a, f b) { return a - b; }
+SIMULATOR_F __hmul_rn(f a, f b) { return a * b; }
 SIMULATOR_TEST __heq(f a, f b) { return a == b; }
 SIMULATOR_TEST __hne(f a, f b) { return a < b || a > b; }
 SIMULATOR_TEST __hlt(f a, f b) { return a < b; }
@@ -177,6 +202,13 @@ SIMULATOR_F hlog2(f a) { return log2f(a); }
 SIMULATOR_F hsqrt(f a) { return sqrtf(a); }
 SIMULATOR_F hrsqrt(f a) { return 1.0f / sqrtf(a); }
 SIMULATOR_F hrcp(f a) { return 1.0f / static_cast<float>(a); }
+SIMULATOR_F hexp10(f a) { return powf(10.0f, a); }
+SIMULATOR_F hlog10(f a) { return log10f(a); }
+SIMULATOR_F hsin(f a) { return sinf(a); }
+SIMULATOR_F hcos(f a) { return cosf(a); }
+SIMULATOR_F htanh(f a) { return tanhf(a); }
+SIMULATOR_F hrint(f a) { return rintf(a); }
+SIMULATOR_F htrunc(f a) { return truncf(a); }
 SIMULATOR_F hfloor(f a) { return floorf(a); }
 SIMULATOR_F hceil(f a) { return ceilf(a); }
 
@@ -191,6 +223,13 @@ SIMULATOR_F2 __hmax2(f2 a, f2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; 
 SIMULATOR_F2 __hmin2(f2 a, f2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }
 SIMULATOR_F2 h2exp(f2 a) { return {hexp(a.x), hexp(a.y)}; }
 SIMULATOR_F2 h2exp2(f2 a) { return {hexp2(a.x), hexp2(a.y)}; }
+SIMULATOR_F2 __hadd2_sat(f2 a, f2 b) { return {__hadd_sat(a.x, b.x), __hadd_sat(a.y, b.y)}; }
+SIMULATOR_F2 __hmul2_sat(f2 a, f2 b) { return {__hmul_sat(a.x, b.x), __hmul_sat(a.y, b.y)}; }
+SIMULATOR_F2 h2sqrt(f2 a) { return {hsqrt(a.x), hsqrt(a.y)}; }
+SIMULATOR_F2 h2rsqrt(f2 a) { return {hrsqrt(a.x), hrsqrt(a.y)}; }
+SIMULATOR_F2 h2rcp(f2 a) { return {hrcp(a.x), hrcp(a.y)}; }
+SIMULATOR_F2 h2log(f2 a) { return {hlog(a.x), hlog(a.y)}; }
+SIMULATOR_F2 h2tanh(f2 a) { return {htanh(a.x), htanh(a.y)}; }
 SIMULATOR_F2 __halves2half2(f a, f b) { return {a, b}; }
 SIMULATOR_F2 __lows2half2(f2 a, f2 b) { return {a.x, b.x}; }
 SIMULATOR_F2 __highs2half2(f2 a, f2 b) { return {a.y, b.y}; }

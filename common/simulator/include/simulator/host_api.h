@@ -1,14 +1,12 @@
-// host_api.h - the part of the CUDA runtime API that host code uses. Device memory is host memory, every call
-// is done when it returns, streams and events only exist so that code compiles (an event does take the time).
+// host_api.h - the CUDA runtime API: types, errors, devices, memory. Every call is done when it returns.
 //
-// What needs state (errors, attributes of kernels) is in runtime/host_api.cpp.
+// launch_api.h, streams.h, pitched_memory.h and device_api.h hold the rest; what needs state is in runtime/host_api.cpp
+// and memory.cpp.
 #pragma once
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <utility>
 
 #include "language.h"
 
@@ -18,27 +16,54 @@
     X(cudaErrorInvalidValue, 1, "invalid argument")                                  \
     X(cudaErrorMemoryAllocation, 2, "out of memory")                                 \
     X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")            \
+    X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                      \
     X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                           \
     X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")      \
+    X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version") \
+    X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable") \
     X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                 \
+    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                  \
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
+    X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device") \
     X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
     X(cudaErrorNotReady, 600, "device not ready")                                    \
     X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")      \
     X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
     X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")        \
+    X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")      \
+    X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")        \
     X(cudaErrorAssert, 710, "device-side assert triggered")                          \
+    X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped") \
+    X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region") \
+    X(cudaErrorMisalignedAddress, 716, "misaligned address")                         \
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
+    X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch") \
     X(cudaErrorNotSupported, 801, "operation not supported")                         \
+    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
+    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
     X(cudaErrorUnknown, 999, "unknown error")
+// What samples ask with #ifdef.
+#define __DRIVER_TYPES_H__
+#define __CUDA_RUNTIME_H__
+#define __CUDA_RUNTIME_API_H__
+#define CUDART_VERSION 13000
+#define CUDA_VERSION 13000
+#define CUDART_CB
+#define CUDARTAPI
 #define SIMULATOR_ERROR_CODE(name, code, text) name = code,
 enum cudaError { SIMULATOR_ERRORS(SIMULATOR_ERROR_CODE) };
 #undef SIMULATOR_ERROR_CODE
 using cudaError_t = cudaError;
 
-struct CUstream_st;
+struct CUgraph_st;
+struct CUstream_st {
+    CUgraph_st* capturing = nullptr;  // what is launched here goes into the graph, and does not run
+    unsigned flags = 0;
+    int priority = 0;
+};
 struct CUevent_st {
     timespec time;
+    CUgraph_st* capturing = nullptr;  // of the stream where it was recorded
 };
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
@@ -60,21 +85,55 @@ enum cudaFuncCache {
     cudaFuncCachePreferL1,
     cudaFuncCachePreferEqual
 };
-enum cudaDeviceAttr {
-    cudaDevAttrMaxThreadsPerBlock = 1,
-    cudaDevAttrMaxSharedMemoryPerBlock = 8,
-    cudaDevAttrWarpSize = 10,
-    cudaDevAttrMaxRegistersPerBlock = 12,
-    cudaDevAttrClockRate = 13,
-    cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrL2CacheSize = 38,
-    cudaDevAttrMaxThreadsPerMultiProcessor = 39,
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-    cudaDevAttrCooperativeLaunch = 95,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
-};
+// name, number, value on the simulated device (of cudaDeviceProp p)
+#define SIMULATOR_ATTRIBUTES(X)                                                        \
+    X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                          \
+    X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                  \
+    X(cudaDevAttrMaxBlockDimY, 3, p.maxThreadsDim[1])                                  \
+    X(cudaDevAttrMaxBlockDimZ, 4, p.maxThreadsDim[2])                                  \
+    X(cudaDevAttrMaxGridDimX, 5, p.maxGridSize[0])                                     \
+    X(cudaDevAttrMaxGridDimY, 6, p.maxGridSize[1])                                     \
+    X(cudaDevAttrMaxGridDimZ, 7, p.maxGridSize[2])                                     \
+    X(cudaDevAttrMaxSharedMemoryPerBlock, 8, p.sharedMemPerBlock)                      \
+    X(cudaDevAttrTotalConstantMemory, 9, p.totalConstMem)                              \
+    X(cudaDevAttrWarpSize, 10, p.warpSize)                                             \
+    X(cudaDevAttrMaxPitch, 11, p.memPitch)                                             \
+    X(cudaDevAttrMaxRegistersPerBlock, 12, p.regsPerBlock)                             \
+    X(cudaDevAttrClockRate, 13, p.clockRate)                                           \
+    X(cudaDevAttrTextureAlignment, 14, p.textureAlignment)                             \
+    X(cudaDevAttrGpuOverlap, 15, 1)                                                    \
+    X(cudaDevAttrMultiProcessorCount, 16, p.multiProcessorCount)                       \
+    X(cudaDevAttrKernelExecTimeout, 17, 0)                                             \
+    X(cudaDevAttrIntegrated, 18, p.integrated)                                         \
+    X(cudaDevAttrCanMapHostMemory, 19, p.canMapHostMemory)                             \
+    X(cudaDevAttrComputeMode, 20, p.computeMode)                                       \
+    X(cudaDevAttrConcurrentKernels, 31, p.concurrentKernels)                           \
+    X(cudaDevAttrEccEnabled, 32, p.ECCEnabled)                                         \
+    X(cudaDevAttrPciBusId, 33, p.pciBusID)                                             \
+    X(cudaDevAttrPciDeviceId, 34, p.pciDeviceID)                                       \
+    X(cudaDevAttrMemoryClockRate, 36, p.memoryClockRate)                               \
+    X(cudaDevAttrGlobalMemoryBusWidth, 37, p.memoryBusWidth)                           \
+    X(cudaDevAttrL2CacheSize, 38, p.l2CacheSize)                                       \
+    X(cudaDevAttrMaxThreadsPerMultiProcessor, 39, p.maxThreadsPerMultiProcessor)       \
+    X(cudaDevAttrAsyncEngineCount, 40, p.asyncEngineCount)                             \
+    X(cudaDevAttrUnifiedAddressing, 41, p.unifiedAddressing)                           \
+    X(cudaDevAttrComputeCapabilityMajor, 75, p.major)                                  \
+    X(cudaDevAttrComputeCapabilityMinor, 76, p.minor)                                  \
+    X(cudaDevAttrStreamPrioritiesSupported, 78, p.streamPrioritiesSupported)           \
+    X(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81, p.sharedMemPerMultiprocessor)   \
+    X(cudaDevAttrMaxRegistersPerMultiprocessor, 82, p.regsPerMultiprocessor)           \
+    X(cudaDevAttrManagedMemory, 83, p.managedMemory)                                   \
+    X(cudaDevAttrPageableMemoryAccess, 88, p.pageableMemoryAccess)                     \
+    X(cudaDevAttrConcurrentManagedAccess, 89, p.concurrentManagedAccess)               \
+    X(cudaDevAttrCooperativeLaunch, 95, p.cooperativeLaunch)                           \
+    X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, p.sharedMemPerBlockOptin)           \
+    X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, p.maxBlocksPerMultiProcessor)        \
+    X(cudaDevAttrReservedSharedMemoryPerBlock, 111, p.reservedSharedMemPerBlock)       \
+    X(cudaDevAttrMemoryPoolsSupported, 115, 1)
+#define SIMULATOR_ATTRIBUTE_NUMBER(name, number, value) name = number,
+enum cudaDeviceAttr { SIMULATOR_ATTRIBUTES(SIMULATOR_ATTRIBUTE_NUMBER) };
+#undef SIMULATOR_ATTRIBUTE_NUMBER
+enum cudaComputeMode { cudaComputeModeDefault, cudaComputeModeExclusive, cudaComputeModeProhibited, cudaComputeModeExclusiveProcess };
 enum {
     cudaStreamDefault = 0,
     cudaStreamNonBlocking = 1,
@@ -82,6 +141,22 @@ enum {
     cudaEventBlockingSync = 1,
     cudaEventDisableTiming = 2,
     cudaHostAllocDefault = 0,
+    cudaHostAllocPortable = 1,
+    cudaHostAllocMapped = 2,
+    cudaHostAllocWriteCombined = 4,
+    cudaHostRegisterDefault = 0,
+    cudaHostRegisterPortable = 1,
+    cudaHostRegisterMapped = 2,
+    cudaEventInterprocess = 4,
+    cudaOccupancyDefault = 0,
+    cudaDeviceScheduleAuto = 0,
+    cudaDeviceScheduleSpin = 1,
+    cudaDeviceScheduleYield = 2,
+    cudaDeviceScheduleBlockingSync = 4,
+    cudaDeviceBlockingSync = 4,
+    cudaDeviceMapHost = 8,
+    cudaMemAttachHost = 2,
+    cudaMemAttachSingle = 4,
     cudaMemAttachGlobal = 1
 };
 struct cudaDeviceProp {
@@ -91,6 +166,14 @@ struct cudaDeviceProp {
     int regsPerBlock, regsPerMultiprocessor, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
     int multiProcessorCount, maxThreadsPerMultiProcessor, maxBlocksPerMultiProcessor, l2CacheSize;
     int major, minor, clockRate, memoryClockRate, memoryBusWidth;
+    size_t memPitch, textureAlignment, texturePitchAlignment, surfaceAlignment, reservedSharedMemPerBlock;
+    int integrated, canMapHostMemory, computeMode, concurrentKernels, ECCEnabled, tccDriver, asyncEngineCount, deviceOverlap;
+    int unifiedAddressing, managedMemory, concurrentManagedAccess, pageableMemoryAccess, hostNativeAtomicSupported;
+    int streamPrioritiesSupported, globalL1CacheSupported, localL1CacheSupported, cooperativeLaunch, isMultiGpuBoard;
+    int directManagedMemAccessFromHost, kernelExecTimeoutEnabled, singleToDoublePrecisionPerfRatio;
+    int persistingL2CacheMaxSize, accessPolicyMaxWindowSize, clusterLaunch;
+    int pciBusID, pciDeviceID, pciDomainID;
+    int maxTexture1D, maxTexture2D[2], maxTexture3D[3], maxTexture1DLayered[2], maxTexture2DLayered[3];
 };
 struct cudaFuncAttributes {
     size_t sharedSizeBytes, constSizeBytes,
@@ -113,47 +196,26 @@ namespace simulator {
 cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dynamic_bytes);
-cudaError_t allocate(void** address, size_t bytes, Position at);
+enum class MemoryKind { device, managed, host, unknown };
+cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at);
 cudaError_t release(void* address, Position at);
+MemoryKind kind_of(const void* address);
+cudaError_t register_host(void* address, size_t bytes);
+cudaError_t unregister_host(void* address);
+cudaError_t memory_info(size_t* available, size_t* total);
+// Whether the bytes lie within what was allocated, and where the copy's kind says; if not, cudaErrorInvalidValue.
+cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
+cudaError_t may_touch(const void* address, size_t bytes, const char* what, Position at);
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
+cudaError_t fill(void* address, int value, size_t bytes, Position at);
 void written_by_host(const void* address, size_t bytes);
 cudaError_t finished(cudaError_t error);  // remembers an error for cudaGetLastError() and returns it
 }  // namespace simulator
 
-template <typename F>
-cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int value) {
-    return simulator::set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
-}
-template <typename F>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F* kernel) {
-    return simulator::get_attributes(attributes, reinterpret_cast<const void*>(kernel));
-}
-template <typename F>
-cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {
-    return cudaSuccess;
-}
-template <typename F>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F* kernel, int block_size,
-                                                          size_t bytes) {
-    return simulator::occupancy(blocks, reinterpret_cast<const void*>(kernel), block_size, bytes);
-}
-// Only with a typed kernel: from a void* nobody could tell the sizes of its arguments.
-template <typename... Parameters>
-cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
-                             size_t dynamic_bytes = 0, cudaStream_t = nullptr) {
-    auto one_thread = [=] {
-        [=]<size_t... I>(std::index_sequence<I...>) { kernel(*static_cast<Parameters*>(arguments[I])...); }
-        (std::index_sequence_for<Parameters...>());
-    };
-    simulator::launch({"kernel of cudaLaunchKernel", simulator::here(), reinterpret_cast<const void*>(kernel),
-                       [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},
-                      grid, block, dynamic_bytes);
-    return cudaPeekAtLastError();
-}
-
 // ---- memory
 template <typename T>
 cudaError_t cudaMalloc(T** address, size_t bytes, simulator::Position at = simulator::here()) {
-    return simulator::allocate(reinterpret_cast<void**>(address), bytes, at);
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::device, at);
 }
 template <typename T>
 cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t, simulator::Position at = simulator::here()) {
@@ -162,15 +224,15 @@ cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t, simulator::
 template <typename T>
 cudaError_t cudaMallocManaged(T** address, size_t bytes, unsigned = cudaMemAttachGlobal,
                               simulator::Position at = simulator::here()) {
-    return cudaMalloc(address, bytes, at);
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::managed, at);
 }
 template <typename T>
 cudaError_t cudaMallocHost(T** address, size_t bytes, unsigned = 0, simulator::Position at = simulator::here()) {
-    return cudaMalloc(address, bytes, at);
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::host, at);
 }
 template <typename T>
 cudaError_t cudaHostAlloc(T** address, size_t bytes, unsigned, simulator::Position at = simulator::here()) {
-    return cudaMalloc(address, bytes, at);
+    return cudaMallocHost(address, bytes, 0, at);
 }
 inline cudaError_t cudaFree(void* address, simulator::Position at = simulator::here()) {
     return simulator::release(address, at);
@@ -182,20 +244,12 @@ inline cudaError_t cudaFreeHost(void* address, simulator::Position at = simulato
     return cudaFree(address, at);
 }
 
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    if (bytes && (!to || !from)) return simulator::finished(cudaErrorInvalidValue);
-    return memmove(to, from, bytes), simulator::written_by_host(to, bytes), cudaSuccess;
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                              simulator::Position at = simulator::here()) {
+    return simulator::copy(to, from, bytes, kind, at);
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t = nullptr) {
-    return cudaMemcpy(to, from, bytes, kind);
-}
-inline cudaError_t cudaMemset(void* address, int value, size_t bytes) {
-    if (bytes && !address) return simulator::finished(cudaErrorInvalidValue);
-    return memset(address, value, bytes), simulator::written_by_host(address, bytes), cudaSuccess;
-}
-inline cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t = nullptr) {
-    return cudaMemset(address, value, bytes);
+inline cudaError_t cudaMemset(void* address, int value, size_t bytes, simulator::Position at = simulator::here()) {
+    return simulator::fill(address, value, bytes, at);
 }
 template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
@@ -209,35 +263,14 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t
     if (offset + bytes > sizeof(T)) return simulator::finished(cudaErrorInvalidValue);
     return memcpy(to, (const char*)&symbol + offset, bytes), cudaSuccess;
 }
+template <typename T>
+cudaError_t cudaGetSymbolSize(size_t* size, const T&) {
+    return *size = sizeof(T), cudaSuccess;
+}
 template <typename P, typename T>
 cudaError_t cudaGetSymbolAddress(P** address, T& symbol) {
     return *address = (P*)&symbol, cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
-    return *available = *total = size_t(16) << 30, cudaSuccess;
-}
-
-// ---- streams and events
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
-inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-    return cudaStreamCreate(stream);
-}
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st(), cudaSuccess; }
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t = nullptr) {
-    return clock_gettime(CLOCK_MONOTONIC, &event->time), cudaSuccess;
-}
-inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-    *milliseconds = static_cast<float>((to->time.tv_sec - from->time.tv_sec) * 1e3 +
-                                       (to->time.tv_nsec - from->time.tv_nsec) * 1e-6);
-    return cudaSuccess;
+    return simulator::memory_info(available, total);
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <time.h>
 
+#include <functional>
+
 #include "thread.h"
 
 #define __global__
@@ -66,6 +68,8 @@ inline long long clock64() {
 }
 // clock() is the C library's.
 
+struct CUstream_st;
+
 namespace simulator {
 
 struct Kernel {
@@ -74,10 +78,22 @@ struct Kernel {
     const void* address;      // of the kernel, where C++ lets us name it, else null
     void (*run)(void* data);  // one thread's work
     void* data;
+    bool cooperative = false;  // all blocks at a time, with barriers for the whole grid
 };
 // Runs the whole grid. Throws std::runtime_error for what would hang or crash on a GPU; a launch that a GPU
 // refuses only sets the error that cudaGetLastError() returns.
 void launch(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes);
+
+// streams.h: what is launched into a stream that is being captured becomes part of a graph.
+bool is_capturing(const CUstream_st* stream);
+void capture(CUstream_st* stream, std::function<void()> work);
+
+// In a program of its own (runtime/program.cpp): an error for pointers to host memory.
+void check_kernel_argument(const void* pointer, int number, const char* kernel, Position at);
+void run_as_program();
+#ifdef SIMULATOR_PROGRAM
+[[maybe_unused]] static const bool runs_as_program = (run_as_program(), true);
+#endif
 
 template <typename... Types>
 struct Arguments {};
@@ -99,19 +115,40 @@ struct Launcher {
     Call call;
     dim3 grid, block;
     size_t dynamic_bytes;
+    CUstream_st* stream;
+
+    Launcher& on_stream(CUstream_st* other) {
+        stream = other;
+        return *this;
+    }
+
+    template <typename T>
+    void check_argument([[maybe_unused]] int number, const T& argument) const {
+        if constexpr (requires { static_cast<const volatile void*>(argument); })
+            check_kernel_argument(const_cast<const void*>(static_cast<const volatile void*>(argument)), number, name, position);
+    }
 
     Launcher(const char* name_, Position position_, Address address_, Call call_, dim3 grid_, dim3 block_,
-             size_t dynamic_bytes_ = 0, [[maybe_unused]] const void* stream = nullptr)
+             size_t dynamic_bytes_ = 0, CUstream_st* stream_ = nullptr)
         : name(name_),
           position(position_),
           address(address_),
           call(call_),
           grid(grid_),
           block(block_),
-          dynamic_bytes(dynamic_bytes_) {}
+          dynamic_bytes(dynamic_bytes_),
+          stream(stream_) {}
 
     template <typename... Types>
     SIMULATOR_UNCHECKED void operator()(Types... arguments) const {
+#ifdef SIMULATOR_PROGRAM
+        int number = 0;
+        (check_argument(++number, arguments), ...);
+#endif
+        if (stream && is_capturing(stream)) {
+            capture(stream, [=, me = *this] { Launcher(me).on_stream(nullptr)(arguments...); });
+            return;
+        }
         auto one_thread = [&] { call(arguments...); };
         launch({name, position, address(Arguments<Types...>{}),
                 [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},

@@ -52,15 +52,19 @@ constexpr unsigned MAX_SHARED_VARIABLES = 512;  // declarations of __shared__ va
 struct Position {
     const char* file;
     int line;
+    int number = 0;  // of the barrier in its line, where that holds several: the rewriter counts them
 };
 constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return {file, line};
+}
+constexpr Position here_number(int number, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line, number};
 }
 
 // Computes the results of a warp operation: lanes[i] are the arguments of lane i, for every i in `mask`.
 using Combine = void (*)(void** lanes, unsigned mask);
 
-enum class State { running, at_barrier, in_warp_operation, returned };
+enum class State { running, at_barrier, in_warp_operation, asks_who_is_here, at_grid_barrier, returned };
 
 struct alignas(64) Thread {
     void* stack_pointer;  // where it goes on; meaningful while another thread runs
@@ -69,7 +73,7 @@ struct alignas(64) Thread {
     State state;
     const char* operation;  // what it waits in, or waited in last
     Position position;
-    unsigned mask;  // of that, if it is a warp operation
+    unsigned mask;  // of that, if it is a warp operation; of lanes_here(), the answer
 };
 static_assert(sizeof(Thread) == 64);  // one cache line
 
@@ -104,9 +108,24 @@ unsigned barrier(bool predicate, const char* operation, Position position);
 void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position);
 // Lets the other threads of the block run first.
 void yield();
+// The lanes of the warp that run here together: this one, and those that come to the same place before they wait for
+// anything else.
+unsigned lanes_here(Position position);
+// Waits for all threads of a grid that was launched cooperatively.
+void grid_barrier(Position position);
+bool is_cooperative();
+bool on_device();  // whether a CUDA thread runs this, and not host code
+// Whether a lane that a shuffle wants to read from, and that takes no part in it, has returned (or never existed).
+bool is_gone(unsigned lane, unsigned reader);
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 [[noreturn]] void not_implemented(const char* file, int line);
+
+// Shared memory counted from its start, as inline PTX names it (at 1024: as on a GPU, 0 is no address of a variable).
+constexpr size_t SHARED_LIMIT = 1 << 20;  // above every such number, and below every pointer
+bool is_shared(const void* address);
+size_t shared_offset(const void* address);
+void* shared_address(size_t offset);
 
 // `struct S { float tile[32][33]; }` is what the rewriter makes of `__shared__ float tile[32][33]`.
 struct Declaration {

@@ -1,23 +1,15 @@
 // warp.h - shuffles, votes, matches and reductions among the 32 lanes of a warp.
 //
 // All are built on collective(): every lane brings a struct with its operands and a place for its result, and
-// the last lane to arrive computes all results. A lane that reads from one that does not take part gets NaN
-// bytes.
+// the last lane to arrive computes all results. What is read from a lane that takes no part is undefined: zeros from one
+// that has returned, as on a GPU, else NaN bytes.
 #pragma once
 #include "thread.h"
 
 inline void __syncwarp(unsigned mask = ~0u, simulator::Position at = simulator::here()) {
     simulator::collective(mask, nullptr, nullptr, "__syncwarp", at);
 }
-inline unsigned __activemask() {
-    const simulator::Thread* first = simulator::current_thread() - simulator::current_thread()->lane;
-    const simulator::Block* block = simulator::current_block();
-    const unsigned threads = block->size.x * block->size.y * block->size.z;
-    unsigned mask = 0;
-    for (unsigned lane = 0; lane < 32 && first->warp * 32 + lane < threads; ++lane)
-        if (first[lane].state != simulator::State::returned) mask |= 1u << lane;
-    return mask;
-}
+inline unsigned __activemask(simulator::Position at = simulator::here()) { return simulator::lanes_here(at); }
 
 namespace simulator {
 
@@ -37,7 +29,7 @@ T exchange(unsigned mask, T value, int source, const char* operation, Position a
             if (mask >> reader->source & 1)
                 reader->result = static_cast<Exchange<T>*>(lanes[reader->source])->value;
             else
-                memset(static_cast<void*>(&reader->result), 0xff, sizeof(T));
+                memset(static_cast<void*>(&reader->result), is_gone(reader->source, lane) ? 0 : 0xff, sizeof(T));
         }
     };
     collective(mask, &mine, combine, operation, at);

@@ -1,15 +1,20 @@
 // Everything that can go wrong. The tests look for these lines by their comments.
 #include <assert.h>
+#include <unistd.h>
 #include "common/cuda/not_implemented.h"
 #include "test.h"
 
 __global__ void divergent(float* out) {
-    if (threadIdx.x < 40) __syncthreads();  // line: divergent
+    if (threadIdx.x < 40)
+        __syncthreads();  // line: divergent
+    else
+        __syncwarp();  // in the second warp it names lanes that wait above
     out[threadIdx.x] = 1;
 }
 __global__ void early_return(float* out, int n) {
     if (threadIdx.x >= n) return;
-    __syncthreads();  // line: early_return
+    if (threadIdx.x == 0) __syncwarp();  // names lanes that wait below
+    __syncthreads();                     // line: early_return
     out[threadIdx.x] = 1;
 }
 __global__ void two_barriers(float* out) {
@@ -61,6 +66,17 @@ __global__ void past_static(float* out, int n) {
 __global__ void misaligned(float* out) {
     reinterpret_cast<float4*>(out + 1)[threadIdx.x] = make_float4(0, 0, 0, 0);  // line: misaligned
 }
+__global__ void one_line(float* out) {
+    // clang-format off
+    if (threadIdx.x < 32) __syncthreads(); else __syncthreads();  // line: one_line
+}
+__global__ void sleeps(float* out) {
+    for (;;) usleep(1000000);  // line: sleeps
+}
+__global__ void inner(float* out) { out[threadIdx.x] = 1; }
+__global__ void launches(float* out) {
+    inner<<<1, 1>>>(out);  // line: launches
+}
 __global__ void divides(int* out, int n) {
     out[threadIdx.x] = 7 / (n - static_cast<int>(threadIdx.x));  // line: divides
 }
@@ -101,6 +117,9 @@ EXPORT(error_wild_pointer, (float* out), { wild_pointer<<<4, 64>>>(out); })
 EXPORT(error_past_dynamic, (float* out), { past_dynamic<<<1, 64, 64 * sizeof(float)>>>(out); })
 EXPORT(error_past_static, (float* out), { past_static<<<1, 64>>>(out, 1); })
 EXPORT(error_misaligned, (float* out), { misaligned<<<1, 4>>>(out); })
+EXPORT(error_one_line, (float* out), { one_line<<<1, 64>>>(out); })
+EXPORT(error_sleeps, (float* out), { sleeps<<<1, 1>>>(out); })
+EXPORT(error_launches, (float* out, int blocks), { launches<<<blocks, 4>>>(out); })
 EXPORT(error_divides, (int* out), { divides<<<1, 32>>>(out, 9); })
 EXPORT(error_asserts, (float* out), { asserts<<<1, 32>>>(out, 20); })
 EXPORT(error_traps, (float* out), { traps<<<1, 32>>>(out); })

@@ -73,7 +73,7 @@ __global__ void in_loop(const float* in, float* out, int n) {
         values[t] = i < n ? in[i] : 0;
         __syncthreads();  // line: loop barrier
         sum += values[t ^ 1];
-        __syncthreads();
+        __syncthreads();  // line: second loop barrier
     }
     out[t] = sum;
 }

@@ -1,0 +1,163 @@
+"""python -m common.run FILE.cu [args]: the command line around build_program.
+
+Options stand before FILE or right behind it; what follows belongs to the program, and so does all behind `--`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from common.cli.options import EXPECTED_ERRORS, say_backend
+from common.compiling import toolchain
+from common.compiling.nvcc import compile_only
+from common.compiling.program import Program, build_program
+from common.compiling.result import BuildError
+from common.console.paths import shown_path
+from common.console.terminal import say, wide
+from common.console.words import counted
+
+NOTHING_RUN = 2  # exit status, where the program's own is not known
+
+
+def run_main(argv: Sequence[str] | None = None) -> int:
+    """The command line; the program's exit status, 1 if --check found something, 2 if nothing was run."""
+    parser = parser_of()
+    options = parser.parse_args(_own_first(parser, list(sys.argv[1:] if argv is None else argv)))
+    console = Console(stderr=True)
+    try:
+        if options.gpu or options.profile:
+            from common.measure import gpus
+
+            options.gpu = gpus.chosen(options.gpu)
+        say_backend(console, options.backend)
+        on_gpu = toolchain.choose_backend(options.backend).name == "cuda"
+        inside = options.check or options.profile
+        include = [Path(folder) for folder in options.include]
+        program = build_program(Path(options.file), options.backend, options.arch, inside and not on_gpu, include)
+        for warning in program.warnings:
+            say(console, warning, "yellow")
+        command = [str(program.path), *options.arguments]
+        if not inside:
+            return _shell_status(subprocess.run(command).returncode)
+        return (_on_gpu if on_gpu else _in_simulator)(console, program, command, options)
+    except EXPECTED_ERRORS as error:
+        say(console, error, "red")
+        return NOTHING_RUN
+
+
+def parser_of() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m common.run", description="Build and run a CUDA program, on the GPU or in the simulator."
+    )
+    add = parser.add_argument
+    add("--backend", choices=("auto", *toolchain.BACKENDS), default="auto", help="default: the GPU if it can be used")
+    add("--arch", metavar="sm_XX", help="nvcc's target, for example sm_80 (default: the GPU present)")
+    add("--include", metavar="FOLDER", action="append", default=[], help="where headers are looked for, too")
+    inside = parser.add_mutually_exclusive_group()
+    inside.add_argument("--check", action="store_true", help="look for races, accesses out of bounds, unwritten memory")
+    inside.add_argument("--profile", action="store_true", help="count memory transactions, bank conflicts, arithmetic")
+    add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
+    add("--picture", metavar="FOLDER", help="with --profile: draw the pictures there")
+    add("file", metavar="FILE.cu", help="the program: a .cu file with a main()")
+    add("arguments", nargs=argparse.REMAINDER, help="of the program")
+    return parser
+
+
+def _own_first(parser: argparse.ArgumentParser, arguments: list[str]) -> list[str]:
+    """The arguments with those options that stand right behind FILE before it."""
+    takes_value = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
+    i = 0
+    while i < len(arguments) and arguments[i].startswith("-"):
+        i += 1 + (takes_value.get(arguments[i], False))
+    end = i + 1
+    while (
+        end < len(arguments) and arguments[end].split("=")[0] in takes_value and arguments[end] not in ("-h", "--help")
+    ):
+        end += 1 + (takes_value[arguments[end].split("=")[0]] and "=" not in arguments[end])
+    own, rest = arguments[:i] + arguments[i + 1 : end], arguments[i : i + 1] + arguments[end:]
+    if len(rest) > 1 and rest[1] == "--":
+        del rest[1]
+    return [*own, *rest]
+
+
+def _shell_status(status: int) -> int:
+    """A process's status as a shell gives it: 128 + the signal that ended it."""
+    return status if status >= 0 else 128 - status
+
+
+def _in_simulator(console: Console, program: Program, command: list[str], options: argparse.Namespace) -> int:
+    from common.inspect.findings.model import read_findings
+    from common.inspect.profile.model import read_kernels, with_registers
+    from common.inspect.source_lines import SourceLines
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        collect = {"SIMULATOR_COLLECT": "check" if options.check else "profile", "SIMULATOR_REPORT": str(file)}
+        status = _shell_status(subprocess.run(command, env={**os.environ, **collect}).returncode)
+        if not file.exists():
+            say(console, f"the program ended (status {status}) before it could tell what was found", "red")
+            return status or NOTHING_RUN
+        report = json.loads(file.read_text(errors="replace"))
+    lines = SourceLines(program.path)
+    if lines.problem:
+        say(console, lines.problem, "yellow")
+    if options.check:
+        return _print_findings(read_findings(report, lines), status)
+    kernels = read_kernels(report, lines, program.path)
+    if kernels and toolchain.find_nvcc():
+        try:
+            found = compile_only([program.sources[0]], options.gpu.arch).kernels
+            kernels = [with_registers(kernel, found) for kernel in kernels]
+        except BuildError:  # the simulator's compiler took it: the profile is worth showing all the same
+            pass
+    return _print_profiles(kernels, options, status)
+
+
+def _on_gpu(console: Console, program: Program, command: list[str], options: argparse.Namespace) -> int:
+    from common.inspect import gpu_tools
+    from common.inspect.findings import compute_sanitizer
+    from common.inspect.profile import ncu
+
+    tool = gpu_tools.find("compute-sanitizer" if options.check else "ncu")
+    status = _shell_status(subprocess.run(command).returncode)
+    if options.check:
+        found = compute_sanitizer.findings_of(tool, command, program.sources)
+        return _print_findings([one for _, findings in found for one in findings], status)
+    return _print_profiles(ncu.profile(tool, command, program.sources), options, status, measured=True)
+
+
+def _print_findings(findings: list, status: int) -> int:
+    from common.inspect.findings.model import grouped
+    from common.inspect.findings.report import print_findings
+
+    console, groups = wide(Console()), grouped([("", findings)])
+    say(console, f"\n{counted(len(groups), 'finding')}{':' if groups else ''}", "red" if groups else "green")
+    print_findings(console, groups)
+    return status or int(any(not group.is_harmless for group in groups))
+
+
+def _print_profiles(kernels: list, options: argparse.Namespace, status: int, measured: bool = False) -> int:
+    from common.inspect.profile import pictures
+    from common.inspect.profile.report import print_kernel, print_legend
+
+    console = wide(Console())
+    for kernel in kernels:
+        print_kernel(console, kernel, options.gpu)
+    if not kernels:
+        say(console, "no kernel ran")
+    else:
+        print_legend(console, options.gpu, measured)
+    if kernels and options.picture:
+        for file in pictures.draw(kernels, options.gpu, Path(options.picture)):
+            say(console, f"picture: {shown_path(file)}")
+    return status

@@ -1,0 +1,140 @@
+"""A .cu file with a main() of its own -> a program, by nvcc or by the simulator.
+
+    program = build_program(Path("saxpy.cu"))
+    subprocess.run([program.path, "1024"])
+
+What is built is known by its contents: the sources with their local headers, and the command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.compiling import report, toolchain
+from common.compiling.flags import LANGUAGE, check_arch
+from common.compiling.locking import locked
+from common.compiling.result import BuildError
+from common.compiling.runtime import simulator_runtime
+from common.console.files import read_source, write_whole
+from common.console.paths import ROOT, build_root, shown_path
+from common.simulator import rewriter
+
+
+@dataclass(frozen=True)
+class Program:
+    """What was built.
+
+    Attributes:
+        path: of the program.
+        backend: "cuda" or "simulator".
+        sources: the .cu file and the local headers that it includes.
+        warnings: the compiler's, on these.
+    """
+
+    path: Path
+    backend: str
+    sources: list[Path]
+    warnings: list[str] = field(default_factory=list)
+
+
+def build_program(
+    source: Path, backend: str = "auto", arch: str | None = None, checked: bool = False, include: Sequence[Path] = ()
+) -> Program:
+    """Brings the program up to date.
+
+    Args:
+        source: the .cu file.
+        backend: "auto", "cuda" or "simulator".
+        arch: nvcc's target; None: the GPU that is present.
+        checked: the simulator's checked build.
+        include: folders to look for headers in, besides the file's own and the checkout.
+
+    Raises:
+        FileNotFoundError: there is no such file. ValueError: it has no main(), or arch makes no sense.
+        BuildError: it does not compile. ToolchainError: there is no compiler.
+    """
+    if not source.is_file():
+        raise FileNotFoundError(f"{source}: no such file")
+    source = source.resolve()
+    text = read_source(source)
+    if not re.search(r"(?<![\w.>:])main\s*\(", rewriter.blanked(text)):
+        raise ValueError(
+            f"{shown_path(source)} has no main(): a program needs one; `python -m taskN.test` runs a task's kernels"
+        )
+    folders = [source.parent, *(folder.resolve() for folder in include), ROOT]
+    name = "checked" if checked else toolchain.choose_backend(backend).name
+    place = hashlib.sha256(str(source).encode()).hexdigest()[:12]
+    folder = build_root() / "programs" / name / f"{source.stem}-{place}"
+    if name == "cuda":
+        return _by_nvcc(source, folder, arch, folders)
+    if arch is not None:
+        raise ValueError(f"arch is {arch!r}, but the simulator has no architectures; leave --arch out")
+    return _by_simulator(source, folder, checked, folders)
+
+
+def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path]) -> Program:
+    compiler = toolchain.host_compiler()
+    mirror = folder / "translated"
+    with locked(folder):
+        try:
+            translation = rewriter.translate(source, mirror, include)
+        except rewriter.RewriteError as error:
+            raise BuildError(str(error)) from None
+        path = folder / source.stem
+        command = [compiler, *rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else [])]
+        command += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", "-fPIE"]
+        command += [f"-I{place}" for place in (mirror, *include, rewriter.INCLUDE_DIR)]
+        compiled = path.with_suffix(".o")
+        runtime = simulator_runtime(checked)
+        commands = [
+            [*command, "-c", translation.path, "-o", compiled],
+            [
+                compiler,
+                "-pthread",
+                *(["-pie"] if sys.platform == "linux" else []),
+                compiled,
+                runtime,
+                "-o",
+                path,
+                "-ldl",
+            ],
+        ]
+        return Program(path, "simulator", translation.inputs, _up_to_date(path, commands, translation.inputs))
+
+
+def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) -> Program:
+    if arch is not None:
+        check_arch(arch)
+    nvcc = toolchain.nvcc_for_build()
+    path = folder / source.stem
+    flags = [LANGUAGE, "-O3", "-lineinfo", f"-arch={arch or 'native'}", *(f"-I{place}" for place in include)]
+    with locked(folder):
+        sources = rewriter.local_sources(source, include)
+        warnings = _up_to_date(path, [[nvcc.path, *flags, source, "-o", path]], sources)
+        return Program(path, "cuda", sources, warnings)
+
+
+def _up_to_date(path: Path, commands: list[list], sources: list[Path]) -> list[str]:
+    """Runs the commands unless the program is what they would make of these sources; the compiler's warnings."""
+    digest = hashlib.sha256(repr([list(map(str, command)) for command in commands]).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    stamp, log_file = path.with_suffix(".sha256"), path.with_suffix(".log")
+    if path.exists() and stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return report.own_warnings(log_file.read_text(errors="replace"), sources)
+    stamp.unlink(missing_ok=True)
+    log = ""
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        log += done.stdout + done.stderr
+        write_whole(log_file, log)
+        if done.returncode:
+            raise BuildError(report.explain_failure(log, sources, log_file))
+    write_whole(stamp, digest.hexdigest())
+    return report.own_warnings(log, sources)

@@ -1,0 +1,174 @@
+"""Calls of host functions from kernels, which nvcc refuses and a C++ compiler takes.
+
+    host_calls(code)     [(position, what is wrong), ...]; `code` without comments and strings
+
+A function is known to be the host's if all its definitions in the file are functions without __device__; where a macro
+stands before one, nothing is known of it. Of the C library only what is called most by mistake is known.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HOST_LIBRARY = {
+    "rand": "a generator of your own: a few multiplications and shifts of a seed and the thread's index",
+    "srand": "a seed that is an argument of the kernel",
+    "random": "a generator of your own",
+    "drand48": "a generator of your own",
+    "time": "clock64(), or an argument of the kernel",
+    "getenv": "an argument of the kernel",
+    "exit": "__trap(), which ends the kernel with an error",
+    "scanf": "data that the host has copied",
+    "fopen": "data that the host has copied",
+    "fprintf": "printf()",
+    "sprintf": "printf()",
+    "puts": "printf()",
+}
+_ATTRIBUTES = re.compile(r"(?<!\w)(__global__|__device__|__host__)(?!\w)")
+_NO_NAMES = {"if", "for", "while", "switch", "catch", "return", "sizeof", "alignof", "decltype", "noexcept", "requires"}
+
+
+@dataclass(frozen=True)
+class Function:
+    """A definition: its name, what stands before it, where its body lies."""
+
+    name: str
+    head: str
+    start: int
+    body: tuple[int, int]
+    is_member: bool
+    in_namespace: bool = False
+
+    @property
+    def on_device(self) -> bool:
+        return bool(re.search(r"(?<!\w)__(?:global|device)__(?!\w)", self.head))
+
+    @property
+    def is_plain(self) -> bool:
+        """Neither a template nor in a class or namespace: its name alone says which it is."""
+        return not self.is_member and not self.in_namespace and not re.search(r"(?<!\w)template(?!\w)", self.head)
+
+    @property
+    def device_only(self) -> bool:
+        return self.on_device and "__host__" not in self.head
+
+    @property
+    def is_surely_host(self) -> bool:
+        """No __device__, and nothing that may stand for it: constexpr or a macro (in capitals, as they are written)."""
+        words = re.findall(r"\w+", self.head)
+        return (
+            not self.on_device
+            and "constexpr" not in words
+            and not any(
+                (word.isupper() and len(word) > 1) or (word.startswith("__") and word != "__host__") for word in words
+            )
+        )
+
+
+def host_calls(code: str) -> list[tuple[int, str]]:
+    """Where device code calls a host function, and what to do about it."""
+    if not re.search(r"(?<!\w)__(?:global|device)__(?!\w)", code):
+        return []
+    code = re.sub(
+        r"^[ \t]*#(?:\\\n|[^\n])*", lambda match: re.sub(r"[^\n]", " ", match.group()), code, flags=re.MULTILINE
+    )
+    functions = definitions(code)
+    by_name: dict[str, list[Function]] = {}
+    for function in functions:
+        by_name.setdefault(function.name, []).append(function)
+    host = {
+        name: same[0] for name, same in by_name.items() if all(one.is_surely_host and not one.is_member for one in same)
+    }
+    found = []
+    for caller in functions:
+        if not caller.device_only:
+            continue
+        start, end = caller.body
+        for call in re.finditer(r"(?<![\w.>])((?:std\s*)?::\s*)?(\w+)\s*(?:<[^<>;(){}]*>)?\s*\(", code[start:end]):
+            name, at = call[2], start + call.start(2)
+            if (
+                re.search(r"(?:->|\.)\s*$|[\w:]::\s*$|(?<!\w)(?!(?:return|else|do|case)\b)\w+\s+$", code[start:at])
+                and not call[1]
+            ):
+                continue  # a member, another namespace's, or a declaration
+            if name in host and not call[1] and not re.search(rf"(?<!\w){name}\s*=", code[start:end]):
+                line = code.count("\n", 0, host[name].start) + 1
+                found.append(
+                    (
+                        at,
+                        f"{caller.name} runs on the device and calls {name}(), which is a host function: write "
+                        f"__device__ before its definition in line {line}",
+                    )
+                )
+            elif name in HOST_LIBRARY and name not in by_name:
+                found.append(
+                    (at, f"{caller.name} runs on the device, where there is no {name}(): use {HOST_LIBRARY[name]}")
+                )
+    return found
+
+
+def definitions(code: str) -> list[Function]:
+    """The functions that the file defines, but for those within functions."""
+    found: list[Function] = []
+    stack: list[str] = []  # what each open brace belongs to: "function", "class", "namespace" or "other"
+    since = 0  # where the present declaration begins
+    open_functions: list[tuple[str, str, int, int, tuple[bool, bool]]] = []
+    for match in re.finditer(r"[{};]", code):
+        at = match.start()
+        if match.group() == "{":
+            inside = "function" in stack
+            head = code[since:at]
+            kind = "other"
+            if inside:
+                kind = "function"
+            elif re.search(r"(?<!\w)(?:struct|class|union|enum)(?!\w)[^()=]*$", head):
+                kind = "class"
+            elif not re.search(r"(?<!\w)namespace(?!\w)[^()]*$|(?<!\w)extern\s*$", head) and (name := _name(head)):
+                kind = "function"
+                scopes = ("class" in stack, "namespace" in stack)
+                open_functions.append((name[0], head[: name[1]], since + name[1], at, scopes))
+            elif re.search(r"(?<!\w)namespace(?!\w)[^()]*$", head):
+                kind = "namespace"
+            stack.append(kind)
+            if not inside:
+                since = at + 1
+        elif match.group() == "}":
+            if stack:
+                kind = stack.pop()
+                if kind == "function" and "function" not in stack and open_functions:
+                    name, head, start, begin, scopes = open_functions.pop()
+                    found.append(Function(name, head, start, (begin + 1, at), *scopes))
+            if "function" not in stack:
+                since = at + 1
+        elif "function" not in stack:
+            since = at + 1
+    return found
+
+
+def _name(head: str) -> tuple[str, int] | None:
+    """The name of the function whose definition begins so, and where it stands; None if it is none."""
+    depth = 0
+    for match in re.finditer(r"[()]", head):
+        if match.group() == "(":
+            before = re.search(r"((?:\w+\s*::\s*)*)(~?\w+)\s*$", head[: match.start()])
+            if (
+                depth == 0
+                and before
+                and before[2]
+                not in _NO_NAMES
+                | {
+                    "__launch_bounds__",
+                    "__align__",
+                    "alignas",
+                    "__attribute__",
+                    "declspec",
+                    "__maxnreg__",
+                    "__cluster_dims__",
+                }
+            ):
+                return before[2], before.start(2)
+            depth += 1
+        else:
+            depth -= 1
+    return None

@@ -1,0 +1,7 @@
+// nvToolsExt.h - marks for a profiler that is not there.
+#pragma once
+inline int nvtxRangePushA(const char*) { return 0; }
+inline int nvtxRangePop() { return 0; }
+inline void nvtxMarkA(const char*) {}
+#define nvtxRangePush nvtxRangePushA
+#define nvtxMark nvtxMarkA

@@ -1,0 +1,225 @@
+// launch_api.h - launches by function call (cudaLaunchKernel and its kin), attributes of kernels, occupancy.
+//
+// From a void* nobody could tell the sizes of a kernel's arguments; so the rewriter registers every kernel of a file that
+// is no template: SIMULATOR_REGISTER(name).
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "streams.h"
+
+namespace simulator {
+
+// A kernel with copies of its arguments, which a graph can keep. What runs on CUDA threads uses no library: the checked
+// build would take that for the kernel's own doing.
+struct BoundKernel {
+    void (*run)(const void* kernel, void* const* arguments);
+    const void* kernel;
+    void* const* arguments;
+    std::vector<void*> pointers;
+    std::vector<std::unique_ptr<std::max_align_t[]>> storage;
+};
+using Bound = std::shared_ptr<const BoundKernel>;
+
+struct RegisteredKernel {
+    const char* name;
+    Bound (*bind)(const void* kernel, void** arguments);
+};
+void register_kernel(const void* address, const RegisteredKernel* kernel);
+const RegisteredKernel* registered_kernel(const void* address);  // null: unknown
+
+template <typename... Parameters>
+struct Binding {
+    template <size_t... I>
+    SIMULATOR_UNCHECKED static void call(const void* kernel, void* const* arguments, std::index_sequence<I...>) {
+        reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel))(
+            *static_cast<std::remove_cv_t<Parameters>*>(arguments[I])...);
+    }
+    SIMULATOR_UNCHECKED static void run(const void* kernel, void* const* arguments) {
+        call(kernel, arguments, std::index_sequence_for<Parameters...>());
+    }
+    static Bound bind(const void* kernel, void** arguments) {
+        auto bound = std::make_shared<BoundKernel>();
+        size_t i = 0;
+        const auto keep = [&](size_t bytes) {
+            bound->storage.push_back(std::make_unique<std::max_align_t[]>(bytes / sizeof(std::max_align_t) + 1));
+            bound->pointers.push_back(memcpy(bound->storage.back().get(), arguments[i++], bytes));
+        };
+        (keep(sizeof(Parameters)), ...);
+        bound->run = run;
+        bound->kernel = kernel;
+        bound->arguments = bound->pointers.data();
+        return bound;
+    }
+};
+
+template <typename... Parameters>
+struct Registration {
+    Registration(void (*kernel)(Parameters...), const char* name) : record{name, Binding<Parameters...>::bind} {
+        register_kernel(reinterpret_cast<const void*>(kernel), &record);
+    }
+    RegisteredKernel record;
+};
+
+SIMULATOR_UNCHECKED inline void run_bound(void* data) {
+    const BoundKernel& bound = *static_cast<const BoundKernel*>(data);
+    bound.run(bound.kernel, bound.arguments);
+}
+inline cudaError_t launch_bound(const char* name, const Bound& bound, dim3 grid, dim3 block, size_t dynamic_bytes,
+                                cudaStream_t stream, bool cooperative, Position at) {
+    return in_stream(stream, [=] {
+        launch({name, at, bound->kernel, run_bound, const_cast<BoundKernel*>(bound.get()), cooperative}, grid, block,
+               dynamic_bytes);
+        return cudaPeekAtLastError();
+    });
+}
+inline cudaError_t launch_unknown(const void* address, dim3 grid, dim3 block, void** arguments, size_t dynamic_bytes,
+                                  cudaStream_t stream, bool cooperative, Position at) {
+    const RegisteredKernel* kernel = registered_kernel(address);
+    if (!kernel) return finished(cudaErrorInvalidDeviceFunction);
+    return launch_bound(kernel->name, kernel->bind(address, arguments), grid, block, dynamic_bytes, stream, cooperative, at);
+}
+template <typename... Parameters>
+const char* name_of(void (*kernel)(Parameters...)) {
+    const RegisteredKernel* known = registered_kernel(reinterpret_cast<const void*>(kernel));
+    return known ? known->name : "a kernel";
+}
+
+}  // namespace simulator
+
+#define SIMULATOR_REGISTER(name)                                                                     \
+    namespace {                                                                                      \
+    [[maybe_unused]] const ::simulator::Registration simulator_registered_##name(&::name, #name);   \
+    }
+
+#define SIMULATOR_LAUNCH_FUNCTION(name, cooperative)                                                                           \
+    template <typename... Parameters>                                                                                          \
+    cudaError_t name(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t dynamic_bytes = 0,         \
+                     cudaStream_t stream = nullptr, simulator::Position at = simulator::here()) {                              \
+        const auto bound = simulator::Binding<Parameters...>::bind(reinterpret_cast<const void*>(kernel), arguments);          \
+        return simulator::launch_bound(simulator::name_of(kernel), bound, grid, block, dynamic_bytes, stream, cooperative, at); \
+    }                                                                                                                          \
+    inline cudaError_t name(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t dynamic_bytes = 0,             \
+                            cudaStream_t stream = nullptr, simulator::Position at = simulator::here()) {                       \
+        return simulator::launch_unknown(kernel, grid, block, arguments, dynamic_bytes, stream, cooperative, at);              \
+    }
+SIMULATOR_LAUNCH_FUNCTION(cudaLaunchKernel, false)
+SIMULATOR_LAUNCH_FUNCTION(cudaLaunchCooperativeKernel, true)
+#undef SIMULATOR_LAUNCH_FUNCTION
+
+// ---- launches with attributes
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeIgnore = 0,
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeClusterDimension = 4,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+    cudaLaunchAttributePriority = 8
+};
+union cudaLaunchAttributeValue {
+    int cooperative, priority, programmaticStreamSerializationAllowed;
+    struct {
+        unsigned x, y, z;
+    } clusterDim;
+};
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim_, blockDim_;  // gridDim and blockDim: the rewriter renames members, since these names are macros
+    size_t dynamicSmemBytes = 0;
+    cudaStream_t stream = nullptr;
+    cudaLaunchAttribute* attrs = nullptr;
+    unsigned numAttrs = 0;
+};
+namespace simulator {
+inline bool wants_cooperation(const cudaLaunchConfig_t& config) {
+    for (unsigned i = 0; i < config.numAttrs; ++i)
+        if (config.attrs[i].id == cudaLaunchAttributeCooperative && config.attrs[i].val.cooperative) return true;
+    return false;
+}
+}  // namespace simulator
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments... arguments) {
+    std::tuple<std::remove_cv_t<Parameters>...> converted(arguments...);
+    return std::apply(
+        [&](auto&... each) {
+            void* pointers[] = {&each..., nullptr};
+            const auto bound = simulator::Binding<Parameters...>::bind(reinterpret_cast<const void*>(kernel), pointers);
+            return simulator::launch_bound(simulator::name_of(kernel), bound, config->gridDim_, config->blockDim_,
+                                           config->dynamicSmemBytes, config->stream, simulator::wants_cooperation(*config),
+                                           simulator::here());
+        },
+        converted);
+}
+inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments,
+                                       simulator::Position at = simulator::here()) {
+    return simulator::launch_unknown(kernel, config->gridDim_, config->blockDim_, arguments, config->dynamicSmemBytes, config->stream,
+                                     simulator::wants_cooperation(*config), at);
+}
+
+// ---- nodes of graphs
+struct cudaKernelNodeParams {
+    void* func;
+    dim3 gridDim_, blockDim_;
+    unsigned sharedMemBytes;
+    void** kernelParams;
+    void** extra;
+};
+inline cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t,
+                                          const cudaKernelNodeParams* p, simulator::Position at = simulator::here()) {
+    const simulator::RegisteredKernel* kernel = simulator::registered_kernel(p->func);
+    if (!kernel) return simulator::finished(cudaErrorInvalidDeviceFunction);
+    return simulator::add_node(node, graph, [=, bound = kernel->bind(p->func, p->kernelParams), p = *p] {
+        simulator::launch_bound(kernel->name, bound, p.gridDim_, p.blockDim_, p.sharedMemBytes, nullptr, false, at);
+    });
+}
+
+// ---- attributes and occupancy
+template <typename F>
+cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int value) {
+    return simulator::set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
+template <typename F>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F* kernel) {
+    return simulator::get_attributes(attributes, reinterpret_cast<const void*>(kernel));
+}
+template <typename F>
+cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {
+    return cudaSuccess;
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F* kernel, int block_size, size_t bytes) {
+    return simulator::occupancy(blocks, reinterpret_cast<const void*>(kernel), block_size, bytes);
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, F* kernel, int block_size, size_t bytes,
+                                                                   unsigned) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, block_size, bytes);
+}
+// The block size with the most threads at a time; of equals the largest, as on a GPU.
+template <typename F, typename Bytes>
+cudaError_t cudaOccupancyMaxPotentialBlockSizeVariableSMem(int* grid, int* block, F* kernel, Bytes bytes_of, int limit = 0) {
+    int processors = 0, most = 0;
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
+    *block = *grid = 0;
+    for (int size = limit > 0 && limit < 1024 ? limit / 32 * 32 : 1024; size >= 32; size -= 32) {
+        int blocks = 0;
+        if (const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, size, bytes_of(size)))
+            return error;
+        if (blocks * size > most) most = blocks * size, *block = size, *grid = blocks * processors;
+    }
+    return cudaSuccess;
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F* kernel, size_t bytes = 0, int limit = 0) {
+    return cudaOccupancyMaxPotentialBlockSizeVariableSMem(grid, block, kernel, [=](int) { return bytes; }, limit);
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, F* kernel, size_t bytes = 0, int limit = 0,
+                                                        unsigned = 0) {
+    return cudaOccupancyMaxPotentialBlockSize(grid, block, kernel, bytes, limit);
+}

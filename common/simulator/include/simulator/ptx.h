@@ -1,0 +1,184 @@
+// ptx.h - what inline PTX becomes: common/simulator/ptx.py turns each instruction into one of these calls.
+//
+// A register is 64 bits that an instruction reads as its type says. Addresses of shared memory are offsets there, as on a
+// GPU; all others are pointers.
+#pragma once
+#include "async_copy.h"
+#include "float16.h"
+#include "matrix.h"
+
+#define SIMULATOR_PTX __attribute__((always_inline)) inline
+
+namespace simulator::ptx {
+
+using Register = uint64_t;
+using f16 = Float16<Fp16Format>;
+using bf16 = Float16<Bf16Format>;
+
+template <typename T>
+SIMULATOR_PTX Register bits(const T& value) {
+    Register result = 0;
+    __builtin_memcpy(&result, &value, sizeof value);
+    return result;
+}
+template <typename T>
+SIMULATOR_PTX T as(Register bits) {
+    T value;
+    __builtin_memcpy(static_cast<void*>(&value), &bits, sizeof value);
+    return value;
+}
+template <typename T>
+SIMULATOR_PTX void assign(T& variable, Register bits) {
+    variable = as<T>(bits);
+}
+
+// ---- addresses
+SIMULATOR_PTX void* shared(Register address) {
+    return address < SHARED_LIMIT ? shared_address(address) : reinterpret_cast<void*>(address);
+}
+SIMULATOR_PTX void* global(Register address) { return reinterpret_cast<void*>(address); }
+SIMULATOR_PTX Register to_shared(Register address) { return shared_offset(reinterpret_cast<const void*>(address)); }
+
+template <typename T>
+SIMULATOR_PTX Register load(const void* address) {
+    return bits(*static_cast<const T*>(address));
+}
+template <typename T>
+SIMULATOR_PTX void store(void* address, Register value) {
+    *static_cast<T*>(address) = as<T>(value);
+}
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Several {
+    T values[N];
+};
+// As one access, like the instruction.
+template <typename T, typename... Registers>
+SIMULATOR_PTX void load_several(const void* address, Registers&... registers) {
+    typedef T Vector __attribute__((vector_size(sizeof(T) * sizeof...(Registers))));
+    const Vector all = *static_cast<const Vector*>(address);
+    int i = 0;
+    ((registers = bits(static_cast<T>(all[i++]))), ...);
+}
+template <typename T, typename... Registers>
+SIMULATOR_PTX void store_several(void* address, Registers... registers) {
+    typedef T Vector __attribute__((vector_size(sizeof(T) * sizeof...(Registers))));
+    Vector all;
+    int i = 0;
+    ((all[i++] = as<T>(registers)), ...);
+    *static_cast<Vector*>(address) = all;
+}
+
+// ---- arithmetic that has no operator
+template <typename T>
+SIMULATOR_PTX T high_product(T a, T b) {
+    __extension__ using Wide = __int128;
+    return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b) >> sizeof(T) * 8);
+}
+template <typename T>
+SIMULATOR_PTX T minimum(T a, T b) {
+    return a != a ? b : b < a ? b : a;
+}
+template <typename T>
+SIMULATOR_PTX T maximum(T a, T b) {
+    return a != a ? b : a < b ? b : a;
+}
+SIMULATOR_PTX uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, unsigned table) {
+    uint32_t result = 0;
+    for (unsigned i = 0; i < 8; ++i)
+        if (table >> i & 1) result |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+    return result;
+}
+template <typename T>
+SIMULATOR_PTX T shifted_left(T a, uint32_t by) {
+    return by >= sizeof(T) * 8 ? T(0) : static_cast<T>(a << by);
+}
+template <typename T>
+SIMULATOR_PTX T shifted_right(T a, uint32_t by) {
+    if (by >= sizeof(T) * 8) return a < T(0) ? static_cast<T>(-1) : T(0);
+    return static_cast<T>(a >> by);
+}
+template <typename T>
+SIMULATOR_PTX T extracted(T a, uint32_t position, uint32_t length) {
+    position &= 0xff, length &= 0xff;
+    if (length == 0) return 0;
+    const unsigned width = sizeof(T) * 8;
+    if (position >= width) return a < T(0) ? static_cast<T>(-1) : T(0);
+    if (length >= width) return static_cast<T>(a >> position);
+    return static_cast<T>(static_cast<T>(a << (width - length - position > width ? 0 : width - length - position)) >> (width - length));
+}
+template <typename T>
+SIMULATOR_PTX T inserted(T a, T into, uint32_t position, uint32_t length) {
+    const unsigned width = sizeof(T) * 8;
+    if (length == 0 || position >= width) return into;
+    const T mask = static_cast<T>((length >= width ? ~T(0) : static_cast<T>((T(1) << length) - 1)) << position);
+    return static_cast<T>((into & ~mask) | (static_cast<T>(a << position) & mask));
+}
+SIMULATOR_PTX uint32_t to_tf32(float value) { return (__builtin_bit_cast(uint32_t, value) + 0x1000) & 0xffffe000u; }
+template <typename To>
+SIMULATOR_PTX Register pair(float high, float low) {
+    return bits(To(low)) | bits(To(high)) << 16;
+}
+
+// ---- warps
+template <typename T>
+SIMULATOR_PTX Register shuffle(char mode, T value, uint32_t by, uint32_t control, uint32_t mask, Register& inside, Position at) {
+    const int lane = static_cast<int>(current_thread()->lane), clamp = control & 31, segment = control >> 8 & 31;
+    const int lowest = lane & segment, highest = lowest | (clamp & ~segment);
+    int from = lane;
+    bool good = false;
+    if (mode == 'u') from = lane - static_cast<int>(by), good = from >= highest;
+    if (mode == 'd') from = lane + static_cast<int>(by), good = from <= highest;
+    if (mode == 'b') from = lane ^ static_cast<int>(by), good = from <= highest;
+    if (mode == 'i') from = lowest | (static_cast<int>(by) & ~segment & 31), good = from <= highest;
+    inside = good;
+    return bits(exchange(mask, value, good ? from : lane, "shfl.sync", at));
+}
+
+SIMULATOR_PTX void load_matrices(int count, bool transposed, const void* row, Register* registers, Position at) {
+    // Lanes that give no address of a matrix give one that is read all the same: that of lane 0.
+    const unsigned lane = current_thread()->lane;
+    const void* mine = row;
+    if (static_cast<int>(lane) >= 8 * count)
+        mine = reinterpret_cast<const void*>(exchange(~0u, bits(row), 0, "ldmatrix", at));
+    else
+        exchange(~0u, bits(row), 0, "ldmatrix", at);
+    unsigned r[4];
+    if (transposed)
+        simulator::load_matrices<true>("ldmatrix", at, mine, r[0], r[1], r[2], r[3]);
+    else
+        simulator::load_matrices<false>("ldmatrix", at, mine, r[0], r[1], r[2], r[3]);
+    for (int i = 0; i < count; ++i) registers[i] = r[i];
+}
+
+// d = a b + c, for K = 16, and for K = 8 with zeros behind.
+template <typename Element, int K>
+SIMULATOR_PTX void multiply_add(Register* d, const Register* a, const Register* b, const Register* c, Position at) {
+    float sums[4];
+    unsigned left[4] = {}, right[2] = {};
+    for (int i = 0; i < 4; ++i) sums[i] = as<float>(c[i]);
+    for (int i = 0; i < K / 4; ++i) left[i] = static_cast<unsigned>(a[i]);
+    for (int i = 0; i < K / 8; ++i) right[i] = static_cast<unsigned>(b[i]);
+    mma_m16n8k16<Element>(sums, left, right, at);
+    for (int i = 0; i < 4; ++i) d[i] = bits(sums[i]);
+}
+
+SIMULATOR_PTX void copy_async(void* to, const void* from, unsigned bytes, unsigned inside, Position at) {
+    if (inside && inside != bytes)
+        fail("%s:%d: cp.async with a source size of %u: the simulator copies all %u bytes or fills them with zeros", at.file,
+             at.line, inside, bytes);
+    issue_async_copy(to, from, bytes, inside != 0, at);
+}
+
+SIMULATOR_PTX Register lane_mask(char which) {
+    const unsigned lane = current_thread()->lane, mine = 1u << lane;
+    switch (which) {
+        case '=': return mine;
+        case '<': return mine - 1;
+        case 'l': return mine | (mine - 1);
+        case '>': return ~(mine | (mine - 1));
+        default: return ~(mine - 1);
+    }
+}
+SIMULATOR_PTX unsigned threads_in_block() { return blockDim.x * blockDim.y * blockDim.z; }
+
+}  // namespace simulator::ptx

@@ -1,0 +1,89 @@
+// program.cpp - a .cu file with a main() of its own (python -m common.run), in place of operators in a process of
+// somebody else's.
+//
+// All device memory is the program's here, so more can be found than in a library: host code that uses device pointers,
+// kernels that are given host pointers. Errors that nobody catches are printed as they are, and end the program.
+//
+//   SIMULATOR_COLLECT=check|profile, SIMULATOR_REPORT=FILE     the checked build: what to collect, where it goes
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <exception>
+
+#include "worker.h"
+#ifdef SIMULATOR_CHECKED
+#include "checker.h"
+extern "C" void simulator_check_begin(int mode);
+extern "C" const char* simulator_check_report();
+#endif
+
+namespace simulator {
+
+static bool program = false;
+bool is_program() { return program; }
+
+void hint(const char* text) {
+    if (program) fprintf(stderr, "simulator: %s\n", text);
+}
+
+static void write_report() {
+#ifdef SIMULATOR_CHECKED
+    const char* path = getenv("SIMULATOR_REPORT");
+    FILE* file = path ? fopen(path, "w") : nullptr;
+    if (!file) return;
+    fputs(simulator_check_report(), file);
+    fclose(file);
+#endif
+}
+
+[[noreturn]] void end_program(const std::string& error) {
+    fflush(stdout);
+    fprintf(stderr, "error: %s\n", error.c_str());
+    write_report();
+    _exit(1);
+}
+
+[[noreturn]] static void on_terminate() {
+    if (const std::exception_ptr current = std::current_exception()) {
+        try {
+            std::rethrow_exception(current);
+        } catch (const std::exception& e) {
+            end_program(e.what());
+        } catch (...) {
+        }
+    }
+    end_program("the program ended itself (std::terminate)");
+}
+
+void run_as_program() {
+    if (program) return;
+    program = true;
+    prepare_reports();
+    std::set_terminate(on_terminate);
+    install_handlers();
+    close_memory_to_host();
+#ifdef SIMULATOR_CHECKED
+    const char* collect = getenv("SIMULATOR_COLLECT");
+    if (collect) simulator_check_begin(strcmp(collect, "profile") == 0 ? 2 : 1);
+    atexit(write_report);
+#endif
+}
+
+// Memory of this program's own image: __device__, __constant__ and __managed__ variables.
+bool is_own_variable(const void* address) {
+    Dl_info there, here;
+    return dladdr(address, &there) && dladdr(reinterpret_cast<void*>(&is_own_variable), &here) &&
+           there.dli_fbase == here.dli_fbase;
+}
+
+void check_kernel_argument(const void* pointer, int number, const char* kernel, Position at) {
+    if (!program || !pointer || kind_of(pointer) != MemoryKind::unknown || is_own_variable(pointer)) return;
+    char text[512];
+    snprintf(text, sizeof text,
+             "%s:%d: argument %d of %s is a pointer to host memory, which a kernel cannot use: pass memory of cudaMalloc, and "
+             "copy to it with cudaMemcpy",
+             at.file, at.line, number, kernel);
+    throw std::runtime_error(text);
+}
+
+}  // namespace simulator

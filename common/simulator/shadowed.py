@@ -1,0 +1,78 @@
+"""Variables of host code that are called like CUDA's own: `dim3 blockDim(16, 16), gridDim(4);`.
+
+threadIdx and its like are macros here, so a variable of that name gets another one, wherever it is meant:
+
+    renamed(text, code)     the text with blockDim -> blockDim_ in the scope of such a declaration, and behind . and ->
+
+`code` is the text without comments and strings, of the same length.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NAMES = r"(?:threadIdx|blockIdx|blockDim|gridDim)"
+_NO_TYPES = r"(?!(?:return|else|case|throw|do|and|or|not|define|undef|ifdef|ifndef)\b)"
+_DECLARED = re.compile(rf"(?<![\w.>]){_NO_TYPES}(?:\w+[&*]?\s+|dim3\s*[&*]\s*)({_NAMES})\b(?=\s*[({{=,;)])")
+_MEMBER = re.compile(rf"(?:\.|->)\s*({_NAMES})\b")
+
+
+def renamed(text: str, code: str) -> str:
+    """See above; a text without such declarations comes back as it is."""
+    places = {match.start(1) for match in _MEMBER.finditer(code)}
+    for match in _DECLARED.finditer(code):
+        start, end = _scope(code, match.start(1))
+        for name in _declared_names(code, match.start(1), end):
+            uses = re.finditer(rf"(?<![\w.:]){name}(?!\w)", code[start:end])
+            places |= {start + use.start() for use in uses if not code[: start + use.start()].endswith("->")}
+    for place in sorted(places, reverse=True):
+        end = place + re.match(r"\w+", code[place:]).end()
+        text = f"{text[:end]}_{text[end:]}"
+    return text
+
+
+def _declared_names(code: str, position: int, end: int) -> set[str]:
+    """The names that the declaration introduces: `dim3 blockDim(16), gridDim(4);` has two."""
+    stop = position
+    depth = 0
+    while stop < end and not (depth == 0 and code[stop] in ";{") and depth >= 0:
+        depth += (code[stop] in "([{") - (code[stop] in ")]}")
+        stop += 1
+    names, depth, expected = set(), 0, True
+    for match in re.finditer(rf"[(\[{{]|[)\]}}]|,|({_NAMES})\b|\w+", code[position:stop]):
+        token = match.group()
+        if token in "([{":
+            depth += 1
+        elif token in ")]}":
+            depth -= 1
+        elif token == ",":
+            expected = expected or depth == 0
+            continue
+        elif depth == 0 and expected and match.group(1):
+            names.add(token)
+        expected = False
+    return names
+
+
+def _scope(code: str, position: int) -> tuple[int, int]:
+    """From the declaration to the end of its block; of a parameter, with the body of the function."""
+    depth = rounds = 0
+    for i in range(position, len(code)):
+        c = code[i]
+        rounds += (c == "(") - (c == ")")
+        depth += (c == "{") - (c == "}")
+        if depth < 0:
+            return position, i
+        if rounds < 0:  # a parameter: the body follows, or there is none
+            body = re.compile(r"\)[^;{}()]*(?:\([^()]*\)[^;{}()]*)*\{").match(code, i)
+            return position, _block_end(code, body.end() - 1) if body else i
+    return position, len(code)
+
+
+def _block_end(code: str, start: int) -> int:
+    depth = 0
+    for i in range(start, len(code)):
+        depth += (code[i] == "{") - (code[i] == "}")
+        if depth == 0:
+            return i
+    return len(code)

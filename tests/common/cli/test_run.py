@@ -1,0 +1,177 @@
+"""python -m common.run: any program with a main(), and what is said where there is none."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from common.cli.run import run_main
+
+SAXPY = """
+#include <cstdio>
+#include <cstdlib>
+__global__ void saxpy(int n, float a, const float* x, float* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i];
+}
+int main(int argc, char** argv) {
+    const int n = argc > 1 ? atoi(argv[1]) : 100;
+    float *x, *y, *h = (float*)malloc(2 * n * sizeof(float));
+    for (int i = 0; i < n; ++i) h[i] = i;
+    cudaMalloc(&x, n * sizeof(float));
+    cudaMalloc(&y, n * sizeof(float));
+    cudaMemcpy(x, h, n * sizeof(float), cudaMemcpyHostToDevice);
+    cudaMemcpy(y, h, n * sizeof(float), cudaMemcpyHostToDevice);
+    saxpy<<<(n + 31) / 32, 32>>>(n, 2.0f, x, y);
+    cudaMemcpy(h, y, n * sizeof(float), cudaMemcpyDeviceToHost);
+    printf("last %g of %d arguments\\n", h[n - 1], argc);
+    // PLACE
+    cudaFree(x), cudaFree(y);
+    free(h);
+    return argc > 2 ? 7 : 0;
+}
+"""
+
+
+def write(folder, text=SAXPY, name="saxpy.cu"):
+    file = folder / name
+    file.write_text(text)
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def builds_here(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr("common.compiling.program.build_root", lambda: tmp_path_factory.getbasetemp() / "programs")
+
+
+def run(capfd, *arguments, backend="simulator"):
+    status = run_main(["--backend", backend, *arguments])
+    out, err = capfd.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_program_gets_its_arguments_and_gives_its_status(tmp_path, capfd, backend):
+    file = write(tmp_path)
+    assert run(capfd, file, backend=backend)[:2] == (0, "last 297 of 1 arguments\n")
+    assert run(capfd, file, "50", "--check", "x", backend=backend)[:2] == (7, "last 147 of 4 arguments\n")
+    assert run(capfd, file, "--", "64", backend=backend)[:2] == (0, "last 189 of 2 arguments\n")
+
+
+def test_as_a_command(tmp_path):
+    command = [sys.executable, "-m", "common.run", write(tmp_path), "10"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "last 27 of 2 arguments\n")
+
+
+def test_a_change_of_a_header_is_noticed(tmp_path, capfd):
+    file = write(tmp_path, '#include "n.h"\n#include <cstdio>\nint main() { printf("%d\\n", N); }\n')
+    for n in (1, 2):
+        (tmp_path / "n.h").write_text(f"#define N {n}\n")
+        assert run(capfd, file)[:2] == (0, f"{n}\n")
+
+
+def test_check_and_profile(tmp_path, capfd):
+    file = write(tmp_path)
+    status, out, _ = run(capfd, file, "--check", "100")
+    assert status == 0 and "0 findings" in out
+    wrong = write(tmp_path, SAXPY.replace("i < n", "i <= n"), "wrong.cu")
+    status, out, err = run(capfd, "--check", wrong, "96")
+    assert status == 0 and "0 findings" in out  # no thread is past the end
+    status, out, err = run(capfd, "--check", wrong, "100")
+    assert (
+        status == 1
+        and "out of bounds in saxpy: byte 400" in out
+        and "wrong.cu:6" in out
+        and "error: out of bounds" in err
+    )
+    status, out, _ = run(capfd, file, "--profile", "128")
+    assert status == 0 and "saxpy" in out and "coalesced" in out and "1.54 KB moved" in out
+
+
+def test_what_cannot_be_run(tmp_path, capfd, monkeypatch):
+    assert run(capfd, str(tmp_path / "none.cu"))[::2] == (
+        2,
+        f"backend: simulator (asked for with --backend)\n{tmp_path}/none.cu: no such file\n",
+    )
+    status, _, err = run(capfd, write(tmp_path, "__global__ void k() {}\n// int main()\n", "kernel.cu"))
+    assert status == 2 and "kernel.cu has no main()" in err
+    (tmp_path / "latin.cu").write_bytes(SAXPY.encode() + b"// Gr\xf6\xdfe\n")
+    status, _, err = run(capfd, str(tmp_path / "latin.cu"))
+    assert status == 2 and "latin.cu:24: byte 0xf6 is not UTF-8" in err
+    status, _, err = run(capfd, write(tmp_path, SAXPY.replace("a * x[i]", "b * x[i]"), "typo.cu"))
+    assert status == 2 and "typo.cu:6: error" in err and "'b'" in err.replace("‘", "'").replace("’", "'")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    status, _, err = run(capfd, write(tmp_path))
+    assert status == 2 and "CXX=no-such-compiler: no such compiler on PATH" in err
+
+
+def with_line(line: str) -> str:
+    return SAXPY.replace("// PLACE", line)
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ('printf("%g\\n", y[3]);', "host code uses device memory, byte 12 of the 400 bytes of cudaMalloc at {file}:13"),
+        ("y[3] = 1;", "host code uses device memory, byte 12 of the 400 bytes"),
+        ("saxpy<<<1, 1>>>(1, 2.0f, x, h);", "{file}:19: argument 4 of saxpy is a pointer to host memory"),
+        ("saxpy<<<1, 2000>>>(1, 2.0f, x, y); throw cudaGetLastError();", "error: the program ended itself"),
+        ("*(volatile int*)8 = 1;", "host code failed: Segmentation fault\n  at {file}:19 in main"),
+    ],
+)
+def test_what_ends_a_program(tmp_path, capfd, line, said):
+    file = write(tmp_path, with_line(line))
+    status, out, err = run(capfd, file)
+    assert status == 1 and said.format(file=file) in err and out == "last 297 of 1 arguments\n"
+
+
+@pytest.mark.parametrize(
+    "line, code, said",
+    [
+        ("cudaMemcpy(h, y, 404, cudaMemcpyDeviceToHost)", 1, "404 bytes come from byte 0 of the 400 bytes that were"),
+        ("cudaMemcpy(y + 50, h, 204, cudaMemcpyHostToDevice)", 1, "204 bytes go to byte 200 of the 400 bytes"),
+        ("cudaMemcpy(y, h, 4, cudaMemcpyDeviceToHost)", 1, "but the address is that of device memory"),
+        (
+            "cudaMemcpy(y, h, 4, cudaMemcpyDeviceToDevice)",
+            1,
+            "goes from device memory, says its kind, but the address is",
+        ),
+        ("cudaMemset(y + 99, 0, 8)", 1, "8 bytes are set from byte 396"),
+        ("cudaMemcpy(y + 99, h, 4, cudaMemcpyHostToDevice)", 0, ""),
+        ("cudaMemcpy(y, x, 400, cudaMemcpyDefault)", 0, ""),
+    ],
+)
+def test_copies_stay_inside_what_was_allocated(tmp_path, capfd, line, code, said):
+    file = write(tmp_path, with_line(f'printf("code %d\\n", (int){line});'))
+    status, out, err = run(capfd, file)
+    assert status == 0 and f"code {code}\n" in out and said in err and ("simulator:" in err) == bool(code)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("line", ["cudaMemcpy(h, y, 400 << 20, cudaMemcpyDeviceToHost)", "cudaMemset(y, 0, 400 << 20)"])
+def test_a_gpu_refuses_them_too(tmp_path, capfd, line):
+    file = write(tmp_path, with_line(f'printf("code %d\\n", (int){line});'))
+    _, out, _ = run(capfd, file, backend="cuda")
+    assert "code 1\n" in out
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (("a * x[i]", "a * rand()"), "saxpy runs on the device, where there is no rand()"),
+        (
+            ("a * x[i] + y[i];\n}", "twice(x[i]);\n}"),
+            "saxpy runs on the device and calls twice(), which is a host function: write __device__ before its "
+            "definition in line 1",
+        ),
+    ],
+)
+def test_host_functions_in_kernels(tmp_path, capfd, change, said):
+    text = "inline float twice(float v) { return 2 * v; }" + SAXPY.replace(*change)
+    status, _, err = run(capfd, write(tmp_path, text))
+    assert status == 2 and f"saxpy.cu:6: {said}" in err
+    if shutil.which("nvcc"):
+        done = subprocess.run(["nvcc", "-c", "-o", "/dev/null", tmp_path / "saxpy.cu"], capture_output=True, text=True)
+        assert done.returncode != 0 and "calling a __host__ function" in done.stdout + done.stderr

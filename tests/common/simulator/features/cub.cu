@@ -1,0 +1,81 @@
+// cub: reductions and scans of warps and blocks, tiles, and sums over the device.
+#include <cub/cub.cuh>
+
+#include "feature.h"
+
+constexpr int THREADS = 96, ITEMS = 4;
+
+__global__ void block_parts(const int* in, int* sums, int* before, int* most, int* stored) {
+    using Load = cub::BlockLoad<int, THREADS, ITEMS, cub::BLOCK_LOAD_DIRECT>;
+    using Store = cub::BlockStore<int, THREADS, ITEMS, cub::BLOCK_STORE_STRIPED>;
+    using Scan = cub::BlockScan<int, THREADS>;
+    using Reduce = cub::BlockReduce<int, THREADS>;
+    __shared__ union {
+        typename Load::TempStorage load;
+        typename Scan::TempStorage scan;
+        typename Reduce::TempStorage reduce;
+        typename Store::TempStorage store;
+    } temp;
+    int items[ITEMS], scanned[ITEMS], total;
+    Load(temp.load).Load(in, items);
+    __syncthreads();
+    const int sum = Reduce(temp.reduce).Sum(items);
+    __syncthreads();
+    Scan(temp.scan).ExclusiveSum(items, scanned);
+    __syncthreads();
+    int one;
+    Scan(temp.scan).InclusiveSum(items[0], one, total);
+    __syncthreads();
+    const int largest = Reduce(temp.reduce).Reduce(items[0], [](int a, int b) { return a < b ? b : a; });
+    __syncthreads();
+    if (threadIdx.x == 0) sums[0] = sum, sums[1] = total, most[0] = largest;
+    for (int i = 0; i < ITEMS; ++i) before[threadIdx.x * ITEMS + i] = scanned[i];
+    Store(temp.store).Store(stored, items);
+}
+
+__global__ void warp_parts(const int* in, int* out) {
+    __shared__ typename cub::WarpReduce<int>::TempStorage reduce[2];
+    __shared__ typename cub::WarpScan<int, 16>::TempStorage scan[4];
+    const int t = threadIdx.x;
+    const int sum = cub::WarpReduce<int>(reduce[t / 32]).Sum(in[t]);
+    int inclusive;
+    cub::WarpScan<int, 16>(scan[t / 16]).InclusiveSum(in[t], inclusive);
+    out[2 * t] = t % 32 == 0 ? sum : 0;
+    out[2 * t + 1] = inclusive;
+}
+
+int main() {
+    const int n = THREADS * ITEMS;
+    Buffer<int> in(n), sums(2), before(n), most(1), stored(n), warps(128);
+    for (int i = 0; i < n; ++i) in[i] = (i * 37) % 101;
+    block_parts<<<1, THREADS>>>(in.device(), sums.device(), before.device(), most.device(), stored.device());
+    warp_parts<<<1, 64>>>(in.device(), warps.device());
+    sums.fetch(), before.fetch(), most.fetch(), stored.fetch(), warps.fetch();
+    int sum = 0, firsts = 0, largest = 0;
+    for (int i = 0; i < n; ++i) {
+        EXPECT(before[i] == sum);
+        sum += in[i];
+        if (i % ITEMS == 0) firsts += in[i], largest = in[i] > largest ? in[i] : largest;
+        EXPECT(stored[i % ITEMS * THREADS + i / ITEMS] == in[i]);
+    }
+    EXPECT(sums[0] == sum && sums[1] == firsts && most[0] == largest);
+    int warp = 0, sixteen = 0;
+    for (int t = 0; t < 64; ++t) {
+        sixteen = t % 16 ? sixteen + in[t] : in[t];
+        EXPECT(warps[2 * t + 1] == sixteen);
+    }
+    for (int t = 0; t < 32; ++t) warp += in[t];
+    EXPECT(warps[0] == warp);
+    size_t bytes = 0;
+    int *source = in.device(), *result = sums.device(), *scanned = before.device();
+    EXPECT(cub::DeviceReduce::Sum(nullptr, bytes, source, result, n) == cudaSuccess && bytes > 0);
+    void* storage;
+    cudaMalloc(&storage, bytes);
+    EXPECT(cub::DeviceReduce::Sum(storage, bytes, source, result, n) == cudaSuccess);
+    cudaFree(storage), cudaMalloc(&storage, 1 << 20), bytes = 1 << 20;
+    EXPECT(cub::DeviceScan::InclusiveSum(storage, bytes, source, scanned, n) == cudaSuccess);
+    cudaFree(storage);
+    sums.fetch(), before.fetch();
+    EXPECT(sums[0] == sum && before[n - 1] == sum && before[0] == in[0]);
+    return done();
+}
