@@ -39,8 +39,9 @@ def cells(records: Sequence[Record], limits: Limits, ladder: bool = False) -> tu
         row = [next(iter(of_problem.values())).label]
         for problem in problems:
             cell = _rate(of_problem.get(problem))
-            if ladder and problem in before and problem in of_problem and of_problem[problem].rate:
-                cell += f"  x {of_problem[problem].rate / before[problem]:.2f}"
+            record = of_problem.get(problem)
+            if ladder and problem in before and record and record.rate and record.ours:
+                cell += f"  x {record.rate / before[problem]:.2f}"
             row.append(cell)
         row.append(f"{max(errors):.1e}" if errors else "")
         row.append(duration(at_last.timing.seconds) if at_last and at_last.timing else "")
@@ -52,28 +53,32 @@ def cells(records: Sequence[Record], limits: Limits, ladder: bool = False) -> tu
 
 
 def comparisons(records: Sequence[Record], limits: Limits) -> list[list[str]]:
-    """Rows below those, of each of our versions: its share of the limit, and its speedup over the fastest other."""
+    """Rows below those: each of our versions' share of the limit, then its speedup over the fastest other."""
     problems = list(dict.fromkeys(one.problem for one in records))
     limit = limits.of(problems[0].limit)
-    compared = any(not one.ours and one.errors and one.rate for one in records)
-    rows = [[f"of {problems[0].limit}, {limit / 1e12:.3g}" + (";\nover the best other" if compared else "")]]
-    for name, label in {one.version: one.label for one in records if one.ours}.items():
-        mine = {one.problem: one for one in records if one.version == name and one.rate}
-        others = {
-            problem: max(
-                (one.rate for one in records if one.problem == problem and not one.ours and one.errors and one.rate),
-                default=None,
-            )
-            for problem in problems
-        }
-        row = [f"  {label}"]
-        for one in problems:
-            cell = f"{mine[one].rate / limit:.0%}" if one in mine else ""
-            if one in mine and others[one]:
-                cell += f"  {mine[one].rate / others[one]:.2f} x"
-            row.append(cell)
-        rows.append(row)
-    return rows if len(rows) > 1 else []
+    ours = {one.version: one.label for one in records if one.ours}
+    rate = {(one.version, one.problem): one.rate for one in records if one.rate}
+    fastest = {
+        problem: max(
+            (one.rate for one in records if one.problem == problem and not one.ours and one.errors and one.rate),
+            default=None,
+        )
+        for problem in problems
+    }
+    shares = {name: [_share(rate.get((name, one)), limit, "{:.0%}") for one in problems] for name in ours}
+    times = {name: [_share(rate.get((name, one)), fastest[one], "{:.2f} x") for one in problems] for name in ours}
+    rows = []
+    for heading, cells_of in ((f"of {problems[0].limit}, {limit / 1e12:.3g}", shares), ("over the best other", times)):
+        told = {name: found for name, found in cells_of.items() if any(found)}
+        if len(ours) == 1:
+            rows += [[heading, *found] for found in told.values()]
+        elif told:
+            rows += [[heading], *([f"  {ours[name]}", *found] for name, found in told.items())]
+    return rows
+
+
+def _share(rate: float | None, of: float | None, form: str) -> str:
+    return form.format(rate / of) if rate and of else ""
 
 
 def table(records: Sequence[Record], limits: Limits, ladder: bool = False) -> Table:

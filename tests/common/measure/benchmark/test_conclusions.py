@@ -68,15 +68,15 @@ def test_the_table():
     assert "asleep: TFLOP/s" in said
     assert rows[0] == ["the mine", "100", "100", "1.0e-03", "20.0 ms", "1 MiB"]
     assert rows[1] == ["the a", "50.0", "memory", "1.0e-03", "", "1 MiB"]
-    assert [rows[2][0], rows[3][0]] == ["of bfloat16, 700;", "over the best other"]
-    assert rows[4][:3] == ["the mine", "14%  2.00 x", "14%"]
+    assert rows[2][:3] == ["of bfloat16, 700", "14%", "14%"]
+    assert rows[3][:3] == ["over the best other", "2.00 x", ""]
     assert tables.left_out_words(records) == "the a at 80: memory: needs 9 GiB"
 
 
 def test_a_ladder_says_the_gain_of_each_step():
     records = [timed("1", 0.04), timed("2", 0.02), timed("a", 0.01, ours=False)]
     _, rows = tables.cells(records, LIMITS, ladder=True)
-    assert [row[1] for row in rows] == ["25.0", "50.0  x 2.00", "100  x 2.00"] or rows[2][1] == "100"
+    assert [row[1] for row in rows] == ["25.0", "50.0  x 2.00", "100"]
 
 
 def some_records():
