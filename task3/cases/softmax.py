@@ -9,6 +9,7 @@ from torch import Tensor
 from common.diagnosis.mistakes.known import softmax_mistakes
 from common.diagnosis.mistakes.online_softmax import online_softmax_mistakes, row_lse_mistakes
 from common.reference import oracle as reference
+from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 
 THREADS, ITEMS = 256, 4  # of online_softmax_kernel: threads per row, columns that each takes in at a time
@@ -28,7 +29,7 @@ def softmax_cases() -> list[Case]:
             name,
             call=lambda ops, x: ops.online_softmax(x)[0],
             reference=reference.softmax,
-            floor=1e-6,
+            floor=1e-6 + running_sum_floor(cols, 1),
             axes=("row", "col"),
             mistakes=lambda x: softmax_mistakes(x) + online_softmax_mistakes(x, THREADS, ITEMS),
             is_softmax=True,
@@ -41,7 +42,8 @@ def softmax_cases() -> list[Case]:
             name,
             call=lambda ops, x: ops.online_softmax(x)[1],
             reference=lambda x: torch.logsumexp(x, -1),
-            floor=1e-6 + 2.0**-23 * size,  # `size` is how large lse becomes: m + log(l) is rounded
+            # `size` is how large lse becomes: m + log(l) is rounded; and log(l) is off by l's relative error
+            floor=1e-6 + 2.0**-23 * size + running_sum_floor(cols, 1),
             axes=("row",),
             mistakes=lambda x: row_lse_mistakes(x, THREADS, ITEMS),
             **both(rows, cols, change),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import softmax_mistakes
 from common.reference import oracle as reference
+from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 
 
@@ -40,7 +41,7 @@ def softmax_case(
         inputs,
         lambda ops, x: getattr(ops, operator)(x),
         reference.softmax,
-        floor=1e-6,
+        floor=1e-6 + running_sum_floor(cols, 1),
         axes=("row", "col"),
         mistakes=softmax_mistakes,
         is_softmax=True,

@@ -1,0 +1,116 @@
+"""Other right solutions: variants of a kernel, all of a task's compiled into one library beside the solution.
+
+    TASK2 = Variants("task2", ["task2_softmax", "task2_gemm_nt"])
+    ops = TASK2.operators("task2_softmax/warp_per_row", "simulator")     # or operators(None, ...): the solution
+
+A variant is a file tests/variants/<folder>/<name>.cu that defines one or several of the task's launchers, and what they
+need. Each becomes a namespace of its own; at the beginning of the solution's launcher of the same name a number, which
+decides while the program runs, sends the call on:
+
+    void softmax(const float* x, ...) {     switch (chosen_variant) { case 1: return variant_1::softmax(x, ...); } ...
+
+So a further variant costs no further build, and whatever else the task's file holds is the solution's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.compiling.gaps import with_own_headers
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.compiling.places import places_of
+from common.compiling.request import BuildRequest
+from common.compiling.variant import Variant
+from common.console.paths import ROOT, build_root
+
+FOLDER = ROOT / "tests" / "variants"
+_INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
+# `void name(arguments) {` at the beginning of a line: a launcher, whatever stands before `void`
+_LAUNCHER = re.compile(r"^void (\w+)\(([^()]*)\) \{", re.MULTILINE)
+
+SWITCH = """\
+// Written by tests/helpers/variants.py: which of the variants below runs, 0 for the solution.
+static int chosen_variant = 0;
+extern "C" __attribute__((visibility("default"))) void choose_variant(int number) { chosen_variant = number; }
+"""
+
+
+def variants_of(folder: str) -> list[str]:
+    """The variants in a folder, as "folder/name"."""
+    return [f"{folder}/{file.stem}" for file in sorted((FOLDER / folder).glob("*.cu"))]
+
+
+def launchers(text: str) -> dict[str, tuple[list[str], int]]:
+    """What a source defines: a launcher's name -> (the names of its parameters, where its body begins)."""
+    found: dict[str, tuple[list[str], int]] = {}
+    for match in _LAUNCHER.finditer(text):
+        name, parameters = match[1], match[2].split(",")
+        assert name not in found, f"{name} is defined twice"
+        found[name] = [parameter.split()[-1] for parameter in parameters], match.end()
+    return found
+
+
+def text_with_variants(solution: Path, variants: Sequence[Path]) -> str:
+    """The solution's text with the variants in front of it; choose_variant(1) chooses the first."""
+    includes, spaces, text = [], [], solution.read_text()
+    known = launchers(text)
+    calls: dict[str, list[str]] = {}
+    for number, variant in enumerate(variants, 1):
+        body = variant.read_text()
+        provided = [name for name in launchers(body) if name in known]
+        assert provided, f"{variant} defines none of {', '.join(known)}"
+        for name in provided:
+            passed = ", ".join(known[name][0])
+            calls.setdefault(name, []).append(f"case {number}: return variant_{number}::{name}({passed});")
+        includes += _INCLUDE.findall(body)
+        body = _INCLUDE.sub("\n", body)
+        spaces.append(f'namespace variant_{number} {{\n#line 1 "{variant}"\n{body}\n}}  // namespace\n')
+    for name, cases in sorted(calls.items(), key=lambda call: -known[call[0]][1]):
+        at = known[name][1]
+        text = f"{text[:at]} switch (chosen_variant) {{ {' '.join(cases)} default: break; }}{text[at:]}"
+    return "".join([SWITCH, *dict.fromkeys(includes), *spaces, f'#line 1 "{solution}"\n', text])
+
+
+class Variants:
+    """The variants of a task's kernels.
+
+    Args:
+        task: "task2", ...
+        folders: of tests/variants, each with the variants of a kernel of this task.
+        file: a part of the name of the .cu file with these kernels, where the task has several.
+    """
+
+    def __init__(self, task: str, folders: Sequence[str], file: str = "") -> None:
+        self.task = task
+        self.file = file
+        self.names = [name for folder in folders for name in variants_of(folder)]
+
+    def operators(self, name: str | None, backend: str, checked: bool = False) -> Operators:
+        """The operators with this variant ("folder/name"; None: the solution), from now until the next call."""
+        ops, choose = self._built(backend, checked)
+        choose(0 if name is None else 1 + self.names.index(name))
+        return ops
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes the sources into a folder, those that changed; returns all .cu files of the task."""
+        every = places_of(self.task, Variant.SOLUTION)[0].kernels
+        source = next(one for one in every if self.file in one.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = {file: file.read_text() for file in with_own_headers([source])}
+        texts[source] = text_with_variants(source, [FOLDER / f"{name}.cu" for name in self.names])
+        for file, text in texts.items():
+            written = folder / file.name
+            if not written.exists() or written.read_text() != text:
+                written.write_text(text)
+        return [folder / one.name if one == source else one for one in every]
+
+    @functools.cache  # noqa: B019 - as many as there are tasks
+    def _built(self, backend: str, checked: bool) -> tuple[Operators, ctypes._NamedFuncPointer]:
+        sources = self.write(build_root() / "variants" / self.task)
+        ops = load(BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label="variants"))
+        return ops, ctypes.CDLL(str(ops.libraries[0].path)).choose_variant
