@@ -87,7 +87,8 @@ void launch_scores(const T* query, const T* key, float* scores, int64_t batch_he
 }
 
 void launch_softmax(const float* scores, float* weights, int64_t rows, int64_t cols, cudaStream_t stream) {
-    softmax_block<64><<<static_cast<unsigned>(rows < 65535 ? rows : 65535), 64, 0, stream>>>(scores, weights, rows, cols);
+    const unsigned blocks = static_cast<unsigned>(rows < 65535 ? rows : 65535);
+    softmax_block<64><<<blocks, 64, 0, stream>>>(scores, weights, rows, cols);
     CUDA_CHECK_LAUNCH();
 }
 
