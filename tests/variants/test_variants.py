@@ -44,7 +44,7 @@ TASK1 = Variants("task1", ["task1_naive_attention"])
 TASK2 = Variants("task2", ["task2_softmax", "task2_gemm_nt", "task2_gemm_nn"])
 TASK3 = Variants("task3", ["task3_online_softmax"])
 TASK4 = Variants("task4", ["task4_flash_attention"])
-TASK5 = Variants("task5", ["task5_sparse_attention"], file="sparse_attention")
+TASK5 = Variants("task5", ["task5_sliding_window", "task5_block_sparse"], file="sparse_attention")
 TASK6 = Variants("task6", ["task6_decode_attention"])
 
 MASKED = "queries that may see nothing"
@@ -66,10 +66,9 @@ KERNELS = {
         ("full", "causal"),
         ("7 queries, 31 keys, head_dim 5", "rows that see nothing", "33 tokens, head_dim 96", "31 tokens, head_dim 5"),
     ),
-    "task5_sparse_attention": Kernel(
-        TASK5,
-        ("window", "blocks"),
-        ("both sides: window 20", "203 x 60, window 30: blind rows", "causal, 96 x 288 by 96", "rows without a block"),
+    "task5_sliding_window": Kernel(TASK5, ("window",), ("both sides: window 20", "203 x 60, window 30: blind rows")),
+    "task5_block_sparse": Kernel(
+        TASK5, ("blocks",), ("lists: 2 x 3 x 100", "causal, 96 x 288 by 96", "rows without a block")
     ),
     "task6_decode_attention": Kernel(
         TASK6,
