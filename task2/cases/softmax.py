@@ -18,7 +18,7 @@ def softmax_cases() -> list[Case]:
         case("113 x 203", 113, 203, points=0.1),
         case("1023 columns", 2, 1023, points=0.1),
         case("1025 columns", 2, 1025, points=0.1),
-        case("large offsets", 6, 300, with_offsets, points=0.1, required=True),
+        case("large offsets", 6, 300, with_offsets, size=1000.0, points=0.1, required=True),
         case("masked entries, a masked row", 9, 130, with_masks, points=0.1),
         case("65,536 columns", 1, 65536, points=0.1),
         case("100,000 rows", 100_000, 3, gpu_only=True),

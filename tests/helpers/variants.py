@@ -10,15 +10,23 @@ decides while the program runs, sends the call on:
     void softmax(const float* x, ...) {     switch (chosen_variant) { case 1: return variant_1::softmax(x, ...); } ...
 
 So a further variant costs no further build, and whatever else the task's file holds is the solution's.
+
+    KERNELS = {"task2_softmax": Kernel(TASK2, parts=("softmax", "attention"), checked=("7 x 31", ...)), ...}
+
+says which of the task's cases the variants of a folder run; failed_cases() and findings_in_variant() run them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from checked_findings import findings_of
 
 from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
@@ -27,6 +35,9 @@ from common.compiling.places import places_of
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import ROOT, build_root
+from common.inspect.findings.model import Finding
+from common.testing.case import Case
+from common.testing.judging import judge
 
 FOLDER = ROOT / "tests" / "variants"
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
@@ -114,3 +125,49 @@ class Variants:
         sources = self.write(build_root() / "variants" / self.task)
         ops = load(BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label="variants"))
         return ops, ctypes.CDLL(str(ops.libraries[0].path)).choose_variant
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the variants in one folder stand for.
+
+    Attributes:
+        variants: all variants of the task, a library.
+        parts: of the task's cases, those that the variants take part in.
+        checked: names of the cases for the checked build, small ones.
+        product: how the names of those cases in the part "gemm" begin that the variants take part in.
+    """
+
+    variants: Variants
+    parts: tuple[str, ...]
+    checked: tuple[str, ...]
+    product: str = ""
+
+    def cases(self) -> Iterator[Case]:
+        for case in importlib.import_module(f"{self.variants.task}.cases").cases():
+            if case.part in self.parts and (case.part != "gemm" or case.name.startswith(self.product)):
+                yield case
+
+
+def variants_in(kernels: Mapping[str, Kernel]) -> list[str]:
+    """The variants of all these kernels, which are named by their folders."""
+    return [name for folder in kernels for name in variants_of(folder)]
+
+
+def failed_cases(kernels: Mapping[str, Kernel], variant: str, backend: str) -> dict[str, list[str]]:
+    """The cases that the variant does not pass on this backend, and what is said about them."""
+    kernel = kernels[variant.split("/")[0]]
+    ops = kernel.variants.operators(variant, backend)
+    cases = [case for case in kernel.cases() if backend == "cuda" or not case.gpu_only]
+    assert {case.part for case in cases} == set(kernel.parts)
+    verdicts = [judge(case, ops) for case in cases]
+    return {verdict.case.name: verdict.diagnosis for verdict in verdicts if not verdict.ok}
+
+
+def findings_in_variant(kernels: Mapping[str, Kernel], variant: str) -> dict[str, list[Finding]]:
+    """What the checked build finds in the variant: the cases in which it finds something."""
+    kernel = kernels[variant.split("/")[0]]
+    ops = kernel.variants.operators(variant, "simulator", checked=True)
+    cases = [case for case in kernel.cases() if case.name in kernel.checked]
+    assert {case.name for case in cases} == set(kernel.checked)
+    return {case.name: findings for case in cases if (findings := findings_of(ops, case))}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import softmax_mistakes
 from common.reference import oracle as reference
-from common.reference.bounds import running_sum_floor
+from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
 
 
@@ -22,6 +22,7 @@ def softmax_case(
     rows: int,
     cols: int,
     change: Callable[[Tensor], Tensor] = lambda x: x,
+    size: float = 0.0,
     **options,
 ) -> Case:
     """A case for operator(x) -> y, x and y [rows, cols].
@@ -30,6 +31,7 @@ def softmax_case(
         operator: its name among the task's operators.
         part, name: see common.testing.case.Case, which also takes `options`.
         change: what else to do to x.
+        size: how large the entries are, where they are so large that rounding an exponent matters.
     """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -41,7 +43,7 @@ def softmax_case(
         inputs,
         lambda ops, x: getattr(ops, operator)(x),
         reference.softmax,
-        floor=1e-6 + running_sum_floor(cols, 1),
+        floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size),
         axes=("row", "col"),
         mistakes=softmax_mistakes,
         is_softmax=True,

@@ -1,0 +1,26 @@
+"""Right variants of task 4's FlashAttention, which differ from the solution's: the test must pass them.
+
+It looks at the result, not at the way; and the checked build must find nothing.
+"""
+
+import pytest
+from variants import Kernel, Variants, failed_cases, findings_in_variant, variants_in
+
+TASK4 = Variants("task4", ["task4_flash_attention"])
+KERNELS = {
+    "task4_flash_attention": Kernel(
+        TASK4,
+        ("full", "causal"),
+        ("7 queries, 31 keys, head_dim 5", "rows that see nothing", "33 tokens, head_dim 96", "31 tokens, head_dim 5"),
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", variants_in(KERNELS))
+def test_a_right_variant_passes(backend: str, variant: str) -> None:
+    assert not failed_cases(KERNELS, variant, backend)
+
+
+@pytest.mark.parametrize("variant", variants_in(KERNELS))
+def test_the_checked_build_finds_nothing_in_a_right_variant(variant: str) -> None:
+    assert not findings_in_variant(KERNELS, variant)
