@@ -13,7 +13,8 @@ So a further variant costs no further build, and whatever else the task's file h
 
     KERNELS = {"task2_softmax": Kernel(TASK2, parts=("softmax", "attention"), checked=("7 x 31", ...)), ...}
 
-says which of the task's cases the variants of a folder run; failed_cases() and findings_in_variant() run them.
+says which of the task's cases the variants of a folder run; failed_cases() and findings_in_variant() run them, and
+nvcc_warnings(TASK2) has nvcc read all that it defines.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from pathlib import Path
 
 from checked_findings import findings_of
 
+from common.compiling import report
 from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
+from common.compiling.nvcc import compile_only
 from common.compiling.operators import Operators
 from common.compiling.places import places_of
 from common.compiling.request import BuildRequest
@@ -171,3 +174,12 @@ def findings_in_variant(kernels: Mapping[str, Kernel], variant: str) -> dict[str
     cases = [case for case in kernel.cases() if case.name in kernel.checked]
     assert {case.name for case in cases} == set(kernel.checked)
     return {case.name: findings for case in cases if (findings := findings_of(ops, case))}
+
+
+def nvcc_warnings(variants: Variants) -> list[str]:
+    """What nvcc warns of in the solution with all its variants."""
+    folder = build_root() / "variants" / f"{variants.task}_nvcc"
+    sources = [source for source in variants.write(folder) if variants.file in source.name]
+    compile_only(sources, "sm_80", folder)
+    found = report.diagnostics((folder / "compile.log").read_text())
+    return ["\n".join(one.lines) for one in found if one.kind == "warning"]

@@ -4,7 +4,9 @@ It looks at the result, not at the way; and the checked build must find nothing.
 """
 
 import pytest
-from variants import Kernel, Variants, failed_cases, findings_in_variant, variants_in
+from variants import Kernel, Variants, failed_cases, findings_in_variant, nvcc_warnings, variants_in
+
+from common.compiling import toolchain
 
 TASK4 = Variants("task4", ["task4_flash_attention"])
 KERNELS = {
@@ -24,3 +26,8 @@ def test_a_right_variant_passes(backend: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", variants_in(KERNELS))
 def test_the_checked_build_finds_nothing_in_a_right_variant(variant: str) -> None:
     assert not findings_in_variant(KERNELS, variant)
+
+
+@pytest.mark.skipif(not any(toolchain.all_nvccs()), reason="needs nvcc")
+def test_nvcc_compiles_the_variants_without_a_warning() -> None:
+    assert not nvcc_warnings(TASK4)
