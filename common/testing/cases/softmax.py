@@ -1,6 +1,6 @@
 """Test cases for an operator that gives the softmax of every row: softmax_case(operator, part, name, rows, cols).
 
-with_offsets, with_masks       rows that are awkward, for its argument `change`
+with_offsets, with_masks, with_high_end       rows that are awkward, for its argument `change`
 """
 
 import math
@@ -60,4 +60,10 @@ def with_masks(x: Tensor) -> Tensor:
     """-inf in scattered places, in the first 100 columns of row 1, in the last 100 of row 2, and all over row 4."""
     x = x.masked_fill(torch.arange(x.numel()).view(x.shape) % 7 == 3, -math.inf)
     x[1, :100], x[2, -100:], x[4] = -math.inf, -math.inf, -math.inf
+    return x
+
+
+def with_high_end(x: Tensor) -> Tensor:
+    """The last three entries of a row count as much as its largest one: whoever forgets them is far off."""
+    x[:, -3:] = x.amax(1, keepdim=True) - torch.arange(3)
     return x
