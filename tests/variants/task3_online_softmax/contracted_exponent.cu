@@ -1,5 +1,5 @@
-// All powers are exp2f(x * log2(e) - m * log2(e)), written without fmaf: nvcc makes one multiply-add of it, which rounds
-// once. A warp per row, four scores at a time.
+// All powers are exp2f(x * log2(e) - m * log2(e)), written without fmaf: nvcc makes one multiply-add of it, which
+// rounds once. A warp per row, four scores at a time.
 #include "common/cuda/check.h"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/warp.cuh"
