@@ -1,6 +1,7 @@
 """How far from float64 an output may be.
 
 running_sum_floor(terms, size)     the floor of a bound for an output that is a long float32 sum
+exponent_floor(size)               the same for a softmax of numbers around `size`
 max_error_of(out, ref)             max|out - ref|
 """
 
@@ -22,6 +23,18 @@ def running_sum_floor(terms: int, size: float) -> float:
         size: how large the sum becomes.
     """
     return 4 * 2.0**-24 * math.sqrt(terms) * size
+
+
+def exponent_floor(size: float) -> float:
+    """A floor for a softmax whose exponents are rounded once more than those of exp(x - max).
+
+    exp2(x log2(e) - max log2(e)) is such: one operation on a GPU, where nvcc contracts it to a multiply-add, but two
+    with two roundings in the simulator. The product is off by up to 2^-24 of itself, and so is a weight, of `size`.
+
+    Args:
+        size: how large the numbers are.
+    """
+    return 2.0**-24 * size
 
 
 def max_error_of(out: Tensor, ref: Tensor) -> float:

@@ -71,7 +71,7 @@ def weights_cases() -> list[Case]:
         case("7 x 31", 7, 31, points=0.05, required=True),
         case("1 x 1", 1, 1, points=0.02),
         case("513 x 9", 513, 9, points=0.03, required=True),
-        case("large offsets", 6, 300, with_offsets, points=0.05, required=True),
+        case("large offsets", 6, 300, with_offsets, size=1000.0, points=0.05, required=True),
         case("masked entries, a masked row", 9, 130, with_masks, points=0.05),
     ]
 

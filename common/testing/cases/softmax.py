@@ -1,6 +1,6 @@
 """Test cases for an operator that gives the softmax of every row: softmax_case(operator, part, name, rows, cols).
 
-with_offsets, with_masks       rows that are awkward, for its argument `change`
+with_offsets, with_masks, with_high_end       rows that are awkward, for its argument `change`
 """
 
 import math
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import softmax_mistakes
 from common.reference import oracle as reference
+from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
 
 
@@ -21,6 +22,7 @@ def softmax_case(
     rows: int,
     cols: int,
     change: Callable[[Tensor], Tensor] = lambda x: x,
+    size: float = 0.0,
     **options,
 ) -> Case:
     """A case for operator(x) -> y, x and y [rows, cols].
@@ -29,6 +31,7 @@ def softmax_case(
         operator: its name among the task's operators.
         part, name: see common.testing.case.Case, which also takes `options`.
         change: what else to do to x.
+        size: how large the entries are, where they are so large that rounding an exponent matters.
     """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -40,7 +43,7 @@ def softmax_case(
         inputs,
         lambda ops, x: getattr(ops, operator)(x),
         reference.softmax,
-        floor=1e-6,
+        floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size),
         axes=("row", "col"),
         mistakes=softmax_mistakes,
         is_softmax=True,
@@ -57,4 +60,10 @@ def with_masks(x: Tensor) -> Tensor:
     """-inf in scattered places, in the first 100 columns of row 1, in the last 100 of row 2, and all over row 4."""
     x = x.masked_fill(torch.arange(x.numel()).view(x.shape) % 7 == 3, -math.inf)
     x[1, :100], x[2, -100:], x[4] = -math.inf, -math.inf, -math.inf
+    return x
+
+
+def with_high_end(x: Tensor) -> Tensor:
+    """The last three entries of a row count as much as its largest one: whoever forgets them is far off."""
+    x[:, -3:] = x.amax(1, keepdim=True) - torch.arange(3)
     return x

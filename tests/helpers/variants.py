@@ -1,0 +1,185 @@
+"""Other right solutions: variants of a kernel, all of a task's compiled into one library beside the solution.
+
+    TASK2 = Variants("task2", ["task2_softmax", "task2_gemm_nt"])
+    ops = TASK2.operators("task2_softmax/warp_per_row", "simulator")     # or operators(None, ...): the solution
+
+A variant is a file tests/variants/<folder>/<name>.cu that defines one or several of the task's launchers, and what they
+need. Each becomes a namespace of its own; at the beginning of the solution's launcher of the same name a number, which
+decides while the program runs, sends the call on:
+
+    void softmax(const float* x, ...) {     switch (chosen_variant) { case 1: return variant_1::softmax(x, ...); } ...
+
+So a further variant costs no further build, and whatever else the task's file holds is the solution's.
+
+    KERNELS = {"task2_softmax": Kernel(TASK2, parts=("softmax", "attention"), checked=("7 x 31", ...)), ...}
+
+says which of the task's cases the variants of a folder run; failed_cases() and findings_in_variant() run them, and
+nvcc_warnings(TASK2) has nvcc read all that it defines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checked_findings import findings_of
+
+from common.compiling import report
+from common.compiling.gaps import with_own_headers
+from common.compiling.load import load
+from common.compiling.nvcc import compile_only
+from common.compiling.operators import Operators
+from common.compiling.places import places_of
+from common.compiling.request import BuildRequest
+from common.compiling.variant import Variant
+from common.console.paths import ROOT, build_root
+from common.inspect.findings.model import Finding
+from common.testing.case import Case
+from common.testing.judging import judge
+
+FOLDER = ROOT / "tests" / "variants"
+_INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
+# `void name(arguments) {` at the beginning of a line: a launcher, whatever stands before `void`
+_LAUNCHER = re.compile(r"^void (\w+)\(([^()]*)\) \{", re.MULTILINE)
+
+SWITCH = """\
+// Written by tests/helpers/variants.py: which of the variants below runs, 0 for the solution.
+static int chosen_variant = 0;
+extern "C" __attribute__((visibility("default"))) void choose_variant(int number) { chosen_variant = number; }
+"""
+
+
+def variants_of(folder: str) -> list[str]:
+    """The variants in a folder, as "folder/name"."""
+    return [f"{folder}/{file.stem}" for file in sorted((FOLDER / folder).glob("*.cu"))]
+
+
+def launchers(text: str) -> dict[str, tuple[list[str], int]]:
+    """What a source defines: a launcher's name -> (the names of its parameters, where its body begins)."""
+    found: dict[str, tuple[list[str], int]] = {}
+    for match in _LAUNCHER.finditer(text):
+        name, parameters = match[1], match[2].split(",")
+        assert name not in found, f"{name} is defined twice"
+        found[name] = [parameter.split()[-1] for parameter in parameters], match.end()
+    return found
+
+
+def text_with_variants(solution: Path, variants: Sequence[Path]) -> str:
+    """The solution's text with the variants in front of it; choose_variant(1) chooses the first."""
+    includes, spaces, text = [], [], solution.read_text()
+    known = launchers(text)
+    calls: dict[str, list[str]] = {}
+    for number, variant in enumerate(variants, 1):
+        body = variant.read_text()
+        provided = [name for name in launchers(body) if name in known]
+        assert provided, f"{variant} defines none of {', '.join(known)}"
+        for name in provided:
+            passed = ", ".join(known[name][0])
+            calls.setdefault(name, []).append(f"case {number}: return variant_{number}::{name}({passed});")
+        includes += _INCLUDE.findall(body)
+        body = _INCLUDE.sub("\n", body)
+        spaces.append(f'namespace variant_{number} {{\n#line 1 "{variant}"\n{body}\n}}  // namespace\n')
+    for name, cases in sorted(calls.items(), key=lambda call: -known[call[0]][1]):
+        at = known[name][1]
+        text = f"{text[:at]} switch (chosen_variant) {{ {' '.join(cases)} default: break; }}{text[at:]}"
+    return "".join([SWITCH, *dict.fromkeys(includes), *spaces, f'#line 1 "{solution}"\n', text])
+
+
+class Variants:
+    """The variants of a task's kernels.
+
+    Args:
+        task: "task2", ...
+        folders: of tests/variants, each with the variants of a kernel of this task.
+        file: a part of the name of the .cu file with these kernels, where the task has several.
+    """
+
+    def __init__(self, task: str, folders: Sequence[str], file: str = "") -> None:
+        self.task = task
+        self.file = file
+        self.names = [name for folder in folders for name in variants_of(folder)]
+
+    def operators(self, name: str | None, backend: str, checked: bool = False) -> Operators:
+        """The operators with this variant ("folder/name"; None: the solution), from now until the next call."""
+        ops, choose = self._built(backend, checked)
+        choose(0 if name is None else 1 + self.names.index(name))
+        return ops
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes the sources into a folder, those that changed; returns all .cu files of the task."""
+        every = places_of(self.task, Variant.SOLUTION)[0].kernels
+        source = next(one for one in every if self.file in one.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = {file: file.read_text() for file in with_own_headers([source])}
+        texts[source] = text_with_variants(source, [FOLDER / f"{name}.cu" for name in self.names])
+        for file, text in texts.items():
+            written = folder / file.name
+            if not written.exists() or written.read_text() != text:
+                written.write_text(text)
+        return [folder / one.name if one == source else one for one in every]
+
+    @functools.cache  # noqa: B019 - as many as there are tasks
+    def _built(self, backend: str, checked: bool) -> tuple[Operators, ctypes._NamedFuncPointer]:
+        sources = self.write(build_root() / "variants" / self.task)
+        ops = load(BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label="variants"))
+        return ops, ctypes.CDLL(str(ops.libraries[0].path)).choose_variant
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the variants in one folder stand for.
+
+    Attributes:
+        variants: all variants of the task, a library.
+        parts: of the task's cases, those that the variants take part in.
+        checked: names of the cases for the checked build, small ones.
+        product: how the names of those cases in the part "gemm" begin that the variants take part in.
+    """
+
+    variants: Variants
+    parts: tuple[str, ...]
+    checked: tuple[str, ...]
+    product: str = ""
+
+    def cases(self) -> Iterator[Case]:
+        for case in importlib.import_module(f"{self.variants.task}.cases").cases():
+            if case.part in self.parts and (case.part != "gemm" or case.name.startswith(self.product)):
+                yield case
+
+
+def variants_in(kernels: Mapping[str, Kernel]) -> list[str]:
+    """The variants of all these kernels, which are named by their folders."""
+    return [name for folder in kernels for name in variants_of(folder)]
+
+
+def failed_cases(kernels: Mapping[str, Kernel], variant: str, backend: str) -> dict[str, list[str]]:
+    """The cases that the variant does not pass on this backend, and what is said about them."""
+    kernel = kernels[variant.split("/")[0]]
+    ops = kernel.variants.operators(variant, backend)
+    cases = [case for case in kernel.cases() if backend == "cuda" or not case.gpu_only]
+    assert {case.part for case in cases} == set(kernel.parts)
+    verdicts = [judge(case, ops) for case in cases]
+    return {verdict.case.name: verdict.diagnosis for verdict in verdicts if not verdict.ok}
+
+
+def findings_in_variant(kernels: Mapping[str, Kernel], variant: str) -> dict[str, list[Finding]]:
+    """What the checked build finds in the variant: the cases in which it finds something."""
+    kernel = kernels[variant.split("/")[0]]
+    ops = kernel.variants.operators(variant, "simulator", checked=True)
+    cases = [case for case in kernel.cases() if case.name in kernel.checked]
+    assert {case.name for case in cases} == set(kernel.checked)
+    return {case.name: findings for case in cases if (findings := findings_of(ops, case))}
+
+
+def nvcc_warnings(variants: Variants) -> list[str]:
+    """What nvcc warns of in the solution with all its variants."""
+    folder = build_root() / "variants" / f"{variants.task}_nvcc"
+    sources = [source for source in variants.write(folder) if variants.file in source.name]
+    compile_only(sources, "sm_80", folder)
+    found = report.diagnostics((folder / "compile.log").read_text())
+    return ["\n".join(one.lines) for one in found if one.kind == "warning"]
