@@ -30,7 +30,8 @@ MISTAKES = [
 
 
 def test_each_number_chooses_its_mistake(tmp_path):
-    (tmp_path / "program.cpp").write_text("#define CUDA_SIMULATOR\n" + switched_texts([PROGRAM], MISTAKES)[0])
+    names = "#define CUDA_SIMULATOR\n#define __host__\n#define __device__\n"
+    (tmp_path / "program.cpp").write_text(names + switched_texts([PROGRAM], MISTAKES)[0])
     program = tmp_path / "program"
     subprocess.run([toolchain.host_compiler(), tmp_path / "program.cpp", "-o", program], check=True)
     said = [int(subprocess.check_output([program, str(number)])) for number in range(len(MISTAKES) + 1)]
