@@ -149,7 +149,8 @@ def at_failures(
 ) -> dict[str, list[Group]]:
     """What the checked build finds in failing cases, the smallest of each part: part -> findings.
 
-    Nothing if it cannot be built: the verdicts stand without it.
+    A part without findings was looked at, and nothing was found. If the build cannot be made there are no parts: the
+    verdicts stand without it.
     """
     chosen = _smallest(verdicts, seed)
     if not chosen:
@@ -162,9 +163,10 @@ def at_failures(
         collected = Collected(checked)
         found = {}
         for case in chosen:
-            _, findings = checked_run.checked(case, checked, collected, seed)
+            verdict, findings = checked_run.checked(case, checked, collected, seed)
             groups = grouped([(full_name(case), [one for one in findings if one.kind != "leak"])])
-            if groups := [group for group in groups if not group.is_harmless]:
+            groups = [group for group in groups if not group.is_harmless]
+            if groups or not verdict.ended:  # a process that is gone could not tell
                 found[case.part] = groups
     return found
 
@@ -185,6 +187,11 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
     """The findings of at_failures, those that matter most first."""
     console = wide(console)
     every = [group for groups in found.values() for group in groups]
+    if nothing := [part for part, groups in found.items() if not groups]:
+        what = "no race, nothing out of bounds, nothing read before it was written"
+        say(console, f"\nThe checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
+    if not every:
+        return
     every.sort(key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))
     console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
     print_findings(console, every[:MOST_FINDINGS])

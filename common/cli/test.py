@@ -155,7 +155,7 @@ def _report(
             say(console, warning, "yellow")
     if inside:
         look_inside.print_inside(console, inside)
-    print_failures(console, verdicts, inside, options.all)
+    print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all)
 
 
 def _measured(

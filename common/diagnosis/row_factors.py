@@ -70,8 +70,8 @@ def _one_factor(row: int, factor: float) -> str:
     )
     if factor > 1:
         return (
-            f"{sentence}, smaller than the row's: some threads had not yet added their part, or never do. Does every "
-            f"thread walk through the whole row in steps of blockDim.x? {BARRIER}"
+            f"{sentence}, smaller than the row's: part of the row is missing from it. Does every thread walk through "
+            f"the whole row in steps of blockDim.x, and add (+=) what it finds? {BARRIER}"
         )
     return (
         f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with "

@@ -39,9 +39,9 @@ def print_table(
         console.print(_table(title, verdicts, with_points, console.width))
         return
     console.print(_table(title, failures[:MOST_ROWS], with_points, console.width))
-    counts = [f"{counted(sum(one.ok for one in verdicts), 'case')} passed"]
-    counts += [f"{len(failures) - MOST_ROWS} more did not"] if len(failures) > MOST_ROWS else []
-    say(console, f"{', '.join(counts)} (--all shows every one)")
+    shown = min(len(failures), MOST_ROWS)
+    did_not = f"{len(failures)} did not" + (f", {shown} of them shown" if shown < len(failures) else "")
+    say(console, f"{counted(sum(one.ok for one in verdicts), 'case')} passed, {did_not} (--all shows every one)")
 
 
 def _table(title: str, verdicts: Sequence[Verdict], with_points: bool, width: int) -> Table:

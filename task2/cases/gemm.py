@@ -11,7 +11,7 @@ from common.testing.case import Case
 BATCH = ("batch", "row", "col")
 GEMM_HINT = (
     "If cases with a small K pass and those with a larger K fail, look at the loop over tiles: where each tile begins, "
-    "what is kept from one tile to the next, and the two barriers around their use."
+    "and what is kept from one tile to the next."
 )
 
 

@@ -118,7 +118,7 @@ def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
     assert verdict.mistakes == []
     told = " ".join(verdict.diagnosis)
     assert "elements are wrong" in told
-    assert "the two barriers around their use" in told
+    assert "where each tile begins, and what is kept" in told
 
 
 def test_the_solution_itself_passes_where_the_mistakes_fail(backend: str, solution) -> None:

@@ -39,7 +39,7 @@ def any_mistakes(inputs: dict[str, Tensor], ref: Tensor) -> list[Mistake]:
     found = [
         Mistake(
             "all zeros",
-            "Every output is 0: the result was never computed or never stored.",
+            "Every output is 0.",
             lambda: torch.zeros_like(ref),
         )
     ]

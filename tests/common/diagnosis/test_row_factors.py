@@ -48,7 +48,7 @@ def test_a_sum_that_misses_some_warps_is_told() -> None:
 
     verdict = judge(CASES["1025 columns"], fake_operators(softmax=softmax_of_some_warps))
     assert verdict.mistakes == ["wrong row sum"]
-    assert "smaller than the row's: some threads had not yet added their part" in verdict.diagnosis[0]
+    assert "smaller than the row's: part of the row is missing from it" in verdict.diagnosis[0]
     assert "__syncthreads()" in verdict.diagnosis[0]
 
 
