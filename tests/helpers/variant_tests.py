@@ -1,0 +1,43 @@
+"""The tests of right variants, the same for every task: a test file names its kernels.
+
+    class TestTask2(VariantTests):
+        kernels = {"task2_softmax": Kernel(TASK2, ...), ...}
+
+They look at the result, not at the way; and the checked build must find nothing. tests/variants/conftest.py gives
+`variant` its values, a file's own, so that `--dist loadfile` spreads the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pytest
+from variants import Kernel, failed_cases, findings_in_variant, nvcc_warnings
+
+from common.compiling import toolchain
+
+
+class VariantTests:
+    """Three tests of all variants.
+
+    Attributes:
+        kernels: folder of variants -> which cases they run.
+        known_to_fail: (variant, backend) -> (why, whether it always does).
+    """
+
+    kernels: ClassVar[Mapping[str, Kernel]]
+    known_to_fail: ClassVar[Mapping[tuple[str, str], tuple[str, bool]]] = {}
+
+    def test_a_right_variant_passes(self, backend: str, variant: str, request: pytest.FixtureRequest) -> None:
+        if known := self.known_to_fail.get((variant, backend)):
+            request.applymarker(pytest.mark.xfail(reason=known[0], strict=known[1]))
+        assert not failed_cases(self.kernels, variant, backend)
+
+    def test_the_checked_build_finds_nothing_in_a_right_variant(self, variant: str) -> None:
+        assert not findings_in_variant(self.kernels, variant)
+
+    @pytest.mark.skipif(not any(toolchain.all_nvccs()), reason="needs nvcc")
+    def test_nvcc_compiles_the_variants_without_a_warning(self) -> None:
+        (variants,) = {kernel.variants.task: kernel.variants for kernel in self.kernels.values()}.values()
+        assert not nvcc_warnings(variants)
