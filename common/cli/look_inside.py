@@ -38,7 +38,7 @@ from common.measure.gpus import GpuSpec
 from common.testing import report
 from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.judging import judge, make_inputs
+from common.testing.judging import judge
 from common.testing.run import ENDLESS, run_cases
 from common.testing.worker.here import Here
 from common.testing.worker.worker import NotLoaded, Worker
@@ -176,10 +176,11 @@ def _smallest(verdicts: Sequence[Verdict], seed: int) -> list[Case]:
     best: dict[str, tuple[int, Case]] = {}
     for one in verdicts:
         endless = any(ENDLESS in line for line in one.diagnosis)
-        if one.status in (FAIL, ERROR) and not endless and checked_run.is_small(one.case, seed):
-            size = sum(x.numel() for x in make_inputs(one.case, seed).values())
-            if one.case.part not in best or size < best[one.case.part][0]:
-                best[one.case.part] = size, one.case
+        if one.status not in (FAIL, ERROR) or endless:
+            continue
+        size = checked_run.small_size(one.case, seed)
+        if size is not None and (one.case.part not in best or size < best[one.case.part][0]):
+            best[one.case.part] = size, one.case
     return [case for _, case in list(best.values())[:MOST_LOOKED_AT]]
 
 

@@ -87,6 +87,8 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         options.parts = options.parts or list(of_mode)
     if refused := _refused(test, options):
         parser.error(refused)
+    if options.list or options.under_tool:  # nothing runs, or a tool watches this very process
+        options.in_process = True
     with workers_of(test, options, arguments) as workers:
         return _main(Console(), test, options, workers)
 

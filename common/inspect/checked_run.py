@@ -31,13 +31,19 @@ MOST_ELEMENTS = 1 << 21  # of a case's inputs together
 MOST_MATRICES = 10_000  # first dimension of an input; cases beyond it exist for the limits of a grid
 
 
-def is_small(case: Case, seed: int = 0) -> bool:
-    """Whether the checked build runs the case in seconds; it is 20 to 100 times slower than the plain one."""
+def small_size(case: Case, seed: int = 0) -> int | None:
+    """How many elements the case's inputs have; None if the checked build would not run it in seconds."""
     if case.gpu_only:
-        return False
+        return None
     inputs = judging.make_inputs(case, seed).values()
+    elements = sum(x.numel() for x in inputs)
     matrices = max((x.size(0) for x in inputs if x.dim() > 1), default=0)
-    return sum(x.numel() for x in inputs) <= MOST_ELEMENTS and matrices <= MOST_MATRICES
+    return elements if elements <= MOST_ELEMENTS and matrices <= MOST_MATRICES else None
+
+
+def is_small(case: Case, seed: int = 0) -> bool:
+    """Whether the checked build runs the case in seconds."""
+    return small_size(case, seed) is not None
 
 
 def small_cases(console: Console, cases: Sequence[Case], seed: int) -> list[Case]:
@@ -120,10 +126,10 @@ def representatives(cases: Sequence[Case], seed: int) -> list[Case]:
     """For every part and operator the case with the most input elements, among those that is_small() allows."""
     best: dict[tuple[str, str], tuple[int, Case]] = {}
     for case in cases:
-        if is_small(case, seed) and (operator := first_operator(case, seed)):
-            size = sum(x.numel() for x in judging.make_inputs(case, seed).values())
-            if size > best.get((case.part, operator), (-1,))[0]:
-                best[case.part, operator] = size, case
+        size = small_size(case, seed)
+        operator = first_operator(case, seed) if size is not None else ""
+        if operator and size > best.get((case.part, operator), (-1,))[0]:
+            best[case.part, operator] = size, case
     return [case for _, case in best.values()]
 
 

@@ -4,7 +4,7 @@ case            Case, Verdict
 calling         calls a case's operator in poisoned and guarded memory
 worker/         the same in a process of its own, which may crash
 judging         judge(case, ops): one case against float64
-run             run_cases, run: many of them
+run             run_cases: many of them
 failures        which failures belong together, and what they are
 points, report  what a run earns, and how it is printed
 measurement     parts of a test that are not made of cases: times, texts of a model

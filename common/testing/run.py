@@ -1,4 +1,4 @@
-"""Runs many cases: run(title, cases, ops) prints the verdicts, run_cases(...) returns them."""
+"""Runs many cases: run_cases(...) returns their verdicts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from common.testing import report
 from common.testing.calling import Caller, InProcess, caller_of, gpu_is_lost
-from common.testing.case import ERROR, NOT_RUN, PASS, SKIPPED, Case, Verdict
-from common.testing.judging import judge
+from common.testing.case import ERROR, NOT_RUN, Case, Verdict
 
 ENDLESS = "endless loop"  # in the simulator's message on a kernel that makes no progress
 
@@ -37,36 +35,6 @@ def chosen_parts(cases: Sequence[Case], parts: Sequence[str] | None) -> list[Cas
             f"no test case for parts {list(parts or [])}; there are {sorted({case.part for case in cases})}"
         )
     return chosen
-
-
-def run(
-    title: str,
-    cases: Sequence[Case],
-    ops,
-    seed: int = 0,
-    parts: Sequence[str] | None = None,
-    console: Console | None = None,
-    points: bool = True,
-) -> int:
-    """Runs the cases and prints the table, what each failure is, and the points.
-
-    Args:
-        title: of the table.
-        cases: a task's cases.
-        ops: see check.
-        seed: of the inputs.
-        parts: run only the cases of these parts; None or empty runs all.
-        console: where to print; by default the terminal.
-        points: whether the run earns any; single cases do not.
-
-    Returns:
-        The exit status: 0 if every case passed (cases that need a GPU may have been skipped), else 1.
-    """
-    chosen = chosen_parts(cases, parts)
-    console = console or Console()
-    verdicts = run_cases(chosen, ops, console, lambda case: judge(case, ops, seed))
-    report.print_report(console, title, verdicts, points)
-    return 0 if all(verdict.status in (PASS, SKIPPED) for verdict in verdicts) else 1
 
 
 def run_cases(cases: Sequence[Case], ops, console: Console, check_one: Callable[[Case], Verdict]) -> list[Verdict]:

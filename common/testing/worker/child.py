@@ -38,6 +38,13 @@ class Served:
     caller: Callable[[Any], InProcess] = InProcess
     answer: Callable[[Any, Mapping], dict] | None = None
 
+    def start(self) -> tuple[InProcess, dict]:
+        """Loads the operators: (what calls them, what to know of them, as JSON). Raises what `load` raises."""
+        ops = self.load()
+        caller = self.caller(ops)
+        about = {"backend": ops.backend, "libraries": [str(path) for path in caller.libraries]}
+        return caller, {**about, **self.describe(ops)}
+
 
 def work(served: Served, connection: Connection) -> None:
     """Serves one test; returns when it closes the connection."""
@@ -65,7 +72,7 @@ def work(served: Served, connection: Connection) -> None:
         if request["do"] == "call":
             _call(connection, caller, cases[request["case"]], tensors, request["bare"])
         else:
-            send(connection, _answer(served, ops, request))
+            send(connection, _answer(served, caller.ops, request))
         sys.stdout.flush()
 
 

@@ -30,12 +30,11 @@ class Here(Caller):
         """See Worker.load."""
         if self._caller is None:
             try:
-                ops = self._served.load()
+                self._caller, self.about = self._served.start()
             except Exception as error:
                 raise NotLoaded(str(CallFailed.because(error)), type(error).__name__) from error
-            self._caller = self._served.caller(ops)
-            self.about = self._served.describe(ops)
-            self.backend, self.device, self.libraries = ops.backend, self._caller.device, self._caller.libraries
+            self.backend = self.about["backend"]
+            self.device, self.libraries = self._caller.device, self._caller.libraries
 
     def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
         """See Caller.call."""

@@ -135,21 +135,20 @@ class Worker(Caller):
         return answer
 
     def _ending(self, when: str = "while it ran your code") -> list[str]:
-        """What to say of the process, which is gone."""
-        process, self._process = self._process, None
-        self._connection.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process, signal.SIGKILL)  # it has closed the connection, so nothing is left to wait for
-        return words_of(self._nursery.status(process), self._new_words(), when)
+        """What to say of the process, which has closed the connection: nothing is left to wait for."""
+        return words_of(*self._kill(), when)
 
     def _end(self) -> None:
         if self._process is not None:
-            process, self._process = self._process, None
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process, signal.SIGKILL)
-            self._nursery.status(process)
-            self._connection.close()
-            self._new_words()
+            self._kill()
+
+    def _kill(self) -> tuple[int, str]:
+        """Ends the process and what it started: (its wait status, what it printed last)."""
+        process, self._process = self._process, None
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process, signal.SIGKILL)
+        return self._nursery.status(process), self._new_words()
 
     def _new_words(self) -> str:
         """What was printed on stderr since the last time."""

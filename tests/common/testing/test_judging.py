@@ -11,10 +11,11 @@ from rich.console import Console
 
 from common.reference import oracle as reference
 from common.testing import calling, judging
-from common.testing.case import ERROR, Case, Verdict
+from common.testing.case import ERROR, PASS, SKIPPED, Case, Verdict
 from common.testing.judging import judge
 from common.testing.points import points_of
-from common.testing.run import run
+from common.testing.report import print_report
+from common.testing.run import chosen_parts, run_cases
 from task2.cases import PARTS, cases
 
 CASES = {case.name: case for case in cases()}
@@ -35,11 +36,12 @@ def softmax_case(**options) -> Case:
     return Case(**{**settings, **options})
 
 
-def printed(cases, ops, **options) -> tuple[int, str]:
-    """(exit status, what run() prints where there is no terminal)."""
-    text = io.StringIO()
-    status = run("a title", cases, ops, console=Console(file=text, width=200), **options)
-    return status, text.getvalue()
+def printed(cases, ops, parts=()) -> tuple[int, str]:
+    """(0 if every case passed, else 1; what is printed where there is no terminal)."""
+    console = Console(file=io.StringIO(), width=200)
+    verdicts = run_cases(chosen_parts(cases, parts), ops, console, lambda case: judging.judge(case, ops, 0))
+    print_report(console, "a title", verdicts)
+    return int(not all(verdict.status in (PASS, SKIPPED) for verdict in verdicts)), console.file.getvalue()
 
 
 def test_outputs_are_poisoned_and_the_setting_is_restored() -> None:
@@ -185,7 +187,7 @@ def test_after_a_cuda_error_that_sticks_the_rest_is_not_run(monkeypatch: pytest.
         ran.append(case.name)
         return Verdict(case, ERROR, diagnosis=["an illegal memory access was encountered"])
 
-    monkeypatch.setattr("common.testing.run.judge", fails)
+    monkeypatch.setattr("common.testing.judging.judge", fails)
     monkeypatch.setattr("common.testing.run.gpu_is_lost", lambda: True)
     lost = SimpleNamespace(device=torch.device("cuda"))
     status, text = printed([softmax_case(), softmax_case(name="second")], lost)
