@@ -9,6 +9,7 @@ load        load(request) -> Operators; build(request) -> what the compilers sai
 nvcc        compile_only(sources, arch): nvcc alone, nothing is loaded
 operators   Operators
 gaps        which gaps of a source are unfilled, and which operators depend on them
+skeletons   gaps in a solution's text, and the student's text made of it
 report      reads what the compilers print
 toolchain   finds nvcc, the host compiler, ninja, the GPU
 runtime     the simulator's runtime, compiled once

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from common import skeleton
-from common.compiling import manifest
+from common.compiling import manifest, skeletons
 
 SOLUTION = """\
 void kernel() {
@@ -36,12 +36,12 @@ void kernel() {
 
 
 def test_a_gap_becomes_a_todo_that_reports_itself():
-    assert skeleton.skeleton_of(SOLUTION, "kernel.cu") == STUDENT
+    assert skeletons.skeleton_of(SOLUTION, "kernel.cu") == STUDENT
 
 
 def test_python_gaps():
     text = "def f(x):\n    # BEGIN SOLUTION (1 line): Return x.\n    return x\n    # END SOLUTION\n"
-    student = skeleton.skeleton_of(text, "f.py")
+    student = skeletons.skeleton_of(text, "f.py")
     assert student == (
         'def f(x):\n    # TODO (about 1 line): Return x.\n    raise NotImplementedError("TODO")\n    # END TODO\n'
     )
@@ -58,13 +58,13 @@ def test_python_gaps():
     ],
 )
 def test_malformed_markers_are_refused_with_their_place(text, words):
-    with pytest.raises(skeleton.SkeletonError, match=words):
-        skeleton.parse(text, "name")
+    with pytest.raises(skeletons.SkeletonError, match=words):
+        skeletons.parse(text, "name")
 
 
 def test_the_hint_does_not_give_the_code_away():
-    for solution in skeleton.solution_files():
-        for part in skeleton.parse(solution.read_text(), solution.name):
+    for solution in skeletons.solution_files():
+        for part in skeletons.parse(solution.read_text(), solution.name):
             lines = [line.strip().rstrip(";") for line in part.lines]
             code = {line for line in lines if len(line) > 16 and not line.startswith("#pragma")}
             assert not [line for line in part.hint if any(one in line for one in code)], solution
@@ -83,11 +83,11 @@ def test_student_files_are_in_step_with_the_solutions(root):
 
 def test_filling_the_gaps_is_all_that_solving_takes():
     """Putting each gap's code in place of its TODO gives the solution back, markers aside."""
-    for solution in skeleton.solution_files():
-        parts = skeleton.parse(solution.read_text(), solution.name)
+    for solution in skeletons.solution_files():
+        parts = skeletons.parse(solution.read_text(), solution.name)
         gaps = iter([part for part in parts if part.is_gap])
         rebuilt, skipping = [], False
-        for line in skeleton.student_file(solution).read_text().split("\n"):
+        for line in skeletons.student_file(solution).read_text().split("\n"):
             if line.strip().startswith(("// TODO (about", "# TODO (about")):
                 rebuilt += next(gaps).lines
                 skipping = True

@@ -16,7 +16,7 @@ from rich.console import Console
 from second_per_call import SecondPerCall
 from torch import Tensor
 
-from common import skeleton
+from common.compiling import skeletons
 from common.cli import test as command
 from common.cli.test import NOTHING_RUN, chosen_cases, parser_of, test_main
 from common.compiling.gaps import gaps_of_operator
@@ -183,7 +183,7 @@ def test_decoding_does_not_wait_for_the_optional_gaps(root, tmp_path, monkeypatc
     """A student file with all gaps filled but those of split_kernel."""
     source = root / "task6" / "solution" / "decode_attention.cu"
     lines, gap = [], 0
-    for part in skeleton.parse(source.read_text(), source.name):
+    for part in skeletons.parse(source.read_text(), source.name):
         gap += part.is_gap
         lines += part.skeleton() if part.is_gap and gap > 6 else part.lines
     file = tmp_path / source.name

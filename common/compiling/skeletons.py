@@ -1,0 +1,102 @@
+"""Gaps in a solution's text, and the student's text that is made of it: every gap becomes a TODO.
+
+A gap in a solution file is
+
+    // BEGIN SOLUTION (8 lines): the hint; further comment lines, indented by four spaces or more, belong to it
+    ... code ...
+    // END SOLUTION
+
+with # in place of // in Python. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.compiling.manifest import read_manifest, tasks
+
+_BEGIN = re.compile(r"^(\s*)(//|#) BEGIN SOLUTION \((\d+) lines?\): (\S.*)$")
+_END = re.compile(r"^\s*(//|#) END SOLUTION$")
+_MENTION = re.compile(r"(BEGIN|END) SOLUTION")
+
+
+class SkeletonError(ValueError):
+    """A solution file whose gap markers are malformed; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a solution file: text outside the gaps, or one gap with its hint and its code."""
+
+    lines: list[str]
+    is_gap: bool = False
+    indent: str = ""
+    comment: str = "//"
+    line_count: int = 0
+    hint: tuple[str, ...] = ()
+
+    def skeleton(self) -> list[str]:
+        """What the student gets: the text itself, or the TODO."""
+        if not self.is_gap:
+            return self.lines
+        first, *more = self.hint
+        size = f"about {self.line_count} line{'s' if self.line_count > 1 else ''}"
+        marker = "NOT_IMPLEMENTED();" if self.comment == "//" else 'raise NotImplementedError("TODO")'
+        todo = [f"{self.comment} TODO ({size}): {first}", *more, marker, f"{self.comment} END TODO"]
+        return [self.indent + line for line in todo]
+
+
+def parse(text: str, name: str) -> list[Part]:
+    """Splits a solution's text into parts.
+
+    Raises:
+        SkeletonError: a marker without its partner, nested or misspelt, or an empty gap.
+    """
+    parts: list[Part] = [Part([])]
+    gap: Part | None = None
+    in_hint = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if begin := _BEGIN.match(line):
+            if gap:
+                raise SkeletonError(f"{name}:{number}: BEGIN SOLUTION inside another gap")
+            gap = Part([], True, begin[1], begin[2], int(begin[3]), (begin[4],))
+            in_hint = True
+        elif _END.match(line):
+            if not gap or not any(code.strip() for code in gap.lines):
+                raise SkeletonError(f"{name}:{number}: END SOLUTION " + ("of an empty gap" if gap else "without BEGIN"))
+            parts += [gap, Part([])]
+            gap = None
+        elif _MENTION.search(line):
+            raise SkeletonError(f"{name}:{number}: write '// BEGIN SOLUTION (8 lines): the hint' and '// END SOLUTION'")
+        elif gap and in_hint and re.match(rf"\s*{re.escape(gap.comment)}\s{{4,}}\S", line):
+            gap = Part(gap.lines, True, gap.indent, gap.comment, gap.line_count, (*gap.hint, line.strip()))
+        elif gap:
+            in_hint = False
+            gap.lines.append(line)
+        else:
+            parts[-1].lines.append(line)
+    if gap:
+        raise SkeletonError(f"{name}: BEGIN SOLUTION without END SOLUTION")
+    return parts
+
+
+def skeleton_of(text: str, name: str) -> str:
+    """The student's text for a solution's text."""
+    return "\n".join(line for part in parse(text, name) for line in part.skeleton())
+
+
+def solution_files(task: str | None = None) -> list[Path]:
+    """The filled files of a task, or of all: those that its task.json names and that stand under solution/.
+
+    Raises:
+        ValueError: no such task.
+    """
+    manifests = [read_manifest(name) for name in ([task] if task else tasks())]
+    return [manifest.folder / "solution" / name for manifest in manifests for name in manifest.with_gaps]
+
+
+def student_file(solution: Path) -> Path:
+    """task2/solution/attention_kernel.cu -> task2/attention_kernel.cu"""
+    return solution.parent.parent / solution.name

@@ -1,0 +1,45 @@
+"""python -m common.course: what a student does beside writing kernels, and what an instructor does with a class."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+# Name of the command -> what the list of commands says of it. The module is common.course.NAME.
+FOR_STUDENTS: dict[str, str] = {}
+FOR_INSTRUCTORS: dict[str, str] = {}
+
+
+def _listed(commands: dict[str, str]) -> list[str]:
+    return [f"    {name:<12}{words}" for name, words in commands.items()]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns its exit status."""
+    commands = [*FOR_STUDENTS, *FOR_INSTRUCTORS]
+    lines = ["for students", *_listed(FOR_STUDENTS), "", "for instructors", *_listed(FOR_INSTRUCTORS)]
+    parser = argparse.ArgumentParser(
+        prog="python -m common.course",
+        description="\n".join([__doc__.split(": ", 1)[1].strip(), "", *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", nargs="?", choices=commands, metavar="NAME", help="NAME --help says more")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = parser.parse_args(arguments[:1]).command
+    if name is None:
+        parser.print_help()
+        return 0
+    module = importlib.import_module(f"common.course.{name}")
+    own = argparse.ArgumentParser(
+        prog=f"python -m common.course {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(own)
+    return module.run(own.parse_args(arguments[1:]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
