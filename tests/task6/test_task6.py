@@ -16,9 +16,9 @@ from rich.console import Console
 from second_per_call import SecondPerCall
 from torch import Tensor
 
-from common.compiling import skeletons
 from common.cli import test as command
 from common.cli.test import NOTHING_RUN, chosen_cases, parser_of, test_main
+from common.compiling import skeletons
 from common.compiling.gaps import gaps_of_operator
 from common.compiling.places import Place
 from common.kernels.decode import cache
