@@ -8,6 +8,8 @@ plan        everything that decides one build: flags, folder, sources
 load        load(request) -> Operators; build(request) -> what the compilers said
 nvcc        compile_only(sources, arch): nvcc alone, nothing is loaded
 operators   Operators
+results     what an operator returns, told to PyTorch (results.json beside every binding.cpp)
+derivatives what has no gradient says so
 gaps        which gaps of a source are unfilled, and which operators depend on them
 skeletons   gaps in a solution's text, and the student's text made of it
 report      reads what the compilers print

@@ -56,10 +56,13 @@ def load(request: BuildRequest) -> Operators:
         raise ToolchainError(
             "this torch has no CUDA, so kernels built by nvcc cannot be loaded; use --backend simulator"
         )
+    from common.compiling.results import register_results  # imports torch
+
     libraries = []
     for plan in plans:
         result = _build(plan)
         assert result.library is not None
+        register_results(plan.name, plan.place.binding)
         libraries.append(
             Library(plan.name, result.library, (*plan.place.kernels, plan.place.binding), tuple(result.warnings))
         )

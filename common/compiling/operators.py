@@ -52,6 +52,9 @@ class Operators:
         self.backend = backend
         self.device = torch.device("cuda" if backend == "cuda" else "cpu")
         self.libraries = tuple(libraries)
+        for library in reversed(self.libraries):  # the first that has an operator wins
+            for operator in library.operators:
+                setattr(self, operator, self._callable(operator, library))
 
     def __repr__(self) -> str:
         return f"Operators({self.task}, {self.variant}, {self.backend})"
@@ -76,7 +79,10 @@ class Operators:
     def __getattr__(self, operator: str) -> Callable:
         if operator.startswith("_"):
             raise AttributeError(operator)
-        library = self.library_of(operator)
+        self.library_of(operator)  # raises: __init__ has set those that there are
+
+    def _callable(self, operator: str, library: Library) -> Callable:
+        """What an operator's name stands for: made beforehand, as torch.compile cannot follow the search for gaps."""
         gaps = gaps_of_operator(operator, library.sources)
         if gaps:
             where = "; ".join(map(str, gaps))
@@ -85,12 +91,14 @@ class Operators:
 
             def call(*args, **kwargs):
                 raise NotImplementedError(f"{self.task} {operator} is not implemented yet: {where}{more}")
-        else:
-            import torch
 
-            call = self._checked(operator, getattr(getattr(torch.ops, library.name), operator))
-        setattr(self, operator, call)
-        return call
+            return call
+        import torch
+
+        from common.compiling.derivatives import guarded
+
+        function = getattr(getattr(torch.ops, library.name), operator).default
+        return guarded(f"{self.task} {operator}", self._checked(operator, function), function)
 
     def _checked(self, operator: str, function: Callable) -> Callable:
         def call(*args, **kwargs):

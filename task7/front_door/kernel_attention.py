@@ -204,23 +204,30 @@ class KernelAttention:
         query, key, value = (padding.to_the_end(x) for x in (query, key, value))
         if kv_cache is not None:
             kv_cache.drop_padding(key, value, padding.lengths)
-        return padding.restored(self._flash(query, key, value, scale))
+        out = padding.restored(self._flash(query, key, value, scale))
+        if padding.at_the_end:  # generate() goes on from the last place, also where that is padding
+            last = padding.restored(query)[:, :, -1:]
+            out[:, :, -1:] = self._over_cached(last, key, value, padding.lengths, scale)
+        return out
 
     def _decode(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float | None
     ) -> Tensor:
-        query = self._converted(query).contiguous()
         kv_cache = self.kv_cache_of(key)
         if kv_cache is not None:
             if kv_cache.padded != (padding is not None):
                 told, now = ("padded", "without") if kv_cache.padded else ("not padded", "with")
                 raise ValueError(f"the prompt was {told}, and now comes a token {now} padding in the attention_mask")
-            return kv_cache.attend(query, scale)
+            return kv_cache.attend(self._converted(query).contiguous(), scale)
         if padding is None:
             lengths = torch.full((key.size(0),), key.size(2), dtype=torch.int32, device=key.device)
         else:
             key, value, lengths = padding.to_the_end(key), padding.to_the_end(value), padding.lengths
-        key, value = (self._converted(x).contiguous() for x in (key, value))
+        return self._over_cached(query, key, value, lengths, scale)
+
+    def _over_cached(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float | None) -> Tensor:
+        """Task 6's operator: one query per sequence over its first lengths[b] keys -> [batch, heads, 1, head_dim]."""
+        query, key, value = (self._converted(x).contiguous() for x in (query, key, value))
         return self.decode_ops.decode_attention(query, key, value, lengths, scale)
 
     def _masked(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:

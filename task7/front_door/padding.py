@@ -11,6 +11,9 @@ positions are in the queries and keys already), so all padding may be moved behi
 
     prefill   a causal mask then hides it from every token that counts
     decode    lengths[b] tokens of sequence b are read, and what lies behind them is not
+
+What padding itself attends to is not what it would be with the mask, and does not matter; but for the last place of a
+prompt that ends in padding: generate() takes its first token from there (`at_the_end`).
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ class Padding:
         mask: bool [batch, all_tokens], False where there is padding.
 
     Attributes:
-        lengths: int32 [batch], how many tokens are none. On the mask's device, like everything here: nothing waits for
-            a GPU.
+        lengths: int32 [batch], how many tokens are none. On the mask's device, like the order: neither waits for a
+            GPU.
+        at_the_end: whether any sequence ends in padding. Known on the host: this one does wait for a GPU.
     """
 
     def __init__(self, mask: Tensor) -> None:
         self.lengths = mask.sum(-1, dtype=torch.int32)
+        self.at_the_end = not bool(mask[:, -1].all())
         self._order = torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)  # tokens, then padding
         self._back = torch.argsort(self._order, dim=-1)
 

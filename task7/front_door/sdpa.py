@@ -222,7 +222,9 @@ def _as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
 
 
 def _check_options(attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> None:
-    """Refuses dropout, and a mask together with is_causal."""
+    """Refuses dropout, a mask together with is_causal, and what is neither True nor False."""
+    if not isinstance(is_causal, bool):
+        raise ValueError(f"is_causal is {is_causal!r}; it must be True or False")
     if dropout_p != 0:
         raise ValueError(
             f"dropout_p is {dropout_p}; it must be 0.0, since the kernels have no dropout: "

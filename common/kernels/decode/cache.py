@@ -4,6 +4,7 @@
     update_cache             the operators themselves, for positions and lengths of your own: their values are checked
     decode_attention
     check_sizes, check_room, check_sequence     what every cache refuses
+    new_tokens_of                               how many tokens come
 
 `ops` are operators of task 6, `load(BuildRequest("task6"))` of common.compiling, or this room's, `loaded("decode",
 device)` of common/kernels/loaded.py. Shapes:
@@ -87,7 +88,7 @@ class KVCache:
         Raises:
             ValueError: a sequence has no room for them, or a shape, dtype or layout is wrong; nothing has changed then.
         """
-        new_tokens = key.shape[2] if key.dim() == 4 else 0  # update_cache itself refuses any other rank
+        new_tokens = new_tokens_of(key, value)
         check_room(self._host_lengths, new_tokens, self.max_seq_len)
         self.ops.update_cache(self.k, self.v, key, value, self.lengths)
         self.lengths += new_tokens
@@ -138,9 +139,20 @@ def check_room(lengths: Sequence[int], new_tokens: int, max_seq_len: int) -> Non
 
 
 def check_sequence(sequence: int, batch: int) -> None:
-    """ValueError for the number of a sequence that is not there."""
-    if not 0 <= sequence < batch:
-        raise ValueError(f"sequence is {sequence}; it must be 0 .. batch - 1 = {batch - 1}")
+    """ValueError for what is not the number of a sequence."""
+    if not isinstance(sequence, int) or not 0 <= sequence < batch:
+        raise ValueError(f"sequence is {sequence!r}; it must be 0 .. batch - 1 = {batch - 1}")
+
+
+def new_tokens_of(key: Tensor, value: Tensor) -> int:
+    """new_tokens of [batch, kv_heads, new_tokens, head_dim]; 0 for another rank, which the operator itself refuses.
+
+    Raises ValueError for what is no tensor.
+    """
+    for name, x in (("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} is {x!r}; it must be a tensor [batch, kv_heads, new_tokens, head_dim]")
+    return key.size(2) if key.dim() == 4 else 0
 
 
 def update_cache(

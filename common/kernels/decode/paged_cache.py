@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from common.kernels.decode.cache import check_room, check_sequence, check_sizes
+from common.kernels.decode.cache import check_room, check_sequence, check_sizes, new_tokens_of
 
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
@@ -91,7 +91,7 @@ class PagedKVCache:
             ValueError: a sequence would become longer than max_seq_len, too few pages are free, or a shape, dtype or
                 layout is wrong; no sequence has changed then.
         """
-        new_tokens = key.shape[2] if key.dim() == 4 else 0  # the operator itself refuses any other rank
+        new_tokens = new_tokens_of(key, value)
         check_room(self._host_lengths, new_tokens, self.max_seq_len)
         wanted = [  # how many further pages each sequence needs
             _pages_for(length + new_tokens) - len(owned)

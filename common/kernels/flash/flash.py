@@ -4,8 +4,7 @@
     flash_attention(ops, query, key, value, causal=True)    [batch, heads, S_q, head_dim]
     kernel_of(ops, query, key, value, causal=True)          which kernel that runs: "wgmma", "mma", ...
 
-What PyTorch must know of an operator beyond its kernels: the shapes of its results without running it (for
-torch.compile), and its gradient. register(ops) tells it, once for every build.
+register(ops) tells PyTorch the gradients of the operators, once for every build.
 
 Source: FlashAttention-2 (Dao 2023, arXiv:2307.08691), algorithms 1 and 2.
 """
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from common.compiling import load as compiled
+from common.compiling.derivatives import refuse_forward_mode
 from common.compiling.request import BuildRequest
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def flash_attention(
             the message names the argument, its value and what is allowed.
     """
     register(ops)
+    refuse_forward_mode("flash_attention", (query, key, value))
     for name, x in (("query", query), ("key", key), ("value", value), ("mask", mask)):
         if x is not None and x.device.type != ops.device.type:
             raise ValueError(f"{name} is on {x.device.type!r}; it must be on {ops.device.type!r}")
@@ -118,7 +119,7 @@ def kernel_of(
 
 
 def register(ops: Operators) -> None:
-    """Tells PyTorch the shapes and the gradients of these operators; once is enough, more does no harm."""
+    """Tells PyTorch the gradients of these operators; once is enough, more does no harm."""
     namespace = ops.libraries[0].name
     if namespace in _registered:
         return
@@ -150,19 +151,6 @@ def register(ops: Operators) -> None:
     def no_second_derivative(ctx, *_) -> None:
         raise NotImplementedError("flash_attention has no second derivative")
 
-    def of_shape(x: Tensor) -> Tensor:
-        return x.new_empty(x.shape)
-
-    def logsumexp_of(query: Tensor) -> Tensor:
-        return query.new_empty(query.shape[:-1], dtype=torch.float32)
-
-    results = {
-        "flash_attention": lambda query, *_: of_shape(query),
-        "flash_attention_forward": lambda query, *_: (of_shape(query), logsumexp_of(query)),
-        "flash_attention_backward": lambda grad_out, *inputs: tuple(of_shape(x) for x in inputs[:3]),
-    }
-    for name, result in results.items():
-        torch.library.register_fake(f"{namespace}::{name}", result)
     for name in ("flash_attention", "flash_attention_forward"):
         torch.library.register_autograd(f"{namespace}::{name}", backward, setup_context=remember)
     torch.library.register_autograd(f"{namespace}::flash_attention_backward", no_second_derivative)

@@ -405,6 +405,7 @@ REFUSED = [
     ),
     ({"mode": "flash", "value": of(3, 7, 129)}, "head_dim is 129 .*up to 128: use mode='naive' or mode='tiled'"),
     ({"scale": math.inf}, "scale is inf; it must be finite"),
+    ({"is_causal": None}, "is_causal is None; it must be True or False"),
 ]
 
 

@@ -159,6 +159,20 @@ def test_padding_is_not_attended_to(model_type, kind, ours_cache):
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", MASKS)
+def test_generate_goes_on_from_where_a_padded_prompt_ends(model_type, kind):
+    """Eager attention's tokens, also where the last place, which the first token comes from, is padding."""
+    model = tiny_model(model_type)
+    ours, attention = attached(model)
+    ids, mask = MASKS[kind]
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    for cache in ({}, {"past_key_values": KernelCache(attention, ours)}):
+        tokens_of = ours.generate(ids, attention_mask=mask, **GREEDY, **cache)
+        assert torch.equal(tokens_of, eager.generate(ids, attention_mask=mask, **GREEDY))
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_beam_search_and_lookup_of_the_prompt_on_transformers_own_cache(model_type):
     """Both move a cache about; the second also feeds several tokens at once and takes some of them back."""
     model = tiny_model(model_type)

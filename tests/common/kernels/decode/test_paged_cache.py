@@ -75,6 +75,8 @@ def test_what_is_refused_changes_nothing(ops, cache):
     for wrong, says in (
         ((key[:, :1].contiguous(), value), r"key has shape \[3, 1, 20, 40\]"),
         ((key.double(), value), "key has dtype Double; it must be Float"),
+        ((None, value), r"key is None; it must be a tensor \[batch, kv_heads, new_tokens, head_dim\]"),
+        ((key, [0]), r"value is \[0\]; it must be a tensor"),
         (tuple(rows(ops, 76, 3)), "sequence 0 holds 5 tokens and 76 more do not fit into max_seq_len = 80"),
     ):
         with pytest.raises(ValueError, match=says):
@@ -97,3 +99,5 @@ def test_sizes_and_sequences_out_of_range(ops, cache):
         PagedKVCache(ops, 1, 1, 16, 129, 1)
     with pytest.raises(ValueError, match=r"sequence is 3; it must be 0 \.\. batch - 1 = 2"):
         cache.reset(3)
+    with pytest.raises(ValueError, match=r"sequence is 'a'; it must be 0 \.\. batch - 1 = 2"):
+        cache.reset("a")

@@ -1,0 +1,71 @@
+"""What an operator returns, told to PyTorch without running it: for torch.compile, torch.export and meta tensors.
+
+Beside every binding.cpp stands a results.json: the operator's name, and a text for each tensor that it returns:
+
+    {"gemm_nt": ["a.0 a.1 b.1"], "online_softmax": ["x", "x.0"], "compress_block_mask": ["block_mask.0 ... : int32"]}
+
+    x               of x's shape and dtype
+    a.0 b.1         of these sizes: dimension 0 of a, dimension 1 of b; of the dtype of the first argument named
+    query.0*query.1 a product of sizes; splits: the value of an int argument
+    ... : float32   of this dtype
+
+Results are contiguous and live where the arguments do. An operator that writes into its arguments returns [].
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+NAME = "results.json"
+_registered: set[str] = set()  # namespaces of torch.ops
+
+
+def results_of(binding: Path) -> dict[str, list[str]]:
+    """The results.json beside a binding.cpp; empty where there is none."""
+    file = binding.with_name(NAME)
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def register_results(namespace: str, binding: Path) -> None:
+    """Tells PyTorch the results of the operators of torch.ops.<namespace>; once is enough, more does no harm."""
+    if namespace in _registered:
+        return
+    for operator, texts in results_of(binding).items():
+        schema = getattr(getattr(torch.ops, namespace), operator).default._schema
+        torch.library.register_fake(f"{namespace}::{operator}", fake_of(schema, texts))
+    _registered.add(namespace)
+
+
+def fake_of(schema: torch.FunctionSchema, texts: Sequence[str]) -> Callable:
+    """A function that takes the operator's arguments and returns empty tensors of the shapes that `texts` describe."""
+
+    def fake(*args, **kwargs) -> Tensor | tuple[Tensor, ...] | None:
+        given = {argument.name: argument.default_value for argument in schema.arguments}
+        given |= dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+        made = tuple(_made(text, given) for text in texts)
+        return (made[0] if len(made) == 1 else made) if made else None
+
+    return fake
+
+
+def _made(text: str, given: Mapping[str, object]) -> Tensor:
+    shape, _, dtype = (part.strip() for part in text.partition(":"))
+    first = given[shape.split()[0].split("*")[0].split(".")[0]]
+    if not isinstance(first, Tensor):  # a number comes first
+        first = next(x for x in given.values() if isinstance(x, Tensor))
+    if shape in given:
+        sizes = first.shape
+    else:
+        sizes = [math.prod(_size(factor, given) for factor in one.split("*")) for one in shape.split()]
+    return first.new_empty(sizes, dtype=getattr(torch, dtype) if dtype else first.dtype)
+
+
+def _size(text: str, given: Mapping[str, object]) -> int:
+    name, _, dimension = text.partition(".")
+    return given[name].size(int(dimension)) if dimension else given[name]
