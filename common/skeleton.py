@@ -12,21 +12,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from common.compiling.manifest import tasks
 from common.compiling.skeletons import SkeletonError, skeleton_of, solution_files, student_file
-from common.console.files import write_whole
+from common.console.files import keep_old, write_whole
 from common.console.paths import ROOT
-
-
-def _keep_old(file: Path) -> Path:
-    number, backup = 1, file.with_name(file.name + ".bak")
-    while backup.exists():
-        number += 1
-        backup = file.with_name(f"{file.name}.bak{number}")
-    file.rename(backup)
-    return backup
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.compare:
             print(f"{name}: differs from the skeleton of {solution.relative_to(ROOT)}")
             continue
-        kept = f" (the old one is {_keep_old(target).name})" if target.exists() else ""
+        kept = f" (the old one is {keep_old(target).name})" if target.exists() else ""
         write_whole(target, text)
         print(f"{name}: written{kept}")
     return 1 if options.compare and differing else 0

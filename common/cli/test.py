@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from common.cli.keeping import keep_lines, keep_verdicts
+from common.cli.only_first import only_first
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.cli.workers import Workers, workers_of
 from common.compiling.gaps import find_gaps
@@ -107,7 +109,8 @@ def _main(console: Console, test: TaskTest, options: argparse.Namespace, workers
             from common.cli import look_inside  # what it takes to look is much, and seldom needed
 
             return look_inside.run(console, test.task, cases, options, workers)
-        say_backend(console, options.backend)
+        if not options.first:
+            say_backend(console, options.backend)
         if options.under_tool:
             from common.inspect.gpu_tools import run_under_tool
 
@@ -124,18 +127,23 @@ def _main(console: Console, test: TaskTest, options: argparse.Namespace, workers
 def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Workers, options: argparse.Namespace) -> int:
     """The cases, then what is measured, then the points of both."""
     plain = workers.plain
-    verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed))
-    if verdicts:
+    verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed), options.first)
+    if verdicts and options.first:
+        only_first(console, verdicts, len(cases), workers, options.seed)
+    elif verdicts:
         title = f"{test.task}, {options.variant.words}, {plain.backend}"
         _report(console, title, verdicts, workers, options)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts), [], False
+    keep_verdicts(console, test.task, cases, verdicts, plain.backend, options)
     for number, parts in _chosen_measurements(test, options):
         measurement = test.measurements[number]
         found, fine = _measured(console, measurement, workers, {"do": "measure", "number": number, "parts": parts})
         measured |= plain.backend == "cuda" or not measurement.needs_gpu
         lines += found
         passed &= fine
-    if not options.cases and (verdicts or lines):
+        if plain.backend == "cuda" or not measurement.needs_gpu:
+            keep_lines(console, test.task, found, plain.backend, options)
+    if not options.cases and not options.first and (verdicts or lines):
         print_points(console, verdicts, lines)
     if not verdicts and not measured:
         return NOTHING_RUN
@@ -206,7 +214,7 @@ def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> li
 
 def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[int, list[str]]]:
     """The number of each measurement that runs, with those of its parts that do. None where it is about cases."""
-    if options.cases or options.check or options.profile or options.list:
+    if options.cases or options.first or options.check or options.profile or options.list:
         return []
     chosen = []
     for number, one in enumerate(test.measurements):
@@ -285,6 +293,7 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
         for name, given in one.arguments.items():
             add(name, **given)
     add("--all", action="store_true", help="tell everything about every failure")
+    add("--first", action="store_true", help="stop at the first wrong case and tell of that one only")
     add("--in-process", action="store_true", help="run the kernels in this process: for a debugger")
     add("--under-tool", action="store_true", help=argparse.SUPPRESS)  # see common/inspect/gpu_tools.py
     return parser

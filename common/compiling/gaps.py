@@ -41,9 +41,9 @@ class _Function:
     gaps: tuple[Gap, ...]
 
 
-def _functions(file: Path) -> list[_Function]:
-    """Every function of a source that has a body. Namespaces and classes are entered, function bodies are not."""
-    text = blanked(file.read_text())
+def functions_of(text: str, file: Path) -> list[_Function]:
+    """Every function of a text that has a body. Namespaces and classes are entered, function bodies are not."""
+    text = blanked(text)
     found: list[_Function] = []
     position = 0
     while (brace := text.find("{", position)) >= 0:
@@ -84,7 +84,12 @@ def with_own_headers(sources: Iterable[Path]) -> list[Path]:
 
 def find_gaps(sources: Iterable[Path]) -> list[Gap]:
     """All unfilled gaps of the sources and their own headers, in the order of the text."""
-    return [gap for source in with_own_headers(sources) for function in _functions(source) for gap in function.gaps]
+    return [
+        gap
+        for source in with_own_headers(sources)
+        for function in functions_of(source.read_text(), source)
+        for gap in function.gaps
+    ]
 
 
 def registered_operators(binding: Path) -> set[str]:
@@ -98,7 +103,7 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
     An operator that no source registers is held to depend on every gap.
     """
     sources = with_own_headers(sources)
-    functions = [function for source in sources for function in _functions(source)]
+    functions = [function for source in sources for function in functions_of(source.read_text(), source)]
     entries = {
         name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
     }

@@ -1,9 +1,10 @@
 """taskN/task.json: which files of a task are the student's, and which rooms of common/kernels hold its tuned versions.
 
-    {"files": ["attention_kernel.cu"], "tuned": ["softmax", "gemm"]}
+    {"files": ["attention_kernel.cu"], "tuned": ["softmax", "gemm"], "points": 3}
 
 `files` are names in the task's folder. Those with gaps stand filled under solution/, from where common.skeleton makes
-the student's; what has none (task 4's tiles.h) stands once. Standard library only.
+the student's; what has none (task 4's tiles.h) stands once. `points` is what the task's test gives.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ class Manifest:
         task: "task2".
         files: names of the student's files in the task's folder.
         tuned: names of rooms in common/kernels whose operators together are the task's tuned versions.
+        points: what the task's test gives at most.
     """
 
     task: str
     files: tuple[str, ...]
     tuned: tuple[str, ...] = ()
+    points: float = 0.0
 
     @property
     def folder(self) -> Path:
@@ -68,4 +71,7 @@ def read_manifest(task: str) -> Manifest:
     for entries in lists:
         if not isinstance(entries, list) or not all(isinstance(one, str) and one == Path(one).name for one in entries):
             raise ValueError(f'{name} must hold {{"files": [...], "tuned": [...]}}, lists of names without a folder')
-    return Manifest(task, *map(tuple, lists))
+    points = content.get("points", 0)
+    if not isinstance(points, int | float):
+        raise ValueError(f"{name}: points is {points!r}; it must be a number")
+    return Manifest(task, *map(tuple, lists), float(points))

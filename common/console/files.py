@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and copies of what they replace."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def read_source(path: Path) -> str:
             f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file in that encoding "
             "(`iconv -f latin1 -t utf-8` converts most)"
         ) from None
+
+
+def keep_old(file: Path) -> Path:
+    """Copies a file to NAME.bak (.bak2, .bak3, ... if that is taken) beside it, and returns the copy."""
+    number, backup = 1, file.with_name(file.name + ".bak")
+    while backup.exists():
+        number += 1
+        backup = file.with_name(f"{file.name}.bak{number}")
+    shutil.copy2(file, backup)
+    return backup
 
 
 def write_whole(path: Path, text: str) -> bool:

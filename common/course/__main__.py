@@ -8,7 +8,13 @@ import sys
 from collections.abc import Sequence
 
 # Name of the command -> what the list of commands says of it. The module is common.course.NAME.
-FOR_STUDENTS: dict[str, str] = {}
+FOR_STUDENTS: dict[str, str] = {
+    "watch": "test a task at every save, show the first wrong case",
+    "hint": "the next of three hints, for the first gap that is open or fails",
+    "progress": "gaps filled, points, the next step",
+    "reset": "a file or a gap as it was given out; a copy is kept",
+    "report": "every test and benchmark so far on one page",
+}
 FOR_INSTRUCTORS: dict[str, str] = {}
 
 

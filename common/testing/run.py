@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from common.testing.calling import Caller, InProcess, caller_of, gpu_is_lost
-from common.testing.case import ERROR, NOT_RUN, Case, Verdict
+from common.testing.case import ERROR, FAIL, NOT_RUN, Case, Verdict
 
 ENDLESS = "endless loop"  # in the simulator's message on a kernel that makes no progress
 
@@ -37,8 +37,13 @@ def chosen_parts(cases: Sequence[Case], parts: Sequence[str] | None) -> list[Cas
     return chosen
 
 
-def run_cases(cases: Sequence[Case], ops, console: Console, check_one: Callable[[Case], Verdict]) -> list[Verdict]:
-    """The verdict on each case, with a progress bar; what cannot go on (a lost GPU, an endless kernel) is not run."""
+def run_cases(
+    cases: Sequence[Case], ops, console: Console, check_one: Callable[[Case], Verdict], first_only: bool = False
+) -> list[Verdict]:
+    """The verdict on each case, with a progress bar; what cannot go on (a lost GPU, an endless kernel) is not run.
+
+    With first_only the run ends at the first case that is wrong; a gap that is not filled is not wrong yet.
+    """
     caller = caller_of(ops)
     verdicts: list[Verdict] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -52,4 +57,6 @@ def run_cases(cases: Sequence[Case], ops, console: Console, check_one: Callable[
                 verdicts.append(check_one(case))
                 stopped |= _stopped_by(verdicts[-1], caller, [one.part for one in cases])
             progress.advance(bar)
+            if first_only and verdicts[-1].status in (FAIL, ERROR):
+                break
     return verdicts

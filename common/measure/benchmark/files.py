@@ -40,6 +40,7 @@ def _as_json(one: Record) -> dict:
     return {
         "problem": asdict(one.problem),
         "setting": one.problem.setting,
+        "size": one.problem.column,
         "version": one.version,
         "label": one.label,
         "ours": one.ours,

@@ -1,0 +1,44 @@
+"""`python -m taskN.test --first`: the first case that is wrong and nothing else, for whoever tests at every save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from common.cli.workers import Workers
+from common.console.terminal import say
+from common.console.words import counted
+from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, NOT_RUN, SKIPPED, Verdict
+from common.testing.failures import print_failures
+
+
+def only_first(console: Console, verdicts: Sequence[Verdict], chosen: int, workers: Workers, seed: int) -> None:
+    """Tells of the first wrong case; if none is wrong, of the first gap; else that all is well.
+
+    Args:
+        console: where to.
+        verdicts: of the cases that ran, the last being the first wrong one if there is one.
+        chosen: how many cases there are.
+        workers: the processes that run kernels; the checked one looks at the wrong case.
+        seed: of the inputs.
+    """
+    wrong = [one for one in verdicts if one.status in (FAIL, ERROR)]
+    unfilled = [one for one in verdicts if one.status in (NOT_IMPLEMENTED, NOT_RUN)]
+    passed, skipped = sum(one.ok for one in verdicts), sum(one.status == SKIPPED for one in verdicts)
+    if wrong:
+        from common.cli import look_inside
+
+        for warning in workers.plain.about["warnings"][:1]:
+            say(console, warning, "yellow")
+        inside = look_inside.at_failures(console, wrong[:1], workers.checked, seed)
+        if any(inside.values()):
+            look_inside.print_inside(console, inside)
+        print_failures(console, wrong[:1], [part for part, groups in inside.items() if groups])
+    elif unfilled:
+        print_failures(console, unfilled[:1])
+    words = [f"\n{passed} of {counted(chosen - skipped, 'case')} pass"]
+    words += [f"{len(unfilled)} wait for a gap"] * bool(unfilled)
+    words += [f"{chosen - len(verdicts)} not run yet"] * (chosen > len(verdicts))
+    words += [f"{skipped} more need a GPU"] * bool(skipped)
+    say(console, ", ".join(words), "green" if passed + skipped == chosen else "")

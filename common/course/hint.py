@@ -1,0 +1,143 @@
+"""The next of three hints, for the first gap that is unfilled or fails, or for the gap that you name.
+
+Where the test knows what is wrong (`python -m taskN.test` said so, and your files are still the same), the first hint
+is about that mistake. Every call gives one more; --again begins anew. No hint holds the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from common.compiling.student_gaps import StudentGap, chosen_gap
+from common.console.files import write_whole
+from common.console.paths import build_root
+from common.console.terminal import say
+from common.course.arguments import EXPECTED, add_task, refused
+from common.course.standing import Standing, standing_of
+from common.testing.kept import Failure
+
+GIVEN = 0  # exit status; arguments.BAD_INPUT is the other
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the hints are about.
+
+    Attributes:
+        gap: where to look.
+        why: a sentence that says why this gap.
+        hints: in their order.
+        known: the mistake's name, where the test knows it.
+    """
+
+    gap: StudentGap
+    why: str
+    hints: tuple[str, ...]
+    known: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The task, the gap, --again."""
+    add_task(parser)
+    parser.add_argument("gap", nargs="*", metavar="GAP", help="its number or function, as progress taskN lists them")
+    parser.add_argument("--again", action="store_true", help="begin with the first hint again")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints one hint; the exit status."""
+    console = Console()
+    try:
+        standing = standing_of(options.task)
+        wanted = " ".join(options.gap)
+        subject = _asked_for(standing, wanted) if wanted else subject_of(standing)
+        if subject is None:
+            say(console, _nothing(standing))
+            return GIVEN
+        _print(console, subject, _next_stage(standing.task, subject, options.again))
+    except EXPECTED as error:
+        return refused(error)
+    return GIVEN
+
+
+def subject_of(standing: Standing) -> Subject | None:
+    """A wrong case of the last run first, if that run still holds; then the first gap that is left."""
+    for part, result in standing.failing.items():
+        wrong = next(one for one in result.failures if not one.is_unfilled)
+        if subject := _of_failure(standing, part, wrong):
+            return subject
+    gap = standing.next_gap
+    if gap is None:
+        return None
+    left = "the first gap that is not filled"
+    if gap.name in standing.optional:
+        left = "optional, and all that is left"
+    return Subject(gap, left, _of_gap(standing, gap))
+
+
+def _asked_for(standing: Standing, wanted: str) -> Subject:
+    gap = chosen_gap(list(standing.gaps), wanted)
+    return Subject(gap, "the gap you named", _of_gap(standing, gap))
+
+
+def _of_gap(standing: Standing, gap: StudentGap) -> tuple[str, ...]:
+    found = standing.hints.gaps.get(gap.name)
+    return found.hints if found else ()
+
+
+def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None:
+    """The mistake's own hint, then those of the gap where it is; without a known mistake those of the part's gap."""
+    by_name = {gap.name: gap for gap in standing.gaps}
+    why = f"{part}: {wrong.case} is wrong ({wrong.status}) since the last test"
+    for name in wrong.mistakes:
+        hint = standing.hints.mistakes.get(name)
+        if hint and hint.gap in by_name and part in standing.hints.gaps[hint.gap].parts:
+            gap = by_name[hint.gap]
+            return Subject(gap, why, (hint.hint, *_of_gap(standing, gap)), name)
+    of_part = [one.gap for one in standing.hints.gaps.values() if part in one.parts and one.gap in by_name]
+    if not of_part:
+        return None
+    gap = by_name[of_part[0]]
+    said = wrong.says[:1] if wrong.mistakes else ()
+    others = f"; it runs {', '.join(of_part)}: name one of them for its own hints" if len(of_part) > 1 else ""
+    return Subject(gap, why + others, (*said, *_of_gap(standing, gap)), wrong.mistakes[0] if wrong.mistakes else "")
+
+
+def _nothing(standing: Standing) -> str:
+    stale = [name for name, part in standing.parts.items() if not standing.holds(part)]
+    if not standing.parts or stale:
+        return f"Every gap of {standing.task} is filled: `python -m {standing.task}.test` says whether they are right."
+    return f"Every gap of {standing.task} is filled, and no case was wrong in the last test: nothing to hint at."
+
+
+def _next_stage(task: str, subject: Subject, again: bool) -> int:
+    """How many hints about this were given before; remembers that one more is. The last is given again and again."""
+    file = build_root() / "course" / "hints.json"
+    key = " | ".join([task, subject.gap.name, subject.known])
+    try:
+        counts = json.loads(file.read_text(encoding="utf-8"))
+        before = 0 if again else int(counts.get(key, 0))
+    except (OSError, ValueError, AttributeError, TypeError):
+        counts, before = {}, 0
+    stage = min(before, len(subject.hints) - 1)
+    write_whole(file, json.dumps(counts | {key: stage + 1}, indent=1) + "\n")
+    return stage
+
+
+def _print(console: Console, subject: Subject, stage: int) -> None:
+    gap = subject.gap
+    console.print(Text.assemble((f"gap {gap.number}  ", "bold"), (gap.place, "bold"), f"  ({subject.why})"))
+    if subject.known:
+        console.print(Text(f"the test knows this one: {subject.known}", "yellow"))
+    if not subject.hints:
+        say(console, "no hints are kept for this gap; what it asks for stands above its TODO")
+        return
+    console.print(Padding(Text(subject.hints[stage]), (1, 0, 1, 2)))
+    left = len(subject.hints) - stage - 1
+    more = f"the same command gives the next, {left} left" if left else "that was the last; --again begins anew"
+    console.print(Text(f"hint {stage + 1} of {len(subject.hints)}: {more}", "dim"))

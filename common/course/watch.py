@@ -1,0 +1,82 @@
+"""Tests a task at every save, and shows the first wrong case and nothing else. Ctrl-C ends it.
+
+python -m common.course watch task2
+python -m common.course watch task2 --softmax      what follows the task goes to `python -m task2.test`
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.rule import Rule
+
+from common.compiling.manifest import read_manifest
+from common.console.paths import ROOT, shown_path
+from common.console.terminal import say
+from common.course.arguments import BAD_INPUT, add_task
+
+CALM_MS = 200  # an editor may write a file in several steps
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The task; whatever else there is belongs to its test."""
+    add_task(parser)
+    parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of python -m taskN.test")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Until it is interrupted; the exit status of the last test."""
+    console = Console()
+    try:
+        from watchfiles import watch
+    except ImportError:
+        say(console, "watch needs the package watchfiles: pip install -e . -c constraints.txt", "red")
+        return BAD_INPUT
+    manifest = read_manifest(options.task)
+    names = {manifest.folder / name for name in manifest.files}
+    saves = watch(
+        manifest.folder,
+        watch_filter=lambda _, path: Path(path) in names,
+        debounce=CALM_MS,
+        raise_interrupt=False,
+        recursive=False,
+    )
+    return follow(console, options.task, saves, lambda: one_test(options.task, options.flags))
+
+
+def follow(console: Console, task: str, saves: Iterable[set[tuple[object, str]]], test: Callable[[], int]) -> int:
+    """Tests now and at every save.
+
+    Args:
+        console: where to say what happens.
+        task: "task2".
+        saves: at each turn, what was saved: (kind of change, path).
+        test: runs the test; its exit status.
+
+    Returns:
+        The exit status of the last test.
+    """
+    _begin(console, f"{task}: tested as it is; save one of its files to test again, Ctrl-C ends")
+    status = test()
+    for changed in saves:
+        names = ", ".join(sorted({shown_path(Path(path)) for _, path in changed}))
+        _begin(console, f"{datetime.now():%H:%M:%S}  {names} saved")
+        status = test()
+    return status
+
+
+def one_test(task: str, flags: Iterable[str] = ()) -> int:
+    """`python -m taskN.test --first` in a process of its own, so that what it loads is new; its exit status."""
+    return subprocess.run([sys.executable, "-m", f"{task}.test", "--first", *flags], cwd=ROOT, check=False).returncode
+
+
+def _begin(console: Console, title: str) -> None:
+    if console.is_terminal:
+        console.clear()
+    console.print(Rule(title, align="left", style="dim"))
