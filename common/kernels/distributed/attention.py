@@ -1,0 +1,136 @@
+"""Attention of a sequence that lies on several ranks, each with its share of the tokens.
+
+    dist.init_process_group("nccl")                         torchrun --nproc-per-node 2 ...
+    local = shard(query), shard(key), shard(value)          who holds which tokens: shards.py
+    out = sequence_parallel_attention(*local, causal=True)
+    whole = unshard(out)
+
+`ring` and `ulysses` say how it is done; README.md says when which is faster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from common.kernels.distributed.agreement import agree
+from common.kernels.distributed.ring import ring_attention
+from common.kernels.distributed.ulysses import ulysses_attention
+from common.kernels.flash import flash
+from common.kernels.loaded import BACKENDS
+
+if TYPE_CHECKING:
+    from common.compiling.operators import Operators
+
+METHODS = ("ring", "ulysses", "auto")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DEVICE_OF = {"nccl": "cuda", "gloo": "cpu"}
+SHAPE = "[batch, heads, tokens of this rank, head_dim]"
+_loaded: dict[str, Operators] = {}  # backend -> operators of the room flash, with their gradients
+
+
+def sequence_parallel_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    group: dist.ProcessGroup | None = None,
+    causal: bool = False,
+    method: str = "auto",
+    scale: float | None = None,
+    check: bool = True,
+) -> Tensor:
+    """softmax(scale * query @ key^T, hidden keys left out) @ value over the tokens of all ranks. Differentiable.
+
+    Every rank of the group calls it, with its shard of the tokens, see shards.py, and gets the results of its own
+    queries. Scores, softmax and sums are float32; partial results are merged in float32. Memory per rank grows with
+    S / ranks.
+
+    Args:
+        query: [batch, heads, S_q / ranks, head_dim], float32, float16 or bfloat16; head_dim is 1 .. 128. On a GPU for a
+            group of NCCL; on the CPU, for one of gloo, the simulator runs the kernels.
+        key, value: [batch, kv_heads, S_k / ranks, head_dim], of query's dtype; heads is a multiple of kv_heads.
+        group: a process group; the default one when None.
+        causal: query i sees the keys j <= i, by their positions in the whole sequence; S_q must be S_k.
+        method: "ring": the keys travel; "ulysses": the heads are dealt out, heads must be a multiple of the ranks;
+            "auto": ulysses where heads and kv_heads both are, otherwise ring.
+        scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
+        check: whether the ranks compare their shapes, dtypes and options first. This costs a small message, and the
+            host waits for it; in a training loop it may be left out once the first step has passed.
+
+    Returns:
+        [batch, heads, S_q / ranks, head_dim] of query's dtype.
+
+    Raises:
+        ValueError: an argument that is not supported, or not the same on every rank: then on every rank.
+        RankLost: a rank ended, or did not come within the process group's timeout (gloo; NCCL ends the process).
+        RuntimeError: no process group.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError("there is no process group: call torch.distributed.init_process_group first, see torchrun")
+    fault = _fault(query, key, value, causal, method, group)
+    if check:
+        agree(_facts(query, key, value, causal, method, scale), fault, group)
+    elif fault:
+        raise ValueError(fault)
+    ranks = dist.get_world_size(group)
+    ops = _operators(query.device.type)
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    if ranks == 1:
+        return flash.flash_attention(ops, query, key, value, causal, scale)
+    if method == "auto":
+        method = "ulysses" if query.size(1) % ranks == 0 and key.size(1) % ranks == 0 else "ring"
+    return (ring_attention if method == "ring" else ulysses_attention)(ops, query, key, value, group, causal, scale)
+
+
+def _operators(device: str) -> Operators:
+    if device not in _loaded:
+        _loaded[device] = flash.load(BACKENDS[device])
+    return _loaded[device]
+
+
+def _facts(query: Tensor, key: Tensor, value: Tensor, causal: bool, method: str, scale: float | None) -> dict[str, str]:
+    """What must be the same on every rank."""
+    tensors = {"query": query, "key": key, "value": value}
+    facts = {f"the shape of {name}": str(list(getattr(x, "shape", "?"))) for name, x in tensors.items()}
+    facts |= {f"the dtype of {name}": str(getattr(x, "dtype", "?")) for name, x in tensors.items()}
+    needed = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors.values())
+    return facts | {"causal": str(causal), "method": str(method), "scale": str(scale), "a gradient": str(needed)}
+
+
+def _fault(query, key, value, causal, method, group: dist.ProcessGroup | None) -> str | None:
+    """What is wrong with this rank's arguments."""
+    ranks, tensors = dist.get_world_size(group), {"query": query, "key": key, "value": value}
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            return f"{name} is {x!r}; it must be a tensor {SHAPE}"
+        if x.dim() != 4:
+            return f"{name} has {x.dim()} dimensions, shape {list(x.shape)}; it must be {SHAPE}"
+        if x.dtype not in DTYPES or x.dtype != query.dtype:
+            return f"{name} has dtype {x.dtype}; all must be float32, float16 or bfloat16, and the same"
+        if x.device != query.device:
+            return f"{name} is on the device {str(x.device)!r}, query on {str(query.device)!r}; they must be on one"
+        if not x.numel():
+            return f"{name} has shape {list(x.shape)}; no size may be 0"
+    backend = dist.get_backend(group)
+    if query.device.type != DEVICE_OF.get(backend, query.device.type):
+        served = DEVICE_OF[backend]
+        return f"query is on {query.device.type!r}, and the process group's backend {backend!r} serves {served!r}"
+    if method not in METHODS:
+        return f"method is {method!r}; it must be 'ring', 'ulysses' or 'auto'"
+    if key.shape != value.shape:
+        return f"key has shape {list(key.shape)}, value {list(value.shape)}; they must be equal"
+    if query.size(0) != key.size(0) or query.size(3) != key.size(3):
+        return f"query has shape {list(query.shape)}, key {list(key.shape)}; batch and head_dim must be equal"
+    if query.size(1) % key.size(1):
+        return f"query has {query.size(1)} heads, key {key.size(1)}; query's must be a multiple of key's"
+    if method == "ulysses" and query.size(1) % ranks:
+        return f"query has {query.size(1)} heads; for method 'ulysses' it must be a multiple of the {ranks} ranks"
+    if causal and query.size(2) != key.size(2):
+        return f"query has {query.size(2)} tokens on this rank, key {key.size(2)}; with causal they must be equal"
+    for name in ("query", "key"):
+        if ranks > 1 and tensors[name].size(2) % 2:
+            return f"{name} has {tensors[name].size(2)} tokens on this rank; it must be an even number: see shard"
+    return None

@@ -1,0 +1,68 @@
+"""Ulysses: the heads are dealt out, each rank computes some of them over the whole sequence, and the rows go back.
+
+    [batch, heads, S / ranks, head_dim]     ->      [batch, heads / ranks, S, head_dim]     attention    and back again
+
+One exchange for query, key and value, one for the result; the attention between them is the one-GPU kernel as it is.
+Memory grows with S / ranks as well, and ranks cannot be more than heads of keys; where those do not divide, they are
+repeated.
+
+Source: DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from common.kernels.distributed.shards import by_rank, in_order
+from common.kernels.distributed.transfers import exchange
+from common.kernels.flash.flash import flash_attention
+
+
+def ulysses_attention(
+    ops, query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup | None, causal: bool, scale: float
+) -> Tensor:
+    """As ring_attention. heads must be a multiple of ranks."""
+    ranks = dist.get_world_size(group)
+    repeats = math.lcm(key.size(1), ranks) // key.size(1)
+    if repeats > 1:
+        key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
+    query, key, value = (_ToHeads.apply(x, group) for x in (query, key, value))
+    return _ToRows.apply(flash_attention(ops, query, key, value, causal, scale), group)
+
+
+def _to_heads(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """[batch, heads, S / ranks, head_dim] -> [batch, heads / ranks, S, head_dim]"""
+    ranks = dist.get_world_size(group)
+    return in_order(list(exchange(torch.stack(x.chunk(ranks, 1)), group)), 2)
+
+
+def _to_rows(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """[batch, heads / ranks, S, head_dim] -> [batch, heads, S / ranks, head_dim]"""
+    ranks = dist.get_world_size(group)
+    return torch.cat(list(exchange(torch.stack(by_rank(x, ranks, 2)), group)), 1)
+
+
+class _ToHeads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _to_heads(x, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _to_rows(grad, ctx.group), None
+
+
+class _ToRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _to_rows(x, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _to_heads(grad, ctx.group), None

@@ -1,0 +1,72 @@
+"""Several ranks of a process group on one machine, for tests.
+
+    results = in_ranks(3, function, *arguments)     function(rank, ranks, *arguments) in three processes, over gloo
+
+The processes are forked from a server that has imported torch once. A function stands at the top of a module.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+PRELOADED = ["torch", "torch.distributed", "common.kernels.distributed.attention"]
+
+
+def in_ranks(ranks: int, function: Callable, *arguments, timeout: float = 60, patience: float = 240) -> list:
+    """What function(rank, ranks, *arguments) returned, by rank: plain data. An exception is returned, not raised.
+
+    Args:
+        timeout: of the process group, seconds.
+        patience: how long all of it may take, seconds; then whoever is left is killed, and TimeoutError raised.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with tempfile.TemporaryDirectory() as folder:
+        pipes, processes = [], []
+        for rank in range(ranks):
+            ours, theirs = context.Pipe(duplex=False)
+            given = (theirs, str(Path(folder) / "store"), rank, ranks, timeout, function, arguments)
+            processes.append(context.Process(target=_rank, args=given, daemon=True))
+            processes[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        try:
+            return _answers(pipes, patience)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _answers(pipes: Sequence[Connection], patience: float) -> list:
+    answers: dict[Connection, object] = {}
+    while len(answers) < len(pipes):
+        ready = wait([pipe for pipe in pipes if pipe not in answers], patience)
+        if not ready:
+            missing = [rank for rank, pipe in enumerate(pipes) if pipe not in answers]
+            raise TimeoutError(f"ranks {missing} did not answer within {patience} s")
+        for pipe in ready:
+            try:
+                answers[pipe] = pipe.recv()
+            except EOFError:
+                answers[pipe] = EOFError("the rank ended without an answer")
+    return [answers[pipe] for pipe in pipes]
+
+
+def _rank(answer, store, rank, ranks, timeout, function, arguments) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=timeout), ranks, rank)
+    try:
+        answer.send(function(rank, ranks, *arguments))
+    except Exception as error:
+        error.add_note(traceback.format_exc()) if hasattr(error, "add_note") else None
+        answer.send(error)
