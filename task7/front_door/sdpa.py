@@ -114,6 +114,42 @@ def scaled_dot_product_attention(
         NotImplementedError: a student's kernel with unfilled gaps.
         common.compiling.result.BuildError, common.compiling.toolchain.ToolchainError: the kernels cannot be built.
     """
+    call = prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant)
+    if call.layout.empty:
+        return call.layout.empty_result()
+    ops = operators(mode, call.variant, BACKENDS[query.device.type])
+    if call.kernels.tuned:
+        out = flash.flash_attention(ops, *call.inputs, is_causal, call.scale, mask=call.mask)
+    else:
+        masks = [call.mask] if call.kernels.masks else []
+        out = getattr(ops, call.kernels.operator)(*call.inputs, is_causal, call.scale, *masks)
+    return call.layout.result(out.to(call.dtype))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call as the kernels get it.
+
+    Attributes:
+        kernels, variant: what runs.
+        layout: how the inputs become four-dimensional, and the output what it should be.
+        inputs: query, key, value, [batch, heads, rows, width], in the dtype and layout that the kernels read.
+        mask: bool or float32, four-dimensional; None for none.
+        scale: what the scores are multiplied by.
+        dtype: of the result.
+    """
+
+    kernels: Kernels
+    variant: str
+    layout: KernelLayout
+    inputs: list[Tensor]
+    mask: Tensor | None
+    scale: float
+    dtype: torch.dtype
+
+
+def prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant) -> Call:
+    """Everything that scaled_dot_product_attention does before a kernel runs. Arguments and errors: see there."""
     if variant is None:
         variant = _default_variant(mode, query, key, value, attn_mask)
     kernels = kernels_of(mode, variant)
@@ -124,20 +160,13 @@ def scaled_dot_product_attention(
     layout = KernelLayout(query, key, value, enable_gqa, grouped=kernels.tuned)
     mask = None if attn_mask is None else layout.mask(attn_mask)
     _check_kernels(kernels, f"mode {mode!r} with variant {variant!r}", layout, attn_mask)
-
-    if layout.empty:
-        return layout.empty_result()
     # the kernels may see a larger head_dim: value's
     scale = scale_or_default(scale, max(query.size(-1), 1))
-    inputs = [x if kernels.sixteen_bit else x.float() for x in layout.inputs()]
-    ops = operators(mode, variant, BACKENDS[query.device.type])
-    if kernels.tuned:
-        rows = [x if x.stride(-1) == 1 else x.contiguous() for x in inputs]
-        out = flash.flash_attention(ops, *rows, is_causal, scale, mask=mask)
-    else:
-        masks = [mask] if kernels.masks else []
-        out = getattr(ops, kernels.operator)(*(x.contiguous() for x in inputs), is_causal, scale, *masks)
-    return layout.result(out.to(query.dtype))
+    inputs = []
+    if not layout.empty:
+        inputs = [x if kernels.sixteen_bit else x.float() for x in layout.inputs()]
+        inputs = [x if kernels.tuned and x.stride(-1) == 1 else x.contiguous() for x in inputs]
+    return Call(kernels, variant, layout, inputs, mask, scale, query.dtype)
 
 
 class CUDAAttention(nn.Module):

@@ -1,0 +1,83 @@
+"""explain: the kernel that a call gets, what is copied, what would be faster, and the counts, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from task7.front_door import explain, scaled_dot_product_attention
+from task7.front_door.sdpa import MODES
+
+
+def of(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype, device=device)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_taught_kernel(mode):
+    found = explain(of(2, 3, 5, 8), of(2, 3, 7, 8), of(2, 3, 7, 8), mode=mode, variant="solution")
+    assert found.kernel == f"{MODES[mode].task} {MODES[mode].operator}" and found.variant == "solution"
+    assert found.copies == () and found.faster == ("mode='flash' with variant='tuned' runs the fast kernels",)
+    assert found.operations == 4 * 2 * 3 * 5 * 7 * 8
+    assert found.least_bytes == 4 * 2 * 3 * 8 * (5 + 7 + 7 + 5)
+    assert found.seconds is found.limit is found.share is None
+    assert "not measured: on the CPU the kernels run in the simulator" in str(found)
+
+
+@pytest.mark.parametrize(("seq_q", "seq_k", "pairs"), [(3, 5, 6), (5, 3, 6 + 2 * 3), (4, 4, 10)])
+def test_pairs_under_a_causal_mask(seq_q, seq_k, pairs):
+    """Counted one by one: query i sees the keys 0 .. i."""
+    assert pairs == sum(min(i + 1, seq_k) for i in range(seq_q))
+    found = explain(of(1, 1, seq_q, 4), of(1, 1, seq_k, 4), of(1, 1, seq_k, 4), is_causal=True, mode="naive")
+    assert found.operations == 4 * pairs * 4
+
+
+def test_copies():
+    strided = of(2, 7, 3, 8).transpose(1, 2)
+    half = of(2, 3, 7, 8, dtype=torch.float16)
+    found = explain(of(2, 3, 5, 8), strided, of(7, 4), mode="tiled")
+    assert found.copies == (
+        f"key: strides {list(strided.stride())}, and it must be contiguous",
+        "value: its heads repeated, or its batch broadcast, head_dim filled up with zeros to 8",
+    )
+    assert explain(half, half, half, mode="tiled").copies == tuple(
+        f"{name}: float16 to float32" for name in ("query", "key", "value")
+    )
+    assert explain(half, half, half, mode="flash", variant="tuned").copies == ()
+    assert explain(of(2, 3, 5, 8), strided, strided, mode="flash", variant="tuned").copies == ()
+
+
+def test_the_kernel_of_tuned_calls_and_what_would_be_faster():
+    half = of(1, 2, 5, 8, dtype=torch.float16)
+    single = half.float()
+    assert explain(half, half, half, variant="tuned").kernel == "mma"
+    assert explain(half, half, half, variant="tuned").faster == ()  # the simulator has no wgmma
+    found = explain(single, single, single, variant="tuned")
+    assert found.kernel == "3xfp16"
+    assert found.faster == ("in float16 or bfloat16: mma (tensor cores, 16 bits)",)
+    mask = torch.zeros(5, 5)
+    found = explain(single, single, single, mask)
+    assert found.variant == "tuned" and found.least_bytes == 4 * (4 * 2 * 5 * 8 + 25)
+
+
+def test_what_cannot_be_explained():
+    with pytest.raises(ValueError, match="there is nothing to explain"):
+        explain(of(1, 2, 0, 8), of(1, 2, 5, 8), of(1, 2, 5, 8))
+    with pytest.raises(ValueError, match="mode is 'fast'"):
+        explain(of(1, 2, 5, 8), of(1, 2, 5, 8), of(1, 2, 5, 8), mode="fast")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    """The share is of a rate that was measured, so it lies between nothing and all; what would be faster is."""
+    query, key, value = (of(2, 4, 512, 60, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+    found = explain(query, key, value, is_causal=True, variant="tuned")
+    assert 0 < found.share <= 1.05 and found.limit in ("memory", "arithmetic") and found.seconds > 0
+    assert str(found).count("\n") == 2 + len(found.faster)
+    if torch.cuda.get_device_capability()[0] == 9:
+        assert found.kernel == "mma"
+        assert found.faster[0].startswith("with contiguous inputs of head_dim 64")
+        wide = [torch.nn.functional.pad(x, (0, 4)) for x in (query, key, value)]
+        assert explain(*wide, is_causal=True, variant="tuned").kernel == "wgmma"
+    out = scaled_dot_product_attention(query, key, value, is_causal=True, variant="tuned")
+    assert out.shape == query.shape
