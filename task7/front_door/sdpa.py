@@ -79,8 +79,8 @@ def scaled_dot_product_attention(
     """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
 
     Takes what torch.nn.functional.scaled_dot_product_attention takes, with the same results, or refuses it: the error
-    says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile the
-    tuned kernels make no graph break once they are loaded, the others always do.
+    says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile and
+    torch.export there is no graph break once the kernels are loaded: call it once before.
 
     Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
     whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and

@@ -338,6 +338,25 @@ def test_compile_without_a_graph_break_once_loaded(device):
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.parametrize(
+    ("mode", "variant"), [(mode, "solution") for mode in ("naive", "tiled", "flash")] + [("flash", "tuned")]
+)
+def test_every_mode_compiles_and_exports_without_a_break(mode, variant, device):
+    """One graph, for torch.compile and for torch.export; the exported one takes other lengths, too."""
+    module = CUDAAttention(is_causal=True, mode=mode, variant=variant)
+    query, key, value = (torch.randn(2, 3, length, 8, device=device) for length in (5, 5, 5))
+    with torch.no_grad():
+        expected = module(query, key, value)  # loads the operators
+        torch.compiler.reset()
+        assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(query, key, value), expected)
+        length = {2: torch.export.Dim("length", min=2, max=64)}
+        lengths = dict.fromkeys(("query", "key", "value"), length)
+        exported = torch.export.export(module, (query, key, value), dynamic_shapes=lengths).module()
+        assert torch.equal(exported(query, key, value), expected)
+        longer = [torch.randn(2, 3, 9, 8, device=device) for _ in range(3)]
+        assert torch.equal(exported(*longer), module(*longer))
+
+
 def test_no_gradient_is_asked_of_other_kernels(device):
     inputs = [torch.randn(shape, device=device).requires_grad_() for shape in TWO]
     for mode in ("naive", "tiled", "flash"):
