@@ -4,10 +4,10 @@
 //   2. Softmax         block_reduce            the same tree, for sums and maxima                     (gap 3)
 //                      softmax_kernel          one block per row, three passes over the row           (gaps 4 to 6)
 //   3. GEMM            load_tile               a tile from global to shared memory
-//                      load_tile_transposed    the same, turned over on the way                       (gap 9)
 //                      multiply_tiles          the inner product of two tiles                         (gap 7)
 //                      store_tile              the result from registers to global memory
 //                      gemm_nn_kernel          C = A @ B                                              (gap 8)
+//                      load_tile_transposed    a tile, turned over on the way                         (gap 9)
 //                      gemm_nt_kernel          C = A @ B^T                                            (gap 10)
 //   4. Mask            scale_and_mask_kernel
 //   5. Launchers       row_sum, softmax, gemm_nn, gemm_nt, scale_and_mask
@@ -176,23 +176,6 @@ __device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const floa
     }
 }
 
-// tile[c][r] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
-//
-// A warp still reads 32 neighbours of one row, so that the reads stay coalesced; but now it writes them to
-// one column of the tile. Shared memory has 32 banks, entry number n of an array lies in bank n % 32, and
-// lanes that write to the same bank take turns. In a tile of width 32 a column lies in one single bank: 32
-// turns. With one unused entry at the end of each row, width 33, entry (c, r) is number 33 * c + r, bank
-// (c + r) % 32: every lane has a bank of its own.
-template <int WIDTH>
-__device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH], const float* matrix,
-                                                     int rows, int cols, int first_row, int first_col) {
-    static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");
-    // TODO 7 (about 7 lines): as load_tile above, except for where in the tile an entry goes. The reads
-    //     from `matrix` have to stay as they are there: neighbouring threads, neighbouring addresses.
-    NOT_IMPLEMENTED();
-    // END TODO
-}
-
 // sums += a_tile @ b_tile, this thread's four entries.          a_tile [row, k], b_tile [k, col]
 //
 // For one k the lanes of a warp read 32 neighbours of b_tile (32 banks) and all the same entry of a_tile (one
@@ -200,7 +183,7 @@ __device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH],
 template <int WIDTH>
 __device__ __forceinline__ void multiply_tiles(const float (&a_tile)[TILE][TILE],
                                                const float (&b_tile)[TILE][WIDTH], float (&sums)[OUTPUTS]) {
-    // TODO 8 (about 6 lines): for every k, multiply this thread's entry of b_tile with its four entries of
+    // TODO 7 (about 6 lines): for every k, multiply this thread's entry of b_tile with its four entries of
     //     a_tile and add to sums. Which rows and which column are this thread's stands at the head of this
     //     section. Read the entry of b_tile once per k, not four times. `#pragma unroll` before the loop over
     //     the four keeps sums in registers; `#pragma unroll 8` before the one over k saves loop overhead.
@@ -235,13 +218,30 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         const float* b_matrix = b + matrix * K * N;
         float* c_matrix = c + matrix * M * N;
         float sums[OUTPUTS] = {};
-        // TODO 9 (about 7 lines): walk along K in steps of TILE: load_tile for a_tile and for b_tile, then
+        // TODO 8 (about 7 lines): walk along K in steps of TILE: load_tile for a_tile and for b_tile, then
         //     multiply_tiles. The tiles are written by all threads and read by all threads: nobody may read
         //     before all have written, and nobody may overwrite (in the next step) before all have read.
         NOT_IMPLEMENTED();
         // END TODO
         store_tile(c_matrix, M, N, first_row, first_col, sums);
     }
+}
+
+// tile[c][r] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
+//
+// A warp still reads 32 neighbours of one row, so that the reads stay coalesced; but now it writes them to
+// one column of the tile. Shared memory has 32 banks, entry number n of an array lies in bank n % 32, and
+// lanes that write to the same bank take turns. In a tile of width 32 a column lies in one single bank: 32
+// turns. With one unused entry at the end of each row, width 33, entry (c, r) is number 33 * c + r, bank
+// (c + r) % 32: every lane has a bank of its own.
+template <int WIDTH>
+__device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH], const float* matrix,
+                                                     int rows, int cols, int first_row, int first_col) {
+    static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");
+    // TODO 9 (about 7 lines): as load_tile above, except for where in the tile an entry goes. The reads
+    //     from `matrix` have to stay as they are there: neighbouring threads, neighbouring addresses.
+    NOT_IMPLEMENTED();
+    // END TODO
 }
 
 // C = A @ B^T for every matrix of the batch.          a [batch, M, K], b [batch, N, K], c [batch, M, N]
