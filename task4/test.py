@@ -10,8 +10,8 @@ TEST = TaskTest(
     PARTS,
     cases,
     [SPEED],
-    groups={"stages": ("test the functions of gaps 1 to 6, one at a time", tuple(STAGES))},
-    stages=tuple(STAGES),
+    groups={"stages": ("test the functions of gaps 1 to 6, one at a time", STAGES)},
+    stages=STAGES,
 )
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def task4() -> Drawing:
     d.text(684, 245, "O / l (gap 6)", "middle", "white")
     d.notes(
         232,
-        "Each stage has a test of its own: --load, --scores, --mask, --softmax, --output.",
+        "Each stage has a test of its own: --load, --scores, --mask, --softmax, --output, --store.",
         "With the loop and the launch (gap 8) they are the kernel: --full, --causal, --speed.",
     )
     return d

@@ -199,6 +199,11 @@ def softmax_mistakes(output: str, s: Tensor, m: Tensor, l: Tensor, o: Tensor) ->
                 "Only the lane's first key is added: a lane has KEYS keys.",
                 lambda: l * rescale + p[:, :LANES].sum(-1),
             ),
+            (
+                "last key of each lane only",
+                "l holds the p of the lane's last key and nothing else (= for +=).",
+                lambda: p[:, -LANES:].sum(-1),
+            ),
         ],
         "O": [
             ("O not rescaled", "O is not multiplied by exp2f(m - m_new).", lambda: o),
@@ -222,14 +227,23 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
     product = p @ v
     four = torch.arange(B_C, device=v.device).view(-1, 4)
 
+    def with_rows(*rows: int) -> Tensor:
+        """These rows of V in place of the rows j, j + 1, j + 2, j + 3 of every group of four."""
+        return o + p @ v[four[:, list(rows)].flatten()]
+
+    def taken_for(first: int, second: int) -> Tensor:
+        return with_rows(*(second if row == first else row for row in range(4)))
+
     def exchanged(first: int, second: int) -> Tensor:
-        """Two rows of V exchanged in every group of four."""
-        at = four.clone()
-        at[:, [first, second]] = four[:, [second, first]]
-        return o + p @ v[at.flatten()]
+        return with_rows(*({first: second, second: first}.get(row, row) for row in range(4)))
 
     return [
-        Mistake("O overwritten", "What O held before is lost: = for +=.", lambda: product),
+        Mistake("O overwritten", "What O held before the tile is lost.", lambda: product),
+        Mistake(
+            "last four keys only",
+            "Only the last four keys count (= for +=): add_dot takes o[r][c] as its first argument.",
+            lambda: p[:, -4:] @ v[-4:],
+        ),
         Mistake("nothing added", "O is what it was before: nothing is added.", lambda: o),
         Mistake(
             "P rows of the first warp",
@@ -254,7 +268,7 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
         Mistake(
             "one row of V for four keys",
             "The same row of V serves four keys: they are j, j + 1, j + 2 and j + 3, T::D floats apart.",
-            lambda: o + p @ v[four[:, :1].expand(-1, 4).flatten()],
+            lambda: with_rows(0, 0, 0, 0),
         ),
         *(
             Mistake(
@@ -264,6 +278,16 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
             )
             for first in range(4)
             for second in range(first + 1, 4)
+        ),
+        *(
+            Mistake(
+                "a row of V twice",
+                f"Row j + {second} of V stands in the float4 where row j + {first} belongs.",
+                lambda first=first, second=second: taken_for(first, second),
+            )
+            for first in range(4)
+            for second in range(4)
+            if first != second
         ),
     ]
 

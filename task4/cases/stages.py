@@ -22,13 +22,7 @@ from task4.cases.stage_mistakes import (
 from task4.cases.stage_sizes import B_C, B_R, LANES, D
 from task4.cases.stage_steps import masked, softmax_step
 
-STAGES = {
-    "load": "test load_tile alone (gap 1)",
-    "scores": "test compute_scores alone (gap 2)",
-    "mask": "test mask_scores alone (gap 3)",
-    "softmax": "test online_softmax alone (gap 4)",
-    "output": "test accumulate_output and store_output alone (gaps 5 and 6)",
-}
+STAGES = ("load", "scores", "mask", "softmax", "output", "store")
 
 
 def stage_cases() -> list[Case]:
@@ -154,7 +148,7 @@ def _store(name: str, rows: int, head_dim: int) -> Case:
 
     return Case(
         name,
-        "output",
+        "store",
         inputs,
         lambda ops, o, l: ops.store_stage(o, l, rows, head_dim),  # noqa: E741
         reference,
