@@ -42,15 +42,15 @@ class MultiHeadAttention(AttentionLayer):
         query, key, value = self.qkv_projection(x).chunk(3, dim=-1)
 
         # Step 1, heads: three times [batch, seq_len, hidden_dim] -> [batch, num_heads, seq_len, head_dim]
-        # TODO (about 5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1, and
-        #     so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
+        # TODO 1 (about 5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1,
+        #     and so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
         #     dimensions of positions and heads. A view straight to the final shape would mix up positions.
         raise NotImplementedError("TODO")
         # END TODO
         self.check_heads(x, query=query, key=key, value=value)
 
         # Step 2, scores: [batch, num_heads, seq_len, seq_len], row = query, column = key
-        # TODO (about 1 line): the products of every query with every key of its head, divided by the square root
+        # TODO 2 (about 1 line): the products of every query with every key of its head, divided by the square root
         #     of head_dim. The operator @ multiplies the last two dimensions as matrices, for all batches and heads at
         #     once. x ** 0.5 is the square root of x.
         raise NotImplementedError("TODO")
@@ -58,19 +58,19 @@ class MultiHeadAttention(AttentionLayer):
 
         # Step 3, causal mask: a query must not see the keys that come after it
         if self.causal:
-            # TODO (about 2 lines): make a bool matrix [seq_len, seq_len] that is True in the future, where the
+            # TODO 3 (about 2 lines): make a bool matrix [seq_len, seq_len] that is True in the future, where the
             #     column is larger than the row (torch.ones and triu; mind its argument `diagonal`, and the device of
             #     x). Then masked_fill puts -torch.inf there: exp(-inf) is 0.
             raise NotImplementedError("TODO")
             # END TODO
 
         # Step 4, weights: the scores of each query -> numbers above 0 whose sum is 1
-        # TODO (about 1 line): torch.softmax. Along which dimension?
+        # TODO 4 (about 1 line): torch.softmax. Along which dimension?
         raise NotImplementedError("TODO")
         # END TODO
 
         # Step 5, output: [batch, seq_len, hidden_dim]
-        # TODO (about 2 lines): the weighted sums of the values, [batch, num_heads, seq_len, head_dim]. Then
+        # TODO 5 (about 2 lines): the weighted sums of the values, [batch, num_heads, seq_len, head_dim]. Then
         #     self.merge_heads (given) puts the heads of a position side by side again, and self.out_projection mixes
         #     them; return that.
         raise NotImplementedError("TODO")

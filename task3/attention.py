@@ -56,7 +56,7 @@ def tile_scores(query_tile: Tensor, key_tile: Tensor, q_start: int, k_start: int
     Returns:
         S [batch, heads, rows, keys], -inf where a query does not see a key.
     """
-    # TODO (about 6 lines): the products of all rows with all keys of the tile, times `scale`. If causal, compare
+    # TODO 1 (about 6 lines): the products of all rows with all keys of the tile, times `scale`. If causal, compare
     #     the positions: torch.arange gives those of the tile's queries and those of its keys (on S.device), and
     #     masked_fill puts -inf where the key comes after the query.
     raise NotImplementedError("TODO")
@@ -77,10 +77,10 @@ def add_tile(state: RowState, S: Tensor, value_tile: Tensor) -> RowState:
     Returns:
         The rows after this tile.
     """
-    # TODO (about 7 lines): the new maximum of each row (amax with keepdim, torch.maximum); what to subtract, which
-    #     is the new maximum or 0 (torch.where); the factor that turns sums relative to the old maximum into sums
-    #     relative to the new one; P, the exponentials of this tile; then l and O: what was there times the factor,
-    #     plus what this tile adds.
+    # TODO 2 (about 7 lines): the new maximum of each row (amax with keepdim, torch.maximum); what to subtract,
+    #     which is the new maximum or 0 (torch.where); the factor that turns sums relative to the old maximum into sums
+    #     relative to the new one; P, the exponentials of this tile; then l and O: what was there times the factor, plus
+    #     what this tile adds.
     raise NotImplementedError("TODO")
     # END TODO
 
@@ -98,9 +98,9 @@ def attend(
     Returns:
         The rows after the last tile of keys.
     """
-    # TODO (about 7 lines): begin with nothing_seen, then loop over k_start. Per tile: slice key and value (a slice
-    #     that reaches past the end stops there, so the last tile needs no special care), tile_scores, add_tile. If
-    #     causal, end the loop where the last query of this tile sees no further key: tiles above the diagonal are
+    # TODO 3 (about 7 lines): begin with nothing_seen, then loop over k_start. Per tile: slice key and value (a
+    #     slice that reaches past the end stops there, so the last tile needs no special care), tile_scores, add_tile.
+    #     If causal, end the loop where the last query of this tile sees no further key: tiles above the diagonal are
     #     not computed at all.
     raise NotImplementedError("TODO")
     # END TODO
@@ -108,7 +108,7 @@ def attend(
 
 def output_of(state: RowState) -> Tensor:
     """The output of a tile of queries, [batch, heads, rows, head_dim] (line 12); zeros for a row that saw no key."""
-    # TODO (about 1 line): the only division of the algorithm. Where l is 0 the result is 0, not 0 / 0.
+    # TODO 4 (about 1 line): the only division of the algorithm. Where l is 0 the result is 0, not 0 / 0.
     raise NotImplementedError("TODO")
     # END TODO
 
@@ -151,7 +151,7 @@ def flash_attention(
     scale = check_arguments(query, key, value, scale, B_r, B_c)
     out = query.new_empty(query.shape)
     lse = query.new_empty(query.shape[:-1])
-    # TODO (about 5 lines): a loop over q_start, the tiles of queries (lines 3, 4, 14 and 15). Per tile: attend,
+    # TODO 5 (about 5 lines): a loop over q_start, the tiles of queries (lines 3, 4, 14 and 15). Per tile: attend,
     #     then output_of and logsumexp_of into the rows of out and lse that belong to it.
     raise NotImplementedError("TODO")
     # END TODO

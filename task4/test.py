@@ -3,8 +3,16 @@
 from common.cli.test import TaskTest, test_main
 from task4.cases import PARTS, cases
 from task4.cases.speed import SPEED
+from task4.cases.stages import STAGES
 
-TEST = TaskTest("task4", PARTS, cases, [SPEED])
+TEST = TaskTest(
+    "task4",
+    PARTS,
+    cases,
+    [SPEED],
+    groups={"stages": ("test the functions of gaps 1 to 6, one at a time", STAGES)},
+    stages=STAGES,
+)
 
 if __name__ == "__main__":
     raise SystemExit(test_main(TEST))

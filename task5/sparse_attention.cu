@@ -1,14 +1,14 @@
 // sparse_attention.cu - sliding window and block-sparse attention, forward, float32.
 //
 // Contents
-//   (attention_tiles.cuh               the tiles, the online softmax: gaps 1 to 4)
-//   window_keys                        which keys the rows of a block see                     (gap 7)
-//   rows_outside_window                which rows may not see the lane's key                  (gap 8)
+//   (attention_tiles.cuh               the tiles, the online softmax; hidden_rows: gap 1)
+//   window_keys                        which keys the rows of a block see                     (gap 3)
+//   rows_outside_window                which rows may not see the lane's key                  (gap 4)
 //   sliding_window_kernel              the loop over the tiles of keys between
-//   launch_sliding_window              shared memory, grid and launch                         (gap 9)
-//   compress_block_mask_kernel         a row of the block mask -> the list of its blocks      (gap 10)
-//   block_sparse_kernel                the loop over the blocks of such a list                (gap 11)
-//   launch_block_sparse                shared memory, grid and launch                         (gap 12)
+//   launch_sliding_window              shared memory, grid and launch
+//   compress_block_mask_kernel         a row of the block mask -> the list of its blocks      (gap 5)
+//   block_sparse_kernel                the loop over the blocks of such a list                (gap 6)
+//   launch_block_sparse                shared memory, grid and launch
 //   custom_sliding_window_attention, custom_compress_block_mask, custom_block_sparse_attention: the host functions
 //
 // Sliding window: query i sees the keys i - window < j <= i, or without `causal` i - window < j < i + window. A block
@@ -46,8 +46,8 @@ struct KeyRange {
 __device__ __forceinline__ KeyRange window_keys(int64_t q_start, int rows, int tile_keys, int64_t S_k, int64_t window,
                                                 bool causal) {
     KeyRange keys = {};
-    // TODO (about 5 lines): the first key that the first row sees, not below 0, rounded down; and one more than the
-    //     last key that the last row sees, not above S_k.
+    // TODO 3 (about 5 lines): the first key that the first row sees, not below 0, rounded down; and one more than
+    //     the last key that the last row sees, not above S_k.
     NOT_IMPLEMENTED();
     // END TODO
     return keys;
@@ -58,7 +58,7 @@ template <typename T>
 __device__ __forceinline__ unsigned rows_outside_window(int64_t key_position, int64_t query_position, int64_t S_k,
                                                         int64_t window, bool causal) {
     unsigned hidden = 0;
-    // TODO (about 7 lines): as in hidden_rows, and the band has two edges. How far does the key lie ahead of the
+    // TODO 4 (about 7 lines): as in hidden_rows, and the band has two edges. How far does the key lie ahead of the
     //     row's query? Behind it that number is negative.
     NOT_IMPLEMENTED();
     // END TODO
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(Tiles<D, WINDOW_ROWS>::THREADS, WINDOW_BLOCKS<
 
     RowState<T> state;
     start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
-    const KeyRange keys = window_keys(q_start, T::B_R, T::B_C, S_k, window, causal);
-    for (int64_t k_start = keys.begin; k_start < keys.end; k_start += T::B_C) {
+    const KeyRange keys = window_keys(q_start, T::B_r, T::B_c, S_k, window, causal);
+    for (int64_t k_start = keys.begin; k_start < keys.end; k_start += T::B_c) {
         const unsigned hidden = rows_outside_window<T>(k_start + lane, q_start + first_row, S_k, window, causal);
         attend_to_tile<T>(state, shared, key + k_start * head_dim, value + k_start * head_dim, keys.end - k_start, 1,
                           head_dim, first_row, hidden);
@@ -100,9 +100,10 @@ void launch_sliding_window(const float* query, const float* key, const float* va
                            cudaStream_t stream) {
     using T = Tiles<D, WINDOW_ROWS>;
     const unsigned blocks = grid_size<T>(batch_heads, S_q);
-    // TODO (about 5 lines): as in launch_strided_attention.
-    NOT_IMPLEMENTED();
-    // END TODO
+    CUDA_CHECK(cudaFuncSetAttribute(sliding_window_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::BYTES));
+    sliding_window_kernel<D><<<blocks, T::THREADS, T::BYTES, stream>>>(query, key, value, out, S_q, S_k, head_dim,
+                                                                       window, causal, scale_log2);
+    CUDA_CHECK_LAUNCH();
 }
 
 // One warp: a row of the mask, 32 blocks at a time. Grid: ceil_div(rows, COMPRESS_WARPS) blocks along x.
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(32 * COMPRESS_WARPS)
     if (row >= rows) return;  // the whole warp does
     mask += row * k_blocks;
     columns += row * k_blocks;
-    // TODO (about 10 lines): for the columns 32 at a time, one per lane: who holds a true one (__ballot_sync over
+    // TODO 5 (about 10 lines): for the columns 32 at a time, one per lane: who holds a true one (__ballot_sync over
     //     the whole warp; a lane behind the row's end takes part and holds none)? A lane that does writes the number of
     //     its column behind those of the columns before: as many as were counted so far, and as many as lower lanes
     //     hold (__popc of the ballot's lower bits). Then -1 for the rest of the row, and the count by one lane.
@@ -146,9 +147,9 @@ __global__ void __launch_bounds__(Tiles<D, SPARSE_ROWS>::THREADS, SPARSE_BLOCKS<
 
     RowState<T> state;
     start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
-    // TODO (about 13 lines): which row of the block mask is it? `head` counts heads of all batch entries, the mask
-    //     has those of one. For each listed block in turn (at most S_k / block of them, whatever the count says; a
-    //     number that is no block's is passed over), and for each tile of B_C keys in it: hidden_rows and
+    // TODO 6 (about 13 lines): which row of the block mask is it? `head` counts heads of all batch entries, the
+    //     mask has those of one. For each listed block in turn (at most S_k / block of them, whatever the count says; a
+    //     number that is no block's is passed over), and for each tile of B_c keys in it: hidden_rows and
     //     attend_to_tile. With causal, tiles that no row of this block sees are left out.
     NOT_IMPLEMENTED();
     // END TODO
@@ -161,9 +162,10 @@ void launch_block_sparse(const float* query, const float* key, const float* valu
                          int head_dim, int block, bool causal, float scale_log2, cudaStream_t stream) {
     using T = Tiles<D, SPARSE_ROWS>;
     const unsigned blocks = grid_size<T>(batch_heads, S_q);
-    // TODO (about 5 lines): as in launch_strided_attention.
-    NOT_IMPLEMENTED();
-    // END TODO
+    CUDA_CHECK(cudaFuncSetAttribute(block_sparse_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::BYTES));
+    block_sparse_kernel<D><<<blocks, T::THREADS, T::BYTES, stream>>>(query, key, value, out, counts, columns, heads,
+                                                                     S_q, S_k, head_dim, block, causal, scale_log2);
+    CUDA_CHECK_LAUNCH();
 }
 
 void custom_sliding_window_attention(const float* query, const float* key, const float* value, float* out,

@@ -14,7 +14,7 @@
 //   decode_attention        the host function: picks D for a head_dim
 //
 //   Optional, split-KV decoding: nothing above needs it
-//   split_kernel            one block per sequence, query head and part of the keys         (gaps 7 and 8)
+//   split_kernel            one block per sequence, query head and part of the keys         (gaps 8 and 9)
 //   launch_split            grid and launch
 //   decode_attention_split  the host function
 //
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(THREADS)
                         int64_t max_seq_len, int64_t new_tokens, int head_dim) {
     const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
-    // TODO (about 9 lines): from `row`, find the token, the K/V head and the sequence; return if the
+    // TODO 1 (about 9 lines): from `row`, find the token, the K/V head and the sequence; return if the
     //     sequence's position is outside 0 .. max_seq_len - new_tokens. Else copy the row's head_dim floats
     //     of key and value to the token's slot: lane i takes the columns i, i + 32, ...
     NOT_IMPLEMENTED();
@@ -106,7 +106,7 @@ template <int COLS>
 __device__ __forceinline__ void score_keys(float (&s)[KEYS], const float (&q)[COLS], const float* k_rows,
                                            int64_t first_key, int64_t length, int head_dim) {
     const int lane = threadIdx.x % 32;
-    // TODO (about 15 lines): add up the products of the lane's columns for all KEYS keys first, then call
+    // TODO 2 (about 15 lines): add up the products of the lane's columns for all KEYS keys first, then call
     //     warp_sum for each: that way all the reads are under way before the first sum needs one.
     //     #pragma unroll before every loop over keys or columns. A warp_sum needs all lanes.
     NOT_IMPLEMENTED();
@@ -126,7 +126,7 @@ __device__ __forceinline__ void accumulate_values(WarpState<COLS>& state, const 
     float m_new = state.m;
 #pragma unroll
     for (int i = 0; i < KEYS; ++i) m_new = fmaxf(m_new, s[i]);
-    // TODO (about 17 lines): rescale l and o to the new maximum; then per key p = exp2f(s - maximum), add
+    // TODO 3 (about 17 lines): rescale l and o to the new maximum; then per key p = exp2f(s - maximum), add
     //     p to l and p * V to o. Do not read values of keys from `length` on: 0 * NaN is NaN. If every score
     //     so far is -infinity, subtract 0 instead of the maximum.
     NOT_IMPLEMENTED();
@@ -141,7 +141,7 @@ __device__ __forceinline__ void merge_warps(float* out, const float* m, const fl
                                             int head_dim) {
     const int col = threadIdx.x;  // THREADS >= D: one column per thread is enough
     if (col >= head_dim) return;
-    // TODO (about 10 lines): the largest m; then the sums over the warps of exp2f(m[w] - largest) times
+    // TODO 4 (about 10 lines): the largest m; then the sums over the warps of exp2f(m[w] - largest) times
     //     l[w] and times column col of o; their quotient goes to out[col]. Zero if no warp has seen a key.
     NOT_IMPLEMENTED();
     // END TODO
@@ -172,7 +172,7 @@ __device__ __forceinline__ void attend_keys(float* m_shared, float* l_shared, fl
         state.o[c] = 0.0f;
     }
 
-    // TODO (about 12 lines): loop over this warp's groups of KEYS keys, see the picture at the top (key 0 there
+    // TODO 5 (about 12 lines): loop over this warp's groups of KEYS keys, see the picture at the top (key 0 there
     //     is `begin` here): score them, take their values in. Then every lane writes its columns of o to o_shared,
     //     one lane m and l, and all warps wait until all have done so.
     NOT_IMPLEMENTED();
@@ -225,7 +225,7 @@ template <int D>
 void launch_decode(const float* query, const float* k_cache, const float* v_cache, const int* lengths,
                    float* out, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len,
                    int head_dim, float scale_log2, cudaStream_t stream) {
-    // TODO (about 4 lines): launch decode_kernel<D>, one block per sequence and query head, and check the
+    // TODO 6 (about 4 lines): launch decode_kernel<D>, one block per sequence and query head, and check the
     //     launch.
     NOT_IMPLEMENTED();
     // END TODO
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(THREADS)
         head_rows(row, query, k_cache, v_cache, lengths, heads, kv_heads, max_seq_len, head_dim);
 
     int64_t begin = 0, end = head.length;
-    // TODO (about 3 lines): the keys of this part, begin .. end - 1; see the picture at the top. The last parts
+    // TODO 8 (about 3 lines): the keys of this part, begin .. end - 1; see the picture at the top. The last parts
     //     may have fewer keys than the others, or none: then begin >= end.
     NOT_IMPLEMENTED();
     // END TODO
@@ -274,9 +274,9 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t result = part * rows + row;
     merge_warps<D>(outs + result * head_dim, m_shared, l_shared, o_shared, head_dim);
     if (threadIdx.x > 0) return;
-    // TODO (about 6 lines): one thread writes the logsumexp of the part's scores to lse[result]: the largest m, and
-    //     the sum of all l relative to it, as in merge_warps. Maxima and sums are those of scores in base 2 (the scale
-    //     holds log2(e)); the logsumexp is in base e. If no warp has seen a key it is -infinity, and not NaN.
+    // TODO 9 (about 6 lines): one thread writes the logsumexp of the part's scores to lse[result]: the largest m,
+    //     and the sum of all l relative to it, as in merge_warps. Maxima and sums are those of scores in base 2 (the
+    //     scale holds log2(e)); the logsumexp is in base e. If no warp has seen a key it is -infinity, and not NaN.
     NOT_IMPLEMENTED();
     // END TODO
 }

@@ -42,7 +42,7 @@ struct Moments {
 __device__ __forceinline__ Moments row_moments(const float* row, int width, float eps) {
     const int lane = threadIdx.x % 32;
     Moments moments = {0.0f, 0.0f};
-    // TODO (about 7 lines): the mean first: each lane adds up its columns, warp_sum adds up the lanes. Then, in
+    // TODO 1 (about 7 lines): the mean first: each lane adds up its columns, warp_sum adds up the lanes. Then, in
     //     a second loop, the squared distances from the mean; the variance is their sum / width. rsqrtf(x) is
     //     1 / sqrt(x).
     NOT_IMPLEMENTED();
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     const int lane = threadIdx.x % 32;
-    // TODO (about 6 lines): write the row of `sum` (x + residual, or x alone), each lane its columns; what a lane
+    // TODO 2 (about 6 lines): write the row of `sum` (x + residual, or x alone), each lane its columns; what a lane
     //     has written it can read again. Take the row's moments, then write the row of `out`.
     NOT_IMPLEMENTED();
     // END TODO
@@ -78,7 +78,7 @@ void layernorm(const float* x, const float* residual, const float* weight, const
 // function, which has erf in place of tanh, would be wrong here.
 __device__ __forceinline__ float gelu(float x) {
     constexpr float SQRT_2_OVER_PI = 0.7978845608028654f;
-    // TODO (about 1 line): the formula above; tanhf(x) is tanh.
+    // TODO 3 (about 1 line): the formula above; tanhf(x) is tanh.
     NOT_IMPLEMENTED();
     // END TODO
 }
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS)
     bias_gelu_kernel(const float* __restrict__ x, const float* __restrict__ bias, float* __restrict__ out,
                      int64_t elements, int width) {
     const int64_t i = int64_t{blockIdx.x} * THREADS + threadIdx.x;
-    // TODO (about 1 line): element i of `out`, if there is one; its column is i % width.
+    // TODO 4 (about 1 line): element i of `out`, if there is one; its column is i % width.
     NOT_IMPLEMENTED();
     // END TODO
 }

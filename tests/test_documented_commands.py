@@ -1,6 +1,6 @@
-"""Every command that a handout or a README names, as it is printed there, in a checkout whose gaps are filled.
+"""Every command and every Python snippet that a handout or a README prints, in a checkout whose gaps are filled.
 
-The commands are read from the documents: a new one is tested without a word here. Plain `pytest` leaves them out:
+They are read from the documents: a new one is tested without a word here. Plain `pytest` leaves them out:
 
     pytest -m cpu       those that take seconds, which .ci/run adds. What measures has to say that it needs a GPU
     pytest -m long      those that take minutes; on a machine with a GPU all that measure, marked gpu as well
@@ -47,6 +47,29 @@ def documented() -> list[str]:
     return [command for command in found if not PLACEHOLDER.search(command)]
 
 
+def snippets() -> dict[str, str]:
+    """The blocks of Python in the handouts that begin with an import: "task4/README.md:120" -> its text."""
+    found = {}
+    for file in sorted(ROOT.glob("task*/*.md")):
+        text = re.sub(
+            r"<!-- OUTPUT.*?<!-- END OUTPUT -->",
+            lambda block: "\n" * block[0].count("\n"),
+            file.read_text(),
+            flags=re.S,
+        )
+        lines, number = text.split("\n"), 0
+        while number < len(lines):
+            begin = re.match(r"( {4,})(import|from) \w", lines[number])
+            first = number
+            number += 1
+            if begin:
+                while number < len(lines) and (not lines[number].strip() or lines[number].startswith(begin[1])):
+                    number += 1
+                code = "\n".join(line[len(begin[1]) :] for line in lines[first:number])
+                found[f"{file.relative_to(ROOT)}:{first + 1}"] = code
+    return found
+
+
 def marked(command: str):
     """The command with its marks; `pytest -n auto --dist loadgroup` keeps a task's commands together."""
     measures = ON_A_GPU and MEASURES.search(command)
@@ -62,9 +85,26 @@ def filled(tmp_path_factory) -> Path:
 
 
 def test_the_documents_are_read():
+    assert len(snippets()) >= 7
     commands = documented()
     assert len(commands) > 70 and "python -m task4.plan --br 48 --bc 64 --head-dim 64" in commands
     assert 'python -m task7.inference --prompt "The old dragon" --temperature 0.8 --top-k 40 --seed 7' in commands
+
+
+def marked_snippet(where: str, code: str):
+    """The snippet with its marks: those that time something need a GPU to tell anything."""
+    marks = [pytest.mark.cpu, pytest.mark.xdist_group(where[:5])]
+    marks += [pytest.mark.skipif(not ON_A_GPU, reason="times a GPU")] if "Timer" in code else []
+    return pytest.param(code, marks=marks, id=where)
+
+
+@pytest.mark.parametrize("code", [marked_snippet(*one) for one in snippets().items()])
+def test_a_snippet_runs_as_it_is_printed(code, filled):
+    environment = os.environ | {"PYTHONPATH": str(filled), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=filled, capture_output=True, text=True, env=environment, timeout=1500
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", [marked(command) for command in documented()])

@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 
@@ -51,6 +52,8 @@ class TaskTest:
         measurements: the parts that are not.
         groups: flag -> (help, the parts that it chooses together).
         modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
+        stages: parts that test pieces of what other parts test whole. They run where their flag is given, and by
+            default as long as there are gaps.
         optional: part -> the function with its gap. While nobody has begun it, it runs only where its flag is given.
         program: what stands behind `python -m`.
     """
@@ -61,6 +64,7 @@ class TaskTest:
     measurements: Sequence[Measurement] = ()
     groups: Mapping[str, tuple[str, Sequence[str]]] = field(default_factory=dict)
     modes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    stages: Sequence[str] = ()
     optional: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -195,14 +199,20 @@ def chosen_cases(console: Console, test: TaskTest, options: argparse.Namespace) 
     if options.parts and not parts:
         return []
     chosen = choose(chosen_parts(cases, parts), options.cases)
-    if options.parts or options.cases or options.list or options.variant != Variant.STUDENT:
+    if options.parts or options.cases or options.list:
         return chosen
-    return _without_optional(console, test, chosen)
+    if options.variant != Variant.STUDENT or not find_gaps(_student_kernels(test)):
+        chosen = [case for case in chosen if case.part not in test.stages]
+    return _without_optional(console, test, chosen) if options.variant == Variant.STUDENT else chosen
+
+
+def _student_kernels(test: TaskTest) -> list[Path]:
+    return [kernel for place in places_of(test.task, Variant.STUDENT) for kernel in place.kernels]
 
 
 def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> list[Case]:
     """Without the optional parts that nobody has begun; says so."""
-    sources = [kernel for place in places_of(test.task, Variant.STUDENT) for kernel in place.kernels]
+    sources = _student_kernels(test)
     for part, function in test.optional.items():
         gaps = [str(gap) for gap in find_gaps(sources) if gap.function == function]
         if gaps:

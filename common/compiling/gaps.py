@@ -3,7 +3,8 @@
 An unfilled gap holds NOT_IMPLEMENTED(). Reading the source tells, before anything runs, that the operator `attention`
 cannot work because binding.cpp's attention() calls custom_attention(), which launches gemm_nt_kernel(), which holds
 the marker in line 57. The call graph is textual: a function "calls" every known function whose name its body mentions.
-Headers that a source includes from its own folder by their bare name (#include "tiles.cuh") are read with it.
+Headers that a source includes from its own folder by their bare name (#include "tiles.cuh") are read with it, and so
+is given code that runs the student's functions (#include "task4/given/stages.cuh").
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.console.paths import shown_path
+from common.console.paths import ROOT, shown_path
 from common.simulator.rewriter import blanked
 
 MARKER = "NOT_IMPLEMENTED"
 _FUNCTION_HEAD = re.compile(r"(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const|noexcept|override|\s)*$")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(\w+\.cuh)"', re.MULTILINE)
+_GIVEN = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"(task\d+/given/\w+\.cuh)"', re.MULTILINE)
 _OPERATOR = re.compile(r'\.impl\s*\(\s*"(\w+)"\s*,\s*TORCH_BOX\s*\(\s*&?\s*([\w:]+)\s*\)')
 
 
@@ -82,6 +84,12 @@ def with_own_headers(sources: Iterable[Path]) -> list[Path]:
     return found
 
 
+def _given_headers(sources: Iterable[Path]) -> list[Path]:
+    """The tasks' given .cuh files that the sources include, by their path in the checkout."""
+    names = dict.fromkeys(name for source in sources for name in _GIVEN.findall(source.read_text()))
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
 def find_gaps(sources: Iterable[Path]) -> list[Gap]:
     """All unfilled gaps of the sources and their own headers, in the order of the text."""
     return [
@@ -103,7 +111,8 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
     An operator that no source registers is held to depend on every gap.
     """
     sources = with_own_headers(sources)
-    functions = [function for source in sources for function in functions_of(source.read_text(), source)]
+    every = (*sources, *_given_headers(sources))
+    functions = [function for source in every for function in functions_of(source.read_text(), source)]
     entries = {
         name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
     }

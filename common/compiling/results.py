@@ -6,7 +6,7 @@ Beside every binding.cpp stands a results.json: the operator's name, and a text 
 
     x               of x's shape and dtype
     a.0 b.1         of these sizes: dimension 0 of a, dimension 1 of b; of the dtype of the first argument named
-    query.0*query.1 a product of sizes; splits: the value of an int argument
+    query.0*query.1 a product of sizes; splits: the value of an int argument; 64: that number
     ... : float32   of this dtype
 
 Results are contiguous and live where the arguments do. An operator that writes into its arguments returns [].
@@ -56,7 +56,7 @@ def fake_of(schema: torch.FunctionSchema, texts: Sequence[str]) -> Callable:
 
 def _made(text: str, given: Mapping[str, object]) -> Tensor:
     shape, _, dtype = (part.strip() for part in text.partition(":"))
-    first = given[shape.split()[0].split("*")[0].split(".")[0]]
+    first = given.get(shape.split()[0].split("*")[0].split(".")[0])
     if not isinstance(first, Tensor):  # a number comes first
         first = next(x for x in given.values() if isinstance(x, Tensor))
     if shape in given:
@@ -67,5 +67,7 @@ def _made(text: str, given: Mapping[str, object]) -> Tensor:
 
 
 def _size(text: str, given: Mapping[str, object]) -> int:
+    if text.isdigit():
+        return int(text)
     name, _, dimension = text.partition(".")
     return given[name].size(int(dimension)) if dimension else given[name]

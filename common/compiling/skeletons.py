@@ -2,22 +2,23 @@
 
 A gap in a solution file is
 
-    // BEGIN SOLUTION (8 lines): the hint; further comment lines, indented by four spaces or more, belong to it
+    // BEGIN SOLUTION 3 (8 lines): the hint; further comment lines, indented by four spaces or more, belong to it
     ... code ...
     // END SOLUTION
 
-with # in place of // in Python. Standard library only.
+with # in place of // in Python. 3 is the gap's number within its task, which its handout uses as well: 1, 2, ... in the
+order in which the gaps are filled. Standard library only.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.compiling.manifest import read_manifest, tasks
 
-_BEGIN = re.compile(r"^(\s*)(//|#) BEGIN SOLUTION \((\d+) lines?\): (\S.*)$")
+_BEGIN = re.compile(r"^(\s*)(//|#) BEGIN SOLUTION(?: (\d+))? \((\d+) lines?\): (\S.*)$")
 _END = re.compile(r"^\s*(//|#) END SOLUTION$")
 _MENTION = re.compile(r"(BEGIN|END) SOLUTION")
 
@@ -28,7 +29,7 @@ class SkeletonError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a solution file: text outside the gaps, or one gap with its hint and its code."""
+    """A stretch of a solution file: text outside the gaps, or one gap with its hint, its code and its number."""
 
     lines: list[str]
     is_gap: bool = False
@@ -36,6 +37,7 @@ class Part:
     comment: str = "//"
     line_count: int = 0
     hint: tuple[str, ...] = ()
+    number: int | None = None
 
     def skeleton(self) -> list[str]:
         """What the student gets: the text itself, or the TODO."""
@@ -44,7 +46,8 @@ class Part:
         first, *more = self.hint
         size = f"about {self.line_count} line{'s' if self.line_count > 1 else ''}"
         marker = "NOT_IMPLEMENTED();" if self.comment == "//" else 'raise NotImplementedError("TODO")'
-        todo = [f"{self.comment} TODO ({size}): {first}", *more, marker, f"{self.comment} END TODO"]
+        name = "TODO" if self.number is None else f"TODO {self.number}"
+        todo = [f"{self.comment} {name} ({size}): {first}", *more, marker, f"{self.comment} END TODO"]
         return [self.indent + line for line in todo]
 
 
@@ -61,7 +64,8 @@ def parse(text: str, name: str) -> list[Part]:
         if begin := _BEGIN.match(line):
             if gap:
                 raise SkeletonError(f"{name}:{number}: BEGIN SOLUTION inside another gap")
-            gap = Part([], True, begin[1], begin[2], int(begin[3]), (begin[4],))
+            indent, comment, which, size, hint = begin.groups()
+            gap = Part([], True, indent, comment, int(size), (hint,), int(which) if which else None)
             in_hint = True
         elif _END.match(line):
             if not gap or not any(code.strip() for code in gap.lines):
@@ -69,9 +73,9 @@ def parse(text: str, name: str) -> list[Part]:
             parts += [gap, Part([])]
             gap = None
         elif _MENTION.search(line):
-            raise SkeletonError(f"{name}:{number}: write '// BEGIN SOLUTION (8 lines): the hint' and '// END SOLUTION'")
+            raise SkeletonError(f"{name}:{number}: write '// BEGIN SOLUTION 3 (8 lines): hint' and '// END SOLUTION'")
         elif gap and in_hint and re.match(rf"\s*{re.escape(gap.comment)}\s{{4,}}\S", line):
-            gap = Part(gap.lines, True, gap.indent, gap.comment, gap.line_count, (*gap.hint, line.strip()))
+            gap = replace(gap, hint=(*gap.hint, line.strip()))
         elif gap:
             in_hint = False
             gap.lines.append(line)

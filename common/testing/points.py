@@ -30,7 +30,7 @@ class PartPoints:
 
 
 def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence[PartPoints] = ()) -> None:
-    """The points of each part and their sum: those of the verdicts, then the others'."""
+    """The points of each part that carries any and their sum: those of the verdicts, then the others'."""
     lines = []
     for part in dict.fromkeys(one.case.part for one in verdicts):
         of_part = [one for one in verdicts if one.case.part == part]
@@ -38,6 +38,9 @@ def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence
         why = f"none before the case marked * passes: {'; '.join(missing)}" if missing else ""
         lines.append(PartPoints(part, *points_of(of_part), why))
     lines += others
+    lines = [one for one in lines if one.possible]
+    if not lines:
+        return
     console = wide(console)
     console.print()
     for one in lines:

@@ -42,8 +42,8 @@ class MultiHeadAttention(AttentionLayer):
         query, key, value = self.qkv_projection(x).chunk(3, dim=-1)
 
         # Step 1, heads: three times [batch, seq_len, hidden_dim] -> [batch, num_heads, seq_len, head_dim]
-        # BEGIN SOLUTION (5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1, and
-        #     so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
+        # BEGIN SOLUTION 1 (5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1,
+        #     and so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
         #     dimensions of positions and heads. A view straight to the final shape would mix up positions.
         batch, seq_len, _ = x.shape
         split = (batch, seq_len, self.num_heads, self.head_dim)
@@ -54,7 +54,7 @@ class MultiHeadAttention(AttentionLayer):
         self.check_heads(x, query=query, key=key, value=value)
 
         # Step 2, scores: [batch, num_heads, seq_len, seq_len], row = query, column = key
-        # BEGIN SOLUTION (1 line): the products of every query with every key of its head, divided by the square root
+        # BEGIN SOLUTION 2 (1 line): the products of every query with every key of its head, divided by the square root
         #     of head_dim. The operator @ multiplies the last two dimensions as matrices, for all batches and heads at
         #     once. x ** 0.5 is the square root of x.
         scores = query @ key.transpose(-2, -1) / self.head_dim**0.5
@@ -62,7 +62,7 @@ class MultiHeadAttention(AttentionLayer):
 
         # Step 3, causal mask: a query must not see the keys that come after it
         if self.causal:
-            # BEGIN SOLUTION (2 lines): make a bool matrix [seq_len, seq_len] that is True in the future, where the
+            # BEGIN SOLUTION 3 (2 lines): make a bool matrix [seq_len, seq_len] that is True in the future, where the
             #     column is larger than the row (torch.ones and triu; mind its argument `diagonal`, and the device of
             #     x). Then masked_fill puts -torch.inf there: exp(-inf) is 0.
             future = torch.ones(seq_len, seq_len, dtype=torch.bool, device=x.device).triu(diagonal=1)
@@ -70,12 +70,12 @@ class MultiHeadAttention(AttentionLayer):
             # END SOLUTION
 
         # Step 4, weights: the scores of each query -> numbers above 0 whose sum is 1
-        # BEGIN SOLUTION (1 line): torch.softmax. Along which dimension?
+        # BEGIN SOLUTION 4 (1 line): torch.softmax. Along which dimension?
         weights = torch.softmax(scores, dim=-1)
         # END SOLUTION
 
         # Step 5, output: [batch, seq_len, hidden_dim]
-        # BEGIN SOLUTION (2 lines): the weighted sums of the values, [batch, num_heads, seq_len, head_dim]. Then
+        # BEGIN SOLUTION 5 (2 lines): the weighted sums of the values, [batch, num_heads, seq_len, head_dim]. Then
         #     self.merge_heads (given) puts the heads of a position side by side again, and self.out_projection mixes
         #     them; return that.
         heads = weights @ value

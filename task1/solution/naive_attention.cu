@@ -1,10 +1,10 @@
 // naive_attention.cu - attention in three kernels, nothing optimised: the baseline of all later tasks.
 //
-//   1. Threads     thread_number                    which thread of the whole grid am I?            (gap 1)
-//   2. Scores      scores_kernel, launch_scores     S = Q K^T * scale, masked; a thread per score   (gaps 2, 3)
-//   3. Softmax     softmax_kernel, launch_softmax   P = softmax(S); a thread per row                (gaps 4 to 7)
-//   4. Output      output_kernel, launch_output     O = P V; a thread per output element            (gaps 8, 9)
-//   5. Attention   naive_attention                  the three, one after the other                  (gap 10)
+//   1. Threads     thread_number                    which thread of the whole grid am I?            (gap 6)
+//   2. Scores      scores_kernel, launch_scores     S = Q K^T * scale, masked; a thread per score   (gaps 7, 8)
+//   3. Softmax     softmax_kernel, launch_softmax   P = softmax(S); a thread per row                (gaps 9 to 12)
+//   4. Output      output_kernel, launch_output     O = P V; a thread per output element            (gaps 13, 14)
+//   5. Attention   naive_attention                  the three, one after the other                  (gap 15)
 //
 // A kernel (__global__) is a function that the GPU runs once per thread, all at the same time. It has no loop over the
 // elements of its result: each thread asks for its number and computes the element with that number.
@@ -43,8 +43,8 @@
 //   number         0  1  2 ... 255     256 257 258 ... 511   512 513 ...
 __device__ __forceinline__ int64_t thread_number() {
     int64_t number = 0;
-    // BEGIN SOLUTION (1 line): the number of this thread in the whole grid, as in the picture. The three variables are
-    //     32-bit integers, and so is a product of two of them: make one an int64_t first, static_cast<int64_t>(x).
+    // BEGIN SOLUTION 6 (1 line): the number of this thread in the whole grid, as in the picture. The three variables
+    //     are 32-bit integers, and so is a product of two of them: make one an int64_t first, static_cast<int64_t>(x).
     number = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     // END SOLUTION
     return number;
@@ -67,7 +67,7 @@ __global__ void scores_kernel(const T* query, const T* key, float* scores, int64
     if (index >= batch_heads * S_q * S_k) return;
 
     int64_t batch_head = 0, q = 0, k = 0;
-    // BEGIN SOLUTION (3 lines): find batch_head, q and k from index, that is, undo
+    // BEGIN SOLUTION 7 (3 lines): find batch_head, q and k from index, that is, undo
     //     index = (batch_head * S_q + q) * S_k + k. The remainder of a division by S_k is k; what remains of the
     //     quotient is q and batch_head in the same way.
     k = index % S_k;
@@ -76,7 +76,7 @@ __global__ void scores_kernel(const T* query, const T* key, float* scores, int64
     // END SOLUTION
 
     float sum = 0.0f;
-    // BEGIN SOLUTION (5 lines): sum is the dot product of row q of this matrix's query with row k of its key. Two
+    // BEGIN SOLUTION 8 (5 lines): sum is the dot product of row q of this matrix's query with row k of its key. Two
     //     pointers to the first elements of the two rows make the loop short.
     const T* query_row = query + (batch_head * S_q + q) * head_dim;
     const T* key_row = key + (batch_head * S_k + k) * head_dim;
@@ -118,7 +118,7 @@ __global__ void softmax_kernel(const float* scores, float* weights, int64_t rows
     float* weights_row = weights + index * cols;
 
     float row_max = -INFINITY;
-    // BEGIN SOLUTION (1 line): row_max is the largest entry of the row; fmaxf(a, b) is the larger of two floats.
+    // BEGIN SOLUTION 9 (1 line): row_max is the largest entry of the row; fmaxf(a, b) is the larger of two floats.
     for (int64_t k = 0; k < cols; ++k) row_max = fmaxf(row_max, scores_row[k]);
     // END SOLUTION
 
@@ -127,23 +127,23 @@ __global__ void softmax_kernel(const float* scores, float* weights, int64_t rows
     const float shift = row_max == -INFINITY ? 0.0f : row_max;
 
     float sum = 0.0f;
-    // BEGIN SOLUTION (4 lines): write exp(x - shift) for each entry x of the row of scores to the row of weights, and
-    //     add these up in sum. expf is the exponential of a float.
+    // BEGIN SOLUTION 10 (4 lines): write exp(x - shift) for each entry x of the row of scores to the row of weights,
+    //     and add these up in sum. expf is the exponential of a float.
     for (int64_t k = 0; k < cols; ++k) {
         weights_row[k] = expf(scores_row[k] - shift);
         sum += weights_row[k];
     }
     // END SOLUTION
 
-    // BEGIN SOLUTION (2 lines): divide each entry of the row of weights by the sum. In a row that is masked throughout
-    //     the sum is exactly 0: its weights are 0, not 0 / 0, which is NaN.
+    // BEGIN SOLUTION 11 (2 lines): divide each entry of the row of weights by the sum. In a row that is masked
+    //     throughout the sum is exactly 0: its weights are 0, not 0 / 0, which is NaN.
     const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;
     for (int64_t k = 0; k < cols; ++k) weights_row[k] *= inverse_sum;
     // END SOLUTION
 }
 
 void launch_softmax(const float* scores, float* weights, int64_t rows, int64_t cols, cudaStream_t stream) {
-    // BEGIN SOLUTION (2 lines): as launch_scores, with as many threads as this kernel needs. Do not forget
+    // BEGIN SOLUTION 12 (2 lines): as launch_scores, with as many threads as this kernel needs. Do not forget
     //     CUDA_CHECK_LAUNCH: without it a launch that the GPU refuses goes unnoticed.
     softmax_kernel<<<blocks_for(rows), THREADS, 0, stream>>>(scores, weights, rows, cols);
     CUDA_CHECK_LAUNCH();
@@ -158,7 +158,7 @@ void launch_softmax(const float* scores, float* weights, int64_t rows, int64_t c
 template <typename T>
 __global__ void output_kernel(const float* weights, const T* value, T* out, int64_t batch_heads, int64_t S_q,
                               int64_t S_k, int64_t head_dim) {
-    // BEGIN SOLUTION (9 lines): all of it. scores_kernel is the model: the number of this thread, return if there is
+    // BEGIN SOLUTION 13 (9 lines): all of it. scores_kernel is the model: the number of this thread, return if there is
     //     no such element, the place of the element in out, two pointers, a loop, the store. The sum runs over the
     //     keys: the weights of query q times the entries of value in column d.
     const int64_t index = thread_number();
@@ -176,7 +176,7 @@ __global__ void output_kernel(const float* weights, const T* value, T* out, int6
 template <typename T>
 void launch_output(const float* weights, const T* value, T* out, int64_t batch_heads, int64_t S_q, int64_t S_k,
                    int64_t head_dim, cudaStream_t stream) {
-    // BEGIN SOLUTION (3 lines): the same for output_kernel.
+    // BEGIN SOLUTION 14 (3 lines): the same for output_kernel.
     output_kernel<<<blocks_for(batch_heads * S_q * head_dim), THREADS, 0, stream>>>(
         weights, value, out, batch_heads, S_q, S_k, head_dim);
     CUDA_CHECK_LAUNCH();
@@ -191,7 +191,7 @@ template <typename T>
 void naive_attention(const T* query, const T* key, const T* value, float* scores, T* out, int64_t batch_heads,
                      int64_t S_q, int64_t S_k, int64_t head_dim, float scale, bool causal, AttentionMask mask,
                      cudaStream_t stream) {
-    // BEGIN SOLUTION (3 lines): call the three launch functions. What are the rows and columns of the scores for the
+    // BEGIN SOLUTION 15 (3 lines): call the three launch functions. What are the rows and columns of the scores for the
     //     softmax, which knows nothing of heads?
     launch_scores(query, key, scores, batch_heads, S_q, S_k, head_dim, scale, causal, mask, stream);
     launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);

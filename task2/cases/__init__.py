@@ -4,9 +4,11 @@ from common.compiling.variant import Variant
 from common.testing.case import Case
 from task2.cases.attention_cases import attention_cases
 from task2.cases.gemm import gemm_cases
+from task2.cases.row_sums import row_sum_cases
 from task2.cases.softmax import softmax_cases
 
 PARTS = {
+    "row-sums": "test the row sums only: shared memory and barriers",
     "softmax": "test the softmax kernel only",
     "gemm": "test the matrix products only",
     "attention": "test attention only: the three kernels assembled",
@@ -14,5 +16,5 @@ PARTS = {
 
 
 def cases(variant: Variant = Variant.STUDENT) -> list[Case]:
-    """All test cases; each part is worth 1 point."""
-    return softmax_cases() + gemm_cases() + attention_cases()
+    """All test cases; the row sums are worth 0.2 points, softmax 0.8, the two others 1 each."""
+    return row_sum_cases() + softmax_cases() + gemm_cases() + attention_cases()

@@ -15,6 +15,9 @@ constexpr int64_t MAX_ROW_BLOCKS = 2147483647;  // 2^31 - 1: gridDim.x, one bloc
 constexpr int64_t MAX_GEMM_SIZE = 2147483616;   // M, N, K: 2^31 - 32; rounded up to a tile still an int
 constexpr int64_t MAX_GEMM_N = 65535 * 32;      // gridDim.y tiles of 32 columns
 
+// sums[r] = the sum of x[r, :]        x [rows, cols], sums [rows]
+void row_sum(const float* x, float* sums, int64_t rows, int cols, cudaStream_t stream);
+
 // y[r, :] = softmax(x[r, :])          x, y [rows, cols]; y may be x
 // A row that is -inf throughout (everything masked) gives zeros.
 void softmax(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream);

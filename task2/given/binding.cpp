@@ -1,5 +1,6 @@
 // binding.cpp - the operators of task 2: check the arguments, allocate the output, call the launchers.
 //
+//   row_sum(x) -> sums                 x [rows, cols], sums [rows]
 //   softmax(x) -> y                    x, y [rows, cols]
 //   gemm_nn(a, b) -> c                 a [batch, M, K], b [batch, K, N], c [batch, M, N]
 //   gemm_nt(a, b) -> c                 a [batch, M, K], b [batch, N, K], c [batch, M, N]
@@ -15,6 +16,16 @@ namespace {
 
 constexpr const char* TILE_POSITIONS = "tile positions are 32-bit integers";
 constexpr const char* COLUMN_TILES = "a grid has at most 65,535 tiles of 32 columns";
+
+Tensor row_sum_operator(const Tensor& x) {
+    check_tensor(x, "x", {"rows", "cols"});
+    check_at_most(x.size(0), MAX_ROW_BLOCKS, "rows", x, "x", "a grid has at most that many blocks");
+    check_at_most(x.size(1), MAX_SOFTMAX_COLS, "cols", x, "x", "task 2 promises no longer rows");
+    DeviceScope device(x);
+    Tensor sums = new_output(x, "sums", {x.size(0)});
+    row_sum(data<float>(x), data<float>(sums), x.size(0), static_cast<int>(x.size(1)), current_stream(x));
+    return sums;
+}
 
 Tensor softmax_operator(const Tensor& x) {
     check_tensor(x, "x", {"rows", "cols"});
@@ -78,6 +89,7 @@ Tensor attention_operator(const Tensor& query, const Tensor& key, const Tensor& 
 }  // namespace
 
 TASK_OPERATORS(m) {
+    m.def("row_sum(Tensor x) -> Tensor");
     m.def("softmax(Tensor x) -> Tensor");
     m.def("gemm_nn(Tensor a, Tensor b) -> Tensor");
     m.def("gemm_nt(Tensor a, Tensor b) -> Tensor");
@@ -87,6 +99,7 @@ TASK_OPERATORS(m) {
 }
 
 TASK_KERNELS(m) {
+    m.impl("row_sum", TORCH_BOX(&row_sum_operator));
     m.impl("softmax", TORCH_BOX(&softmax_operator));
     m.impl("gemm_nn", TORCH_BOX(&gemm_nn_operator));
     m.impl("gemm_nt", TORCH_BOX(&gemm_nt_operator));

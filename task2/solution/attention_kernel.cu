@@ -1,16 +1,17 @@
 // attention_kernel.cu - attention out of three kernels: softmax, matrix product, mask. All float32.
 //
-//   1. Softmax         block_reduce            tree reduction in shared memory
-//                      softmax_kernel          one block per row, three passes over the row
-//   2. GEMM            load_tile               a tile from global to shared memory
-//                      load_tile_transposed    the same, turned over on the way
-//                      multiply_tiles          the inner product of two tiles
+//   1. Row sums        row_sum_kernel          one block per row: shared memory, barriers, a tree     (gaps 1, 2)
+//   2. Softmax         block_reduce            the same tree, for sums and maxima                     (gap 3)
+//                      softmax_kernel          one block per row, three passes over the row           (gaps 4 to 6)
+//   3. GEMM            load_tile               a tile from global to shared memory
+//                      multiply_tiles          the inner product of two tiles                         (gap 7)
 //                      store_tile              the result from registers to global memory
-//                      gemm_nn_kernel          C = A @ B
-//                      gemm_nt_kernel          C = A @ B^T
-//   3. Mask            scale_and_mask_kernel
-//   4. Launchers       softmax, gemm_nn, gemm_nt, scale_and_mask
-//   5. Attention       custom_attention        the four launchers, one after the other
+//                      gemm_nn_kernel          C = A @ B                                              (gap 8)
+//                      load_tile_transposed    a tile, turned over on the way                         (gap 9)
+//                      gemm_nt_kernel          C = A @ B^T                                            (gap 10)
+//   4. Mask            scale_and_mask_kernel
+//   5. Launchers       row_sum, softmax, gemm_nn, gemm_nt, scale_and_mask
+//   6. Attention       custom_attention        four of the launchers, one after the other             (gap 11)
 //
 // Matrices are row-major: element (row, col) of a [rows, cols] matrix is matrix[row * cols + col]. That
 // product can pass 2^31, so it is computed in 64 bits. Shapes stand beside the buffers; attention_kernel.h
@@ -26,7 +27,52 @@
 #include "common/cuda/not_implemented.h"
 #include "task2/given/attention_kernel.h"
 
-// ------------------------------------------------------------------------------------------------ 1. Softmax
+constexpr int ROW_THREADS = 256;  // threads of a block that works on one row; a power of two, for the tree
+
+// ----------------------------------------------------------------------------------------------- 1. Row sums
+//
+//     sums[r] = x[r][0] + x[r][1] + ... + x[r][cols - 1]
+//
+// A row may be longer than a block has threads, and a thread sees its own registers only. So the 256 threads share
+// the row out, and each leaves its part of the sum in shared memory, where the others can read it.
+//
+// __syncthreads() is a barrier: no thread of the block goes on before all have come to it, and what they wrote to
+// shared memory before it can be read behind it. Without one nothing is said of who comes first.
+
+// One block per row: grid (rows), block (ROW_THREADS).          x [rows, cols], sums [rows]
+//
+// Thread t takes the entries t, t + 256, t + 512, ... of the row: in every step the 32 threads of a warp read 32
+// neighbouring floats (a coalesced access). No length needs special care.
+__global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, float* sums, int cols) {
+    __shared__ float partial[ROW_THREADS];  // one array for the whole block
+    const float* row_x = x + static_cast<size_t>(blockIdx.x) * cols;
+    // BEGIN SOLUTION 1 (3 lines): add up this thread's entries of row_x, and write their sum to partial[threadIdx.x]. A
+    //     thread that has no entry at all writes 0.
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < cols; i += ROW_THREADS) sum += row_x[i];
+    partial[threadIdx.x] = sum;
+    // END SOLUTION
+
+    // The 256 parts -> one sum, by a tree. With 8 threads:
+    //
+    //     step 1   p0+p4   p1+p5   p2+p6   p3+p7       four threads active
+    //     step 2   p0+p2   p1+p3                       two
+    //     step 3   p0+p1                               one: partial[0] is complete
+    //
+    // BEGIN SOLUTION 2 (6 lines): the tree. In each step the first `active` threads add to their entry of `partial` the
+    //     one that lies `active` places further on; `active` starts at half the block and halves every time. Each
+    //     step reads what other threads wrote before it, the first one included: that takes a barrier in between. All
+    //     threads must come to every barrier, so it cannot stand inside an if for some of them.
+    __syncthreads();
+    for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {
+        if (threadIdx.x < active) partial[threadIdx.x] += partial[threadIdx.x + active];
+        __syncthreads();
+    }
+    // END SOLUTION
+    if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
+}
+
+// ------------------------------------------------------------------------------------------------ 2. Softmax
 //
 //     y[i] = exp(x[i] - max(x)) / sum_j exp(x[j] - max(x))
 //
@@ -36,8 +82,10 @@
 // A row may have 65,536 entries, 256 KiB: more shared memory than a block can have (48 KiB unless it asks for
 // more, 227 KiB at most on an H100). So the row stays in global memory, where three passes read it (the
 // second and third mostly from the caches), and shared memory holds one partial result per thread.
-
-constexpr int ROW_THREADS = 256;  // threads of a block that works on one row; a power of two, for the tree
+//
+// It takes a maximum and a sum, by the tree of section 1 each. A template makes one function of the two: Max and Sum
+// are functors, types whose objects can be called like a function, and block_reduce(partial, Max()) is compiled with
+// fmaxf in place of combine.
 
 struct Max {
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
@@ -50,17 +98,9 @@ struct Sum {
 //
 //   before: each thread has just written partial[threadIdx.x]; there has been no barrier yet
 //   after:  every thread may read partial[0]; it takes a barrier before anyone writes to `partial` again
-//
-// With 8 threads:   step 1   p0+p4   p1+p5   p2+p6   p3+p7       four threads active
-//                   step 2   p0+p2   p1+p3                       two
-//                   step 3   p0+p1                               one: partial[0] is complete
 template <typename Combine>
 __device__ __forceinline__ void block_reduce(float* partial, Combine combine) {
-    // BEGIN SOLUTION (7 lines): the tree. In each step the first `active` threads combine their entry with
-    //     the one `active` places further on (use combine(a, b)); `active` starts at half the block and
-    //     halves every time. A step reads what other threads wrote in the step before, and the first step
-    //     what all threads wrote before the call: think where the barriers go. Every thread of the block has
-    //     to reach every barrier.
+    // BEGIN SOLUTION 3 (7 lines): your tree of row_sum_kernel, with combine(a, b) in place of a + b.
     __syncthreads();
     for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {
         if (threadIdx.x < active) {
@@ -76,8 +116,7 @@ __device__ __forceinline__ void block_reduce(float* partial, Combine combine) {
 //   x, y [rows, cols]   y may be x, since in pass 3 a thread reads only the entries that it writes itself.
 //                       Hence no __restrict__ on these pointers.
 //
-// Thread t takes the entries t, t + 256, t + 512, ... of the row: in every step the 32 threads of a warp read
-// 32 neighbouring floats (a coalesced access). No length needs special care.
+// Thread t takes the entries t, t + 256, t + 512, ... of the row, as in row_sum_kernel.
 __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, float* y, int cols) {
     __shared__ float partial[ROW_THREADS];
     const float* row_x = x + static_cast<size_t>(blockIdx.x) * cols;
@@ -85,7 +124,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
 
     // Pass 1: the largest entry of the row.
     float row_max = -INFINITY;
-    // BEGIN SOLUTION (5 lines): afterwards row_max is the largest entry of the whole row, in every thread.
+    // BEGIN SOLUTION 4 (5 lines): afterwards row_max is the largest entry of the whole row, in every thread.
     //     First each thread finds the maximum of its own entries; then block_reduce with Max() combines these
     //     maxima. Pass 2 writes to `partial` again: make sure that all threads have read partial[0] by then.
     for (int i = threadIdx.x; i < cols; i += ROW_THREADS) row_max = fmaxf(row_max, row_x[i]);
@@ -101,7 +140,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
 
     // Pass 2: the sum of the exponentials.
     float row_sum = 0.0f;
-    // BEGIN SOLUTION (4 lines): afterwards row_sum is the sum of exp(x - shift) over the whole row, in every
+    // BEGIN SOLUTION 5 (4 lines): afterwards row_sum is the sum of exp(x - shift) over the whole row, in every
     //     thread. The steps are those of pass 1; expf is the exponential of a float.
     for (int i = threadIdx.x; i < cols; i += ROW_THREADS) row_sum += expf(row_x[i] - shift);
     partial[threadIdx.x] = row_sum;
@@ -111,7 +150,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
 
     // Pass 3: the result. The exponentials are computed again: to keep them, the row would have to be written
     // and read once more.
-    // BEGIN SOLUTION (4 lines): write y. A sum that is exactly 0 (the masked row above) must give zeros, not
+    // BEGIN SOLUTION 6 (4 lines): write y. A sum that is exactly 0 (the masked row above) must give zeros, not
     //     0 / 0.
     const float inverse_sum = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
     for (int i = threadIdx.x; i < cols; i += ROW_THREADS) {
@@ -120,7 +159,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
     // END SOLUTION
 }
 
-// --------------------------------------------------------------------------------------------------- 2. GEMM
+// --------------------------------------------------------------------------------------------------- 3. GEMM
 //
 // A block computes one TILE x TILE piece of C. It walks along K in steps of TILE; in each step it brings a
 // tile of A and a tile of B into shared memory and adds their product to sums kept in registers.
@@ -159,29 +198,6 @@ __device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const floa
     }
 }
 
-// tile[c][r] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
-//
-// A warp still reads 32 neighbours of one row, so that the reads stay coalesced; but now it writes them to
-// one column of the tile. Shared memory has 32 banks, entry number n of an array lies in bank n % 32, and
-// lanes that write to the same bank take turns. In a tile of width 32 a column lies in one single bank: 32
-// turns. With one unused entry at the end of each row, width 33, entry (c, r) is number 33 * c + r, bank
-// (c + r) % 32: every lane has a bank of its own.
-template <int WIDTH>
-__device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH], const float* matrix,
-                                                     int rows, int cols, int first_row, int first_col) {
-    static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");
-    // BEGIN SOLUTION (7 lines): as load_tile above, except for where in the tile an entry goes. The reads
-    //     from `matrix` have to stay as they are there: neighbouring threads, neighbouring addresses.
-    const int col = first_col + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < OUTPUTS; ++i) {
-        const int r = threadIdx.y + i * TILE_ROWS;
-        const bool inside = first_row + r < rows && col < cols;
-        tile[threadIdx.x][r] = inside ? matrix[static_cast<size_t>(first_row + r) * cols + col] : 0.0f;
-    }
-    // END SOLUTION
-}
-
 // sums += a_tile @ b_tile, this thread's four entries.          a_tile [row, k], b_tile [k, col]
 //
 // For one k the lanes of a warp read 32 neighbours of b_tile (32 banks) and all the same entry of a_tile (one
@@ -189,7 +205,7 @@ __device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH],
 template <int WIDTH>
 __device__ __forceinline__ void multiply_tiles(const float (&a_tile)[TILE][TILE],
                                                const float (&b_tile)[TILE][WIDTH], float (&sums)[OUTPUTS]) {
-    // BEGIN SOLUTION (6 lines): for every k, multiply this thread's entry of b_tile with its four entries of
+    // BEGIN SOLUTION 7 (6 lines): for every k, multiply this thread's entry of b_tile with its four entries of
     //     a_tile and add to sums. Which rows and which column are this thread's stands at the head of this
     //     section. Read the entry of b_tile once per k, not four times. `#pragma unroll` before the loop over
     //     the four keeps sums in registers; `#pragma unroll 8` before the one over k saves loop overhead.
@@ -229,7 +245,7 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         const float* b_matrix = b + matrix * K * N;
         float* c_matrix = c + matrix * M * N;
         float sums[OUTPUTS] = {};
-        // BEGIN SOLUTION (7 lines): walk along K in steps of TILE: load_tile for a_tile and for b_tile, then
+        // BEGIN SOLUTION 8 (7 lines): walk along K in steps of TILE: load_tile for a_tile and for b_tile, then
         //     multiply_tiles. The tiles are written by all threads and read by all threads: nobody may read
         //     before all have written, and nobody may overwrite (in the next step) before all have read.
         for (int k0 = 0; k0 < K; k0 += TILE) {
@@ -242,6 +258,29 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         // END SOLUTION
         store_tile(c_matrix, M, N, first_row, first_col, sums);
     }
+}
+
+// tile[c][r] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
+//
+// A warp still reads 32 neighbours of one row, so that the reads stay coalesced; but now it writes them to
+// one column of the tile. Shared memory has 32 banks, entry number n of an array lies in bank n % 32, and
+// lanes that write to the same bank take turns. In a tile of width 32 a column lies in one single bank: 32
+// turns. With one unused entry at the end of each row, width 33, entry (c, r) is number 33 * c + r, bank
+// (c + r) % 32: every lane has a bank of its own.
+template <int WIDTH>
+__device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH], const float* matrix,
+                                                     int rows, int cols, int first_row, int first_col) {
+    static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");
+    // BEGIN SOLUTION 9 (7 lines): as load_tile above, except for where in the tile an entry goes. The reads
+    //     from `matrix` have to stay as they are there: neighbouring threads, neighbouring addresses.
+    const int col = first_col + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; ++i) {
+        const int r = threadIdx.y + i * TILE_ROWS;
+        const bool inside = first_row + r < rows && col < cols;
+        tile[threadIdx.x][r] = inside ? matrix[static_cast<size_t>(first_row + r) * cols + col] : 0.0f;
+    }
+    // END SOLUTION
 }
 
 // C = A @ B^T for every matrix of the batch.          a [batch, M, K], b [batch, N, K], c [batch, M, N]
@@ -260,7 +299,7 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         const float* b_matrix = b + matrix * N * K;
         float* c_matrix = c + matrix * M * N;
         float sums[OUTPUTS] = {};
-        // BEGIN SOLUTION (7 lines): as in gemm_nn_kernel, but b_tile comes from the [N, K] matrix b_matrix
+        // BEGIN SOLUTION 10 (7 lines): as in gemm_nn_kernel, but b_tile comes from the [N, K] matrix b_matrix
         //     and is turned over. Think which of its sizes are its rows and columns, and where in it this
         //     block's tile begins.
         for (int k0 = 0; k0 < K; k0 += TILE) {
@@ -275,7 +314,7 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
     }
 }
 
-// --------------------------------------------------------------------------------------------------- 3. Mask
+// --------------------------------------------------------------------------------------------------- 4. Mask
 
 // One block per row of scores, in place: multiply by `scale`; apply the mask argument (masked_score, see
 // attention_mask.cuh); if causal, set entries k > q to -inf (the softmax makes them 0).
@@ -291,7 +330,12 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-// ---------------------------------------------------------------------------------------------- 4. Launchers
+// ---------------------------------------------------------------------------------------------- 5. Launchers
+
+void row_sum(const float* x, float* sums, int64_t rows, int cols, cudaStream_t stream) {
+    row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, sums, cols);
+    CUDA_CHECK_LAUNCH();
+}
 
 void softmax(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream) {
     softmax_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, y, cols);
@@ -322,7 +366,7 @@ void scale_and_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float 
     CUDA_CHECK_LAUNCH();
 }
 
-// ---------------------------------------------------------------------------------------------- 5. Attention
+// ---------------------------------------------------------------------------------------------- 6. Attention
 
 // out = softmax(mask(query @ key^T * scale)) @ value, for each head.
 //
@@ -334,7 +378,7 @@ void scale_and_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float 
 void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
                       int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,
                       AttentionMask mask, cudaStream_t stream) {
-    // BEGIN SOLUTION (4 lines): call the four launchers of section 4 in the right order, with `scores` as the
+    // BEGIN SOLUTION 11 (4 lines): call the launchers of section 5 in the right order, with `scores` as the
     //     place where each leaves its result for the next (the softmax works in place). For each of the two
     //     products think which of S_q, S_k and head_dim are its M, N and K.
     gemm_nt(query, key, scores, batch_heads, S_q, S_k, head_dim, stream);

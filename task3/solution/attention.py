@@ -56,7 +56,7 @@ def tile_scores(query_tile: Tensor, key_tile: Tensor, q_start: int, k_start: int
     Returns:
         S [batch, heads, rows, keys], -inf where a query does not see a key.
     """
-    # BEGIN SOLUTION (6 lines): the products of all rows with all keys of the tile, times `scale`. If causal, compare
+    # BEGIN SOLUTION 1 (6 lines): the products of all rows with all keys of the tile, times `scale`. If causal, compare
     #     the positions: torch.arange gives those of the tile's queries and those of its keys (on S.device), and
     #     masked_fill puts -inf where the key comes after the query.
     S = query_tile @ key_tile.transpose(-2, -1) * scale
@@ -82,10 +82,10 @@ def add_tile(state: RowState, S: Tensor, value_tile: Tensor) -> RowState:
     Returns:
         The rows after this tile.
     """
-    # BEGIN SOLUTION (7 lines): the new maximum of each row (amax with keepdim, torch.maximum); what to subtract, which
-    #     is the new maximum or 0 (torch.where); the factor that turns sums relative to the old maximum into sums
-    #     relative to the new one; P, the exponentials of this tile; then l and O: what was there times the factor,
-    #     plus what this tile adds.
+    # BEGIN SOLUTION 2 (7 lines): the new maximum of each row (amax with keepdim, torch.maximum); what to subtract,
+    #     which is the new maximum or 0 (torch.where); the factor that turns sums relative to the old maximum into sums
+    #     relative to the new one; P, the exponentials of this tile; then l and O: what was there times the factor, plus
+    #     what this tile adds.
     m = torch.maximum(state.m, S.amax(-1, keepdim=True))
     shift = torch.where(m == -torch.inf, 0.0, m)
     rescale = torch.exp(state.m - shift)
@@ -109,9 +109,9 @@ def attend(
     Returns:
         The rows after the last tile of keys.
     """
-    # BEGIN SOLUTION (7 lines): begin with nothing_seen, then loop over k_start. Per tile: slice key and value (a slice
-    #     that reaches past the end stops there, so the last tile needs no special care), tile_scores, add_tile. If
-    #     causal, end the loop where the last query of this tile sees no further key: tiles above the diagonal are
+    # BEGIN SOLUTION 3 (7 lines): begin with nothing_seen, then loop over k_start. Per tile: slice key and value (a
+    #     slice that reaches past the end stops there, so the last tile needs no special care), tile_scores, add_tile.
+    #     If causal, end the loop where the last query of this tile sees no further key: tiles above the diagonal are
     #     not computed at all.
     state = nothing_seen(query_tile)
     seen = min(q_start + query_tile.size(-2), key.size(-2)) if causal else key.size(-2)
@@ -125,7 +125,7 @@ def attend(
 
 def output_of(state: RowState) -> Tensor:
     """The output of a tile of queries, [batch, heads, rows, head_dim] (line 12); zeros for a row that saw no key."""
-    # BEGIN SOLUTION (1 line): the only division of the algorithm. Where l is 0 the result is 0, not 0 / 0.
+    # BEGIN SOLUTION 4 (1 line): the only division of the algorithm. Where l is 0 the result is 0, not 0 / 0.
     return torch.where(state.l == 0, 0.0, state.O / state.l)
     # END SOLUTION
 
@@ -168,7 +168,7 @@ def flash_attention(
     scale = check_arguments(query, key, value, scale, B_r, B_c)
     out = query.new_empty(query.shape)
     lse = query.new_empty(query.shape[:-1])
-    # BEGIN SOLUTION (5 lines): a loop over q_start, the tiles of queries (lines 3, 4, 14 and 15). Per tile: attend,
+    # BEGIN SOLUTION 5 (5 lines): a loop over q_start, the tiles of queries (lines 3, 4, 14 and 15). Per tile: attend,
     #     then output_of and logsumexp_of into the rows of out and lse that belong to it.
     for q_start in range(0, query.size(-2), B_r):
         rows = slice(q_start, q_start + B_r)

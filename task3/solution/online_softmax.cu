@@ -2,11 +2,11 @@
 //
 //   1. State          State                    what is known of a row after some of its scores: (m, l)
 //                     shift_of                 what exp() may subtract: m, or 0 while m is -infinity
-//                     add_scores               a state and some more scores -> a state            (gap 1)
-//                     merge_warp               the states of 32 lanes -> one                      (gap 2)
-//                     merge_block              the states of all threads of a block -> one        (gap 3)
-//   2. Online softmax online_softmax_kernel    one sweep for m and l, a second one to write y     (gaps 4, 5)
-//   3. Merge          merge_states_kernel      the outputs of several sets of keys -> one         (gaps 6, 7)
+//                     add_scores               a state and some more scores -> a state            (gap 6)
+//                     merge_warp               the states of 32 lanes -> one                      (gap 7)
+//                     merge_block              the states of all threads of a block -> one        (gap 8)
+//   2. Online softmax online_softmax_kernel    one sweep for m and l, a second one to write y     (gaps 9, 10)
+//   3. Merge          merge_states_kernel      the outputs of several sets of keys -> one         (gaps 11, 12)
 //   4. Launchers      online_softmax, merge_states
 //
 // Task 2 needed the maximum of a row before it could add up exp(x - max): two sweeps before the first output.
@@ -51,7 +51,7 @@ __device__ __forceinline__ float shift_of(float m) { return m == -INFINITY ? 0.0
 // l is moved once, not once per score.
 template <int COUNT>
 __device__ __forceinline__ State add_scores(State state, const float (&scores)[COUNT]) {
-    // BEGIN SOLUTION (8 lines): the largest of state.m and the scores; with it, through shift_of, move state.l to
+    // BEGIN SOLUTION 6 (8 lines): the largest of state.m and the scores; with it, through shift_of, move state.l to
     //     the new maximum; then add the exponential of every score. Return {the maximum, the sum}. `#pragma unroll`
     //     before each loop keeps the scores in registers.
     float m = state.m;
@@ -68,7 +68,7 @@ __device__ __forceinline__ State add_scores(State state, const float (&scores)[C
 // Merges the states of the 32 lanes; every lane calls, every lane gets the same result. The rule for two states
 // holds for 32 as well: m is the largest m, and l the sum of all l, each moved from its own m to that one.
 __device__ __forceinline__ State merge_warp(State state) {
-    // BEGIN SOLUTION (3 lines): warp_max and warp_sum of common/cuda/warp.cuh, and one exponential per lane.
+    // BEGIN SOLUTION 7 (3 lines): warp_max and warp_sum of common/cuda/warp.cuh, and one exponential per lane.
     const float m = warp_max(state.m);
     const float l = warp_sum(state.l * expf(state.m - shift_of(m)));
     return {m, l};
@@ -80,7 +80,7 @@ __device__ __forceinline__ State merge_warp(State state) {
 __device__ __forceinline__ State merge_block(State state) {
     __shared__ State partial[WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (4 lines): merge within each warp; one lane of each leaves the result in `partial`; when all
+    // BEGIN SOLUTION 8 (4 lines): merge within each warp; one lane of each leaves the result in `partial`; when all
     //     warps have done so, every warp merges the WARPS states once more (lanes that have none bring
     //     {-INFINITY, 0.0f}).
     state = merge_warp(state);
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(THREADS)
 
     // Sweep 1: m and l of the whole row.
     State state = {-INFINITY, 0.0f};
-    // BEGIN SOLUTION (9 lines): step through the row as drawn above; in each step collect this thread's ITEMS scores
+    // BEGIN SOLUTION 9 (9 lines): step through the row as drawn above; in each step collect this thread's ITEMS scores
     //     in a small array and call add_scores. A column that does not exist counts as -INFINITY: its exponential
     //     is 0, and it is never the maximum (unless nothing else is there). Afterwards merge_block.
     for (int64_t first = threadIdx.x; first < cols; first += ITEMS * THREADS) {
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(THREADS)
     // Sweep 2: the result. A row of nothing but -infinity has l = 0: it gives zeros, and log(0) = -infinity.
     const float shift = shift_of(state.m);
     const float inverse_l = state.l == 0.0f ? 0.0f : 1.0f / state.l;
-    // BEGIN SOLUTION (4 lines): write y, and from one thread lse. Together, shift and l say what the logarithm of the
-    //     sum of exp(x) is; exp(x) itself might overflow.
+    // BEGIN SOLUTION 10 (4 lines): write y, and from one thread lse. Together, shift and l say what the logarithm of
+    //     the sum of exp(x) is; exp(x) itself might overflow.
     for (int64_t col = threadIdx.x; col < cols; col += THREADS) {
         row_y[col] = expf(row_x[col] - shift) * inverse_l;
     }
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(32 * MERGE_WARPS)
     if (row >= rows) return;  // a whole warp at once, and no barrier of the block follows
 
     State state = {-INFINITY, 0.0f};
-    // BEGIN SOLUTION (5 lines): m and l of the row's lse over all parts: each lane takes in its own parts one by one
+    // BEGIN SOLUTION 11 (5 lines): m and l of the row's lse over all parts: each lane takes in its own parts one by one
     //     (add_scores with an array of one score), then the lanes merge.
     for (int64_t part = lane; part < parts; part += 32) {
         const float score[1] = {lse[part * rows + row]};
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(32 * MERGE_WARPS)
     float first_sum = 0.0f, second_sum = 0.0f;
     for (int64_t start = 0; start < parts; start += 32) {
         const int count = static_cast<int>(parts - start < 32 ? parts - start : 32);
-        // BEGIN SOLUTION (8 lines): the weight of part start + lane, 0 if there is no such part. Then, for each i
+        // BEGIN SOLUTION 12 (8 lines): the weight of part start + lane, 0 if there is no such part. Then, for each i
         //     below count: get the weight of part start + i from lane i (__shfl_sync, which all lanes must call),
         //     and add weight * output to both sums. A part whose weight is 0 must not even be read: its output may
         //     be NaN, and 0 * NaN is NaN. Nor may a column that does not exist. `#pragma unroll 8` before the loop

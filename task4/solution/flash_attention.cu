@@ -14,6 +14,7 @@
 //   flash_attention_kernel   the loop over the K/V tiles                                  (gap 7)
 //   launch_flash_attention   shared memory, grid and launch for tiles of one size         (gap 8)
 //   custom_flash_attention   the host function: picks the tiles for a head_dim (tiles.h)
+//   (given/stages.cuh)       runs the functions of gaps 1 to 6 alone: python -m task4.test --stages
 //
 // The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 1). One block computes B_r rows of
 // the output of one head. It keeps its Q tile and walks over K and V in tiles of B_c keys. Per row it carries
@@ -112,7 +113,7 @@ template <typename T, int TILE_ROWS, int STRIDE>
 __device__ __forceinline__ void load_tile(float* tile, const float* source, int64_t rows_left, int head_dim,
                                           float factor) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (7 lines): each warp takes every WARPS-th row (T::WARPS), each lane every 32nd column, so
+    // BEGIN SOLUTION 1 (7 lines): each warp takes every WARPS-th row (T::WARPS), each lane every 32nd column, so
     //     that neighbouring lanes read neighbouring floats. Write all TILE_ROWS x T::D elements of the tile.
 #pragma unroll 4
     for (int row = warp; row < TILE_ROWS; row += T::WARPS) {
@@ -139,7 +140,7 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], con
 #pragma unroll
         for (int c = 0; c < T::KEYS; ++c) s[r][c] = 0.0f;
     }
-    // BEGIN SOLUTION (13 lines): for d = 0, 4, 8, ... < T::D: load the float4 at column d of each of the lane's
+    // BEGIN SOLUTION 2 (13 lines): for d = 0, 4, 8, ... < T::D: load the float4 at column d of each of the lane's
     //     KEYS rows of K (reinterpret_cast<const float4*>); then, row by row, the float4 of Q, and add their
     //     product to s[r][c]. #pragma unroll before every loop over r or c, and #pragma unroll 1 before the
     //     one over d: its body is long enough, copies of it would only take registers.
@@ -168,7 +169,7 @@ template <typename T>
 __device__ __forceinline__ void mask_scores(float (&s)[T::ROWS][T::KEYS], int first_row, int keys_left,
                                             int diagonal) {
     const int lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (8 lines): s[r][c] = -INFINITY unless row first_row + r may see key lane + 32 * c and
+    // BEGIN SOLUTION 3 (8 lines): s[r][c] = -INFINITY unless row first_row + r may see key lane + 32 * c and
     //     that key exists.
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
@@ -201,7 +202,7 @@ __device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS][T::KEYS
 #pragma unroll
         for (int c = 1; c < T::KEYS; ++c) tile_max = fmaxf(tile_max, s[r][c]);
         tile_max = warp_max(tile_max);
-        // BEGIN SOLUTION (13 lines): the new maximum of the row; the factor that turns sums relative to the
+        // BEGIN SOLUTION 4 (13 lines): the new maximum of the row; the factor that turns sums relative to the
         //     old maximum into sums relative to the new one; rescale l and all o of the row with it; then for
         //     each of the lane's keys p = exp2f(s - maximum): add it to l and store it at row first_row + r,
         //     column lane + 32 * c of p_tile. Watch the row that has seen no key yet.
@@ -232,7 +233,7 @@ template <typename T>
 __device__ __forceinline__ void accumulate_output(RowState<T>& state, const float* p_tile, const float* v_tile,
                                                   int first_row) {
     const int lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (15 lines): for j = 0, 4, 8, ... < T::B_c: for each c, collect rows j .. j + 3 of V at
+    // BEGIN SOLUTION 5 (15 lines): for j = 0, 4, 8, ... < T::B_c: for each c, collect rows j .. j + 3 of V at
     //     column lane + 32 * c in a float4 (make_float4); then, row by row, load the float4 of P at column j
     //     and add their product to o[r][c]. Unroll as in compute_scores.
 #pragma unroll 1
@@ -263,7 +264,7 @@ __device__ __forceinline__ void store_output(float* out, const RowState<T>& stat
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
         const int row = first_row + r;
-        // BEGIN SOLUTION (7 lines): add up the lanes' parts of l (every lane must take part, also for rows
+        // BEGIN SOLUTION 6 (7 lines): add up the lanes' parts of l (every lane must take part, also for rows
         //     that do not exist), then write the columns of o that exist, if the row exists.
         const float l = warp_sum(state.l[r]);
         const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
@@ -316,7 +317,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 
     // Query i sees the keys j <= i + diagonal (README.md draws it), which are all of them for NOT_CAUSAL.
-    // BEGIN SOLUTION (16 lines): the loop over the tiles of keys, k_start = 0, B_c, 2 * B_c, ..., as long as the
+    // BEGIN SOLUTION 7 (16 lines): the loop over the tiles of keys, k_start = 0, B_c, 2 * B_c, ..., as long as the
     //     tile exists and the last row of this block, q_start + B_r - 1, sees a key of it: later tiles are not
     //     even loaded. For each one K and V into shared memory, then scores, mask, online softmax, and the
     //     product with V. mask_scores counts rows and keys from q_start and k_start on: what are keys_left and
@@ -349,7 +350,7 @@ void launch_flash_attention(const float* query, const float* key, const float* v
                             int64_t diagonal, cudaStream_t stream) {
     using T = Tiles<B_r, B_c, D, WARPS>;
     const unsigned blocks = grid_blocks(batch_heads * ceil_div(S_q, int64_t{B_r}), "query");
-    // BEGIN SOLUTION (6 lines): allow the kernel T::BYTES of dynamic shared memory (more than 48 KB needs
+    // BEGIN SOLUTION 8 (6 lines): allow the kernel T::BYTES of dynamic shared memory (more than 48 KB needs
     //     cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize), launch it with T::THREADS
     //     threads per block, and check both calls with CUDA_CHECK and CUDA_CHECK_LAUNCH.
     CUDA_CHECK(cudaFuncSetAttribute(flash_attention_kernel<B_r, B_c, D, WARPS>,
@@ -376,3 +377,5 @@ void custom_flash_attention(const float* query, const float* key, const float* v
     launch(query, key, value, out, batch_heads, S_q, S_k, head_dim, scale * LOG2_E,
            causal ? diagonal : NOT_CAUSAL, stream);
 }
+
+#include "task4/given/stages.cuh"  // for python -m task4.test --stages: gaps 1 to 6, one at a time

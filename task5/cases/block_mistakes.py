@@ -236,13 +236,13 @@ def _tile_mistakes(listed: _Listed, query: Tensor, key: Tensor, value: Tensor, s
     return [
         Mistake(
             "only the first tile of a block",
-            f"Only the first B_C = {B_C} keys of every block are attended to: a block of {listed.block} has "
+            f"Only the first B_c = {B_C} keys of every block are attended to: a block of {listed.block} has "
             f"{listed.block // B_C} tiles.",
             listed.seeing(block_elements & (inside < B_C)),
         ),
         Mistake(
             "last tile of a block dropped",
-            f"The last B_C = {B_C} keys of every block are left out: the tiles go on to (column + 1) * block.",
+            f"The last B_c = {B_C} keys of every block are left out: the tiles go on to (column + 1) * block.",
             listed.seeing(block_elements & (inside < listed.block - B_C)),
         ),
         Mistake(

@@ -32,10 +32,7 @@ WINDOW_HINT = (
     "If rows at one end of a block of 48 are wrong, look at the first and the last key of the range; if all are, at "
     "the mask."
 )
-WINDOW_NAN_HINT = (
-    "Where NaN comes from: -inf was subtracted from -inf in a row that sees nothing of its first tile, a key outside "
-    "the range was read, or a barrier is missing."
-)
+WINDOW_NAN_HINT = "Where NaN comes from: a key outside the range was read, or a given function was changed."
 BLOCK_HINT = (
     "Try a mask with a single true block first. Which row of the mask does this block of the grid follow, which keys "
     "does a listed number stand for, and is every tile of the block visited once?"

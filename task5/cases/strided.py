@@ -20,9 +20,9 @@ from task5.cases.strided_mistakes import strided_mistakes
 from task5.given.reference import naive_strided_attention, strided_stages
 
 NAN_HINT = (
-    "Where NaN comes from: a key between the strided ones was read, a row of a tile was left unwritten (it must be 0 "
-    "from rows_left on), a barrier is missing between writing and reading a tile, -inf was subtracted from -inf, or "
-    "the factor is upside down: exp2f(m - m_new) is at most 1."
+    "Where NaN comes from: a key between the strided ones or behind the last one was read (attend_to_tile is told "
+    "where the tile begins, how far apart its rows lie and how many of them there are), or a given function "
+    "was changed."
 )
 
 

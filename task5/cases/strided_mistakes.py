@@ -166,7 +166,7 @@ def _loop_mistakes(loop: _Loop) -> list[Mistake]:
         Mistake(
             "last tile dropped",
             f"The strided keys of the last, partial tile are left out: the loop runs while n < their number, in steps "
-            f"of B_C = {B_C}.",
+            f"of B_c = {B_C}.",
             loop.answer(count=loop.count // B_C * B_C),
         ),
     ]
@@ -241,7 +241,7 @@ def _causal_mistakes(loop: _Loop) -> list[Mistake]:
         Mistake(
             "tiles on the diagonal left out",
             "Under the causal mask the loop ends with the strided keys before q_start, where the first query of the "
-            "block stops; its last query sees keys up to q_start + B_R - 1.",
+            "block stops; its last query sees keys up to q_start + B_r - 1.",
             loop.answer(count=loop.before(loop.q_start)),
         ),
     ]

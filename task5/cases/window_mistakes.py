@@ -180,7 +180,7 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
         Mistake("first tile left out", late + "not q_start.", band.answer(begin=band.q_start // B_C * B_C)),
         Mistake(
             "last tile dropped",
-            f"The keys of the last, partial tile are left out: the loop runs while k_start < end, in steps of B_C = "
+            f"The keys of the last, partial tile are left out: the loop runs while k_start < end, in steps of B_c = "
             f"{B_C}.",
             band.answer(end=band.begin + (band.end - band.begin).clamp(min=0) // B_C * B_C),
         ),
@@ -190,7 +190,7 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
             Mistake(
                 "tiles on the diagonal left out",
                 f"The loop ends at {where}, where the first query of the block stops; its last query sees keys up to "
-                "q_start + B_R - 1.",
+                "q_start + B_r - 1.",
                 band.answer(end=end.clamp(max=band.seq_k)),
             )
             for where, end in (("q_start", band.q_start), ("q_start + 1", band.q_start + 1))
@@ -200,7 +200,7 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
             Mistake(
                 "loop ends too early",
                 f"The loop ends at {where}, and the last rows of a block lack keys: the last row sees those before "
-                "q_start + B_R - 1 + window.",
+                "q_start + B_r - 1 + window.",
                 band.answer(end=end.clamp(max=band.seq_k)),
             )
             for where, end in (

@@ -4,19 +4,22 @@
 //   Tiles               sizes, and where each tile lies in shared memory
 //   RowState            a warp's rows in registers: running maximum, running sum, output
 //   BlockRows           which rows of which head a block has
-//   load_tile           rows of a tensor, row_step apart -> neighbours in shared memory    (gap 1)
+//   add_dot             sum + a . b for four floats
+//   load_tile           rows of a tensor, row_step apart -> neighbours in shared memory
 //   compute_scores      S = Q K^T for one tile
-//   hidden_rows         which rows may not see the lane's key                              (gap 2)
-//   online_softmax      S -> P; old output and sum are rescaled to the new maximum         (gap 3)
+//   hidden_rows         which rows may not see the lane's key                              (gap 1)
+//   online_softmax      S -> P; old output and sum are rescaled to the new maximum
 //   accumulate_output   O += P V
-//   attend_to_tile      one tile of keys from beginning to end                             (gap 4)
+//   attend_to_tile      one tile of keys from beginning to end
 //   start_rows          what comes before the first tile
 //   store_output        what comes after the last one: O / l -> global memory
 //
-// The algorithm is task 4's (FlashAttention-2, arXiv:2307.08691, Algorithm 1). A kernel of this task decides two
-// things: which tiles of keys a block goes through, and which of a tile's keys a row may see. Everything else is here.
+// The algorithm is task 4's (FlashAttention-2, arXiv:2307.08691, Algorithm 1), and so are the functions, with the same
+// names: they are given here. Three things are different: load_tile takes a row_step, a tile has one key per lane, and
+// the mask comes as bits. A kernel of this task decides two things: which tiles of keys a block goes through, and which
+// of a tile's keys a row may see.
 //
-// Who does what: a block has B_R rows of one head, a warp ROWS of them from beginning to end. A tile has 32 keys: in S
+// Who does what: a block has B_r rows of one head, a warp ROWS of them from beginning to end. A tile has 32 keys: in S
 // and P, lane i of every warp owns key i; in O it owns the columns i, i + 32, ... The change of owner goes through P in
 // shared memory, and a warp reads only those rows of P that it wrote itself.
 //
@@ -31,18 +34,18 @@
 // of 8 rows as float4 then meet in no bank (task 4 says why).
 template <int WIDTH, int BLOCK_ROWS>
 struct Tiles {
-    static constexpr int B_R = BLOCK_ROWS;  // rows of Q per block
-    static constexpr int B_C = 32;          // keys per tile: one for each lane
+    static constexpr int B_r = BLOCK_ROWS;  // rows of Q per block
+    static constexpr int B_c = 32;          // keys per tile: one for each lane
     static constexpr int D = WIDTH, WARPS = 4, THREADS = 32 * WARPS;
-    static constexpr int ROWS = B_R / WARPS;  // rows per warp
+    static constexpr int ROWS = B_r / WARPS;  // rows per warp
     static constexpr int COLS = D / 32;       // output columns per lane
-    static constexpr int K_LENGTH = D + 4;    // floats per row of the K tile
+    static constexpr int K_STRIDE = D + 4;    // floats per row of the K tile
 
-    static constexpr int Q_AT = 0;                      // Q [B_R][D]
-    static constexpr int K_AT = Q_AT + B_R * D;         // K [B_C][K_LENGTH]
-    static constexpr int V_AT = K_AT + B_C * K_LENGTH;  // V [B_C][D]
-    static constexpr int P_AT = V_AT + B_C * D;         // P [B_R][B_C]
-    static constexpr int BYTES = (P_AT + B_R * B_C) * sizeof(float);
+    static constexpr int Q_AT = 0;                      // Q [B_r][D]
+    static constexpr int K_AT = Q_AT + B_r * D;         // K [B_c][K_STRIDE]
+    static constexpr int V_AT = K_AT + B_c * K_STRIDE;  // V [B_c][D]
+    static constexpr int P_AT = V_AT + B_c * D;         // P [B_r][B_c]
+    static constexpr int BYTES = (P_AT + B_r * B_c) * sizeof(float);
     static_assert(BYTES <= 64 * 1024, "all that a Turing multiprocessor (sm_75) has");
 };
 
@@ -55,7 +58,7 @@ struct RowState {
     float o[T::ROWS][T::COLS];
 };
 
-// A block has the rows q_start .. q_start + B_R - 1 of one head, numbered 0 .. batch * heads - 1. The last rows of a
+// A block has the rows q_start .. q_start + B_r - 1 of one head, numbered 0 .. batch * heads - 1. The last rows of a
 // head come first: under a causal mask they have the longest way to go.
 struct BlockRows {
     int head;
@@ -64,40 +67,45 @@ struct BlockRows {
 
 template <typename T>
 __device__ __forceinline__ BlockRows block_rows(int64_t S_q) {
-    const int q_tiles = static_cast<int>(ceil_div(S_q, int64_t{T::B_R}));
+    const int q_tiles = static_cast<int>(ceil_div(S_q, int64_t{T::B_r}));
     const int block = blockIdx.x;
-    return {block / q_tiles, int64_t{q_tiles - 1 - block % q_tiles} * T::B_R};
+    return {block / q_tiles, int64_t{q_tiles - 1 - block % q_tiles} * T::B_r};
 }
 
 // The grid to that: blocks along x.
 template <typename T>
 unsigned grid_size(int64_t batch_heads, int64_t S_q) {
-    return grid_blocks(batch_heads * ceil_div(S_q, int64_t{T::B_R}), "query");
+    return grid_blocks(batch_heads * ceil_div(S_q, int64_t{T::B_r}), "query");
+}
+
+// sum + a . b: the four fused multiply-adds that a pair of 16-byte loads pays for.
+__device__ __forceinline__ float add_dot(float sum, float4 a, float4 b) {
+    sum += a.x * b.x;
+    sum += a.y * b.y;
+    sum += a.z * b.z;
+    sum += a.w * b.w;
+    return sum;
 }
 
 // tile[r][col] = source[r * row_step][col] * factor for r < rows_left and col < head_dim; zero elsewhere.
 //
-//   tile     [TILE_ROWS][LENGTH], shared        source   rows of head_dim floats, global; those between are not read
-template <typename T, int TILE_ROWS, int LENGTH>
+//   tile     [TILE_ROWS][STRIDE], shared        source   rows of head_dim floats, global; those between are not read
+template <typename T, int TILE_ROWS, int STRIDE>
 __device__ __forceinline__ void load_tile(float* tile, const float* source, int64_t rows_left, int64_t row_step,
                                           int head_dim, float factor) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (7 lines): as in task 4, each warp takes every WARPS-th row (T::WARPS) and each lane every 32nd
-    //     column of all TILE_ROWS x T::D; but row r of the tile lies r * row_step rows of head_dim floats after
-    //     source. Zero is written where nothing is to be read.
 #pragma unroll 4
     for (int row = warp; row < TILE_ROWS; row += T::WARPS) {
         for (int col = lane; col < T::D; col += 32) {
             const bool inside = row < rows_left && col < head_dim;
-            tile[row * LENGTH + col] = inside ? source[row * row_step * head_dim + col] * factor : 0.0f;
+            tile[row * STRIDE + col] = inside ? source[row * row_step * head_dim + col] * factor : 0.0f;
         }
     }
-    // END SOLUTION
 }
 
 // s[r] = dot product of Q row first_row + r and K row `lane`; four columns at a time, one float4 of K for all rows.
 //
-//   s   [ROWS], registers      q_tile [B_R][D], k_tile [B_C][K_LENGTH], shared
+//   s   [ROWS], registers      q_tile [B_r][D], k_tile [B_c][K_STRIDE], shared
 template <typename T>
 __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS], const float* q_tile, const float* k_tile,
                                                int first_row) {
@@ -106,11 +114,11 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS], const float*
     for (int r = 0; r < T::ROWS; ++r) s[r] = 0.0f;
 #pragma unroll 1
     for (int d = 0; d < T::D; d += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&k_tile[lane * T::K_LENGTH + d]);
+        const float4 k = *reinterpret_cast<const float4*>(&k_tile[lane * T::K_STRIDE + d]);
 #pragma unroll
         for (int r = 0; r < T::ROWS; ++r) {
             const float4 q = *reinterpret_cast<const float4*>(&q_tile[(first_row + r) * T::D + d]);
-            s[r] += q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w;
+            s[r] = add_dot(s[r], q, k);
         }
     }
 }
@@ -121,7 +129,7 @@ template <typename T>
 __device__ __forceinline__ unsigned hidden_rows(int64_t key_position, int64_t query_position, int64_t S_k,
                                                 bool causal) {
     unsigned hidden = 0;
-    // BEGIN SOLUTION (5 lines): hidden |= 1u << r unless the lane's key exists and row r may see it.
+    // BEGIN SOLUTION 1 (5 lines): hidden |= 1u << r unless the lane's key exists and row r may see it.
     const int64_t ahead = key_position - query_position;  // of the warp's first row
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
@@ -134,7 +142,7 @@ __device__ __forceinline__ unsigned hidden_rows(int64_t key_position, int64_t qu
 // The online softmax for one tile: takes s into m, l and P, and rescales what older tiles left in l and o. The scores
 // arrive multiplied by log2(e), so e^x is exp2f(s). A row that has seen no key yet has m = -infinity and subtracts 0.
 //
-//   s, state.m, state.l [ROWS], state.o [ROWS][COLS], registers      p_tile [B_R][B_C], shared
+//   s, state.m, state.l [ROWS], state.o [ROWS][COLS], registers      p_tile [B_r][B_c], shared
 template <typename T>
 __device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS], RowState<T>& state, float* p_tile,
                                                int first_row) {
@@ -142,8 +150,6 @@ __device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS], RowSta
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
         const float tile_max = warp_max(s[r]);
-        // BEGIN SOLUTION (9 lines): the new maximum of the row, what to subtract (not -infinity), the factor for l and
-        //     o; p of the lane's key, added to l and stored at row first_row + r, column lane of p_tile.
         const float m_new = fmaxf(state.m[r], tile_max);
         const float shift = m_new == -INFINITY ? 0.0f : m_new;
         const float rescale = exp2f(state.m[r] - shift);
@@ -152,32 +158,30 @@ __device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS], RowSta
         state.l[r] = state.l[r] * rescale + p;
 #pragma unroll
         for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;
-        p_tile[(first_row + r) * T::B_C + lane] = p;
-        // END SOLUTION
+        p_tile[(first_row + r) * T::B_c + lane] = p;
     }
 }
 
 // o[r][c] += sum over the tile's keys j of P[first_row + r][j] * V[j][lane + 32 * c]; four keys at a time.
 //
-//   p_tile [B_R][B_C], v_tile [B_C][D], shared
+//   p_tile [B_r][B_c], v_tile [B_c][D], shared
 template <typename T>
 __device__ __forceinline__ void accumulate_output(RowState<T>& state, const float* p_tile, const float* v_tile,
                                                   int first_row) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int j = 0; j < T::B_C; j += 4) {
-        float v[4][T::COLS];
+    for (int j = 0; j < T::B_c; j += 4) {
+        float4 v[T::COLS];
 #pragma unroll
         for (int c = 0; c < T::COLS; ++c) {
-#pragma unroll
-            for (int k = 0; k < 4; ++k) v[k][c] = v_tile[(j + k) * T::D + lane + 32 * c];
+            const float* column = &v_tile[j * T::D + lane + 32 * c];
+            v[c] = make_float4(column[0], column[T::D], column[2 * T::D], column[3 * T::D]);
         }
 #pragma unroll
         for (int r = 0; r < T::ROWS; ++r) {
-            const float4 p = *reinterpret_cast<const float4*>(&p_tile[(first_row + r) * T::B_C + j]);
+            const float4 p = *reinterpret_cast<const float4*>(&p_tile[(first_row + r) * T::B_c + j]);
 #pragma unroll
-            for (int c = 0; c < T::COLS; ++c)
-                state.o[r][c] += p.x * v[0][c] + p.y * v[1][c] + p.z * v[2][c] + p.w * v[3][c];
+            for (int c = 0; c < T::COLS; ++c) state.o[r][c] = add_dot(state.o[r][c], p, v[c]);
         }
     }
 }
@@ -186,20 +190,17 @@ __device__ __forceinline__ void accumulate_output(RowState<T>& state, const floa
 //
 //   shared       the tiles, see Tiles; Q is there already
 //   key, value   the tile's first row, global; row r of the tile lies r * row_step rows behind it, and there are
-//                rows_left of them (more than B_C is as good as B_C)
+//                rows_left of them (more than B_c is as good as B_c)
 //   hidden       of the lane's key, see hidden_rows
 template <typename T>
 __device__ __forceinline__ void attend_to_tile(RowState<T>& state, float* shared, const float* key, const float* value,
                                                int64_t rows_left, int64_t row_step, int head_dim, int first_row,
                                                unsigned hidden) {
-    float* k_tile = shared + T::K_AT;  // [B_C][K_LENGTH]
-    float* v_tile = shared + T::V_AT;  // [B_C][D]
-    float* p_tile = shared + T::P_AT;  // [B_R][B_C]
-    // BEGIN SOLUTION (13 lines): the body of task 4's loop. K and V into their tiles (factor 1); scores, with Q at
-    //     shared + T::Q_AT; -INFINITY in place of s[r] where bit r of hidden is set; online softmax; the product with
-    //     V. The three synchronisations are those of task 4.
-    load_tile<T, T::B_C, T::K_LENGTH>(k_tile, key, rows_left, row_step, head_dim, 1.0f);
-    load_tile<T, T::B_C, T::D>(v_tile, value, rows_left, row_step, head_dim, 1.0f);
+    float* k_tile = shared + T::K_AT;  // [B_c][K_STRIDE]
+    float* v_tile = shared + T::V_AT;  // [B_c][D]
+    float* p_tile = shared + T::P_AT;  // [B_r][B_c]
+    load_tile<T, T::B_c, T::K_STRIDE>(k_tile, key, rows_left, row_step, head_dim, 1.0f);
+    load_tile<T, T::B_c, T::D>(v_tile, value, rows_left, row_step, head_dim, 1.0f);
     __syncthreads();
     float s[T::ROWS];
     compute_scores<T>(s, shared + T::Q_AT, k_tile, first_row);
@@ -211,7 +212,6 @@ __device__ __forceinline__ void attend_to_tile(RowState<T>& state, float* shared
     __syncwarp();
     accumulate_output<T>(state, p_tile, v_tile, first_row);
     __syncthreads();
-    // END SOLUTION
 }
 
 // Q into shared memory, times factor, and rows that have seen no key. The first barrier is that of attend_to_tile.
@@ -220,7 +220,7 @@ __device__ __forceinline__ void attend_to_tile(RowState<T>& state, float* shared
 template <typename T>
 __device__ __forceinline__ void start_rows(RowState<T>& state, float* shared, const float* query, int64_t rows_left,
                                            int head_dim, float factor) {
-    load_tile<T, T::B_R, T::D>(shared + T::Q_AT, query, rows_left, 1, head_dim, factor);
+    load_tile<T, T::B_r, T::D>(shared + T::Q_AT, query, rows_left, 1, head_dim, factor);
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
         state.m[r] = -INFINITY;

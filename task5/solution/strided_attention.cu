@@ -1,9 +1,9 @@
 // strided_attention.cu - attention to every stride-th key, forward, float32: one kernel, no copy of K and V.
 //
 // Contents
-//   (attention_tiles.cuh          the tiles, the online softmax: gaps 1 to 4)
-//   strided_attention_kernel      the loop over the tiles of strided keys                            (gap 5)
-//   launch_strided_attention      shared memory, grid and launch                                     (gap 6)
+//   (attention_tiles.cuh          the tiles, the online softmax; hidden_rows: gap 1)
+//   strided_attention_kernel      the loop over the tiles of strided keys                            (gap 2)
+//   launch_strided_attention      shared memory, grid and launch
 //   custom_strided_attention      the host function: picks the tile width for a head_dim
 //
 // Every query attends to the keys at the positions offset, offset + stride, offset + 2 * stride, ... < S_k. They are
@@ -42,14 +42,14 @@ __global__ void __launch_bounds__(Tiles<D, STRIDED_ROWS>::THREADS)
 
     RowState<T> state;
     start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
-    // BEGIN SOLUTION (8 lines): how many strided keys does the last row of this block, q_start + B_R - 1, see? They are
-    //     those at positions before S_k and, with causal, before q_start + B_R; there may be none. Then the loop over
-    //     n = 0, B_C, 2 * B_C, ... below that number: the position of strided key n; hidden_rows, which wants the
+    // BEGIN SOLUTION 2 (8 lines): how many strided keys does the last row of this block, q_start + B_r - 1, see? They
+    //     are those at positions before S_k and, with causal, before q_start + B_r; there may be none. Then the loop
+    //     over n = 0, B_c, 2 * B_c, ... below that number: the position of strided key n; hidden_rows, which wants the
     //     positions of the lane's key and of the warp's first row; attend_to_tile with K and V from that position on
     //     (rows_left: as many as are left of that number).
-    const int64_t seen = causal && q_start + T::B_R < S_k ? q_start + T::B_R : S_k;  // positions before it
+    const int64_t seen = causal && q_start + T::B_r < S_k ? q_start + T::B_r : S_k;  // positions before it
     const int64_t count = ceil_div(seen - offset, stride);  // strided keys among them: 0 or more, since offset < stride
-    for (int64_t n = 0; n < count; n += T::B_C) {
+    for (int64_t n = 0; n < count; n += T::B_c) {
         const int64_t position = offset + n * stride;
         const unsigned hidden = hidden_rows<T>(position + lane * stride, q_start + first_row, S_k, causal);
         attend_to_tile<T>(state, shared, key + position * head_dim, value + position * head_dim, count - n, stride,
@@ -65,14 +65,11 @@ void launch_strided_attention(const float* query, const float* key, const float*
                               int64_t offset, bool causal, float scale_log2, cudaStream_t stream) {
     using T = Tiles<D, STRIDED_ROWS>;
     const unsigned blocks = grid_size<T>(batch_heads, S_q);
-    // BEGIN SOLUTION (5 lines): allow the kernel T::BYTES of dynamic shared memory (cudaFuncSetAttribute), launch it
-    //     with T::THREADS threads per block, and check both calls with CUDA_CHECK and CUDA_CHECK_LAUNCH.
     CUDA_CHECK(cudaFuncSetAttribute(strided_attention_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     T::BYTES));
     strided_attention_kernel<D><<<blocks, T::THREADS, T::BYTES, stream>>>(query, key, value, out, S_q, S_k, head_dim,
                                                                           stride, offset, causal, scale_log2);
     CUDA_CHECK_LAUNCH();
-    // END SOLUTION
 }
 
 void custom_strided_attention(const float* query, const float* key, const float* value, float* out,

@@ -1,7 +1,7 @@
 """The attention layer of a model that generates text, and decoding with the keys cut into parts.
 
-    customAttention          a layer with a KV cache of its own; forward() tells prefill from decode           (gap 1)
-    decode_attention_split   split-KV decoding: the parts by this task's kernel, merged by task 3's   (gap 2, optional)
+    customAttention          a layer with a KV cache of its own; forward() tells prefill from decode           (gap 7)
+    decode_attention_split   split-KV decoding: the parts by this task's kernel, merged by task 3's   (gap 10, optional)
 
 KVCache, update_cache and decode_attention are in cache.py and can be imported from here as well.
 """
@@ -73,7 +73,7 @@ class customAttention(CachedAttentionLayer):
             NotImplementedError: a kernel of task 4 or 6 has an unfilled gap.
         """
         self.check_call(x, position, self.cache.seq_len)
-        # BEGIN SOLUTION (11 lines): self.project makes query [batch, num_heads, new_tokens, head_dim], key and value
+        # BEGIN SOLUTION 7 (11 lines): self.project makes query [batch, num_heads, new_tokens, head_dim], key and value
         #     [batch, num_kv_heads, new_tokens, head_dim]. A prompt empties the cache, enters it whole, and attends to
         #     itself with task 4's operator, self.flash_ops.flash_attention(query, key, value, causal). That one wants a
         #     K/V head for every query head: repeat those that there are, each for its group of neighbours. A single
@@ -122,7 +122,7 @@ def decode_attention_split(
         ValueError: splits out of range; a shape, dtype or layout that the kernel does not support.
         NotImplementedError: a kernel of task 3 or 6 has an unfilled gap.
     """
-    # BEGIN SOLUTION (3 lines): the operator decode_attention_split gives (outs, lse) in the shapes that merge_states
+    # BEGIN SOLUTION 10 (3 lines): the operator decode_attention_split gives (outs, lse) in the shapes that merge_states
     #     takes; a row is a query head of a sequence. Give the merged rows the shape of query.
     outs, lse = ops.decode_attention_split(query, k_cache, v_cache, lengths, splits, scale)
     out, _ = merge_ops.merge_states(outs, lse)

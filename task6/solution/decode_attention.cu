@@ -14,7 +14,7 @@
 //   decode_attention        the host function: picks D for a head_dim
 //
 //   Optional, split-KV decoding: nothing above needs it
-//   split_kernel            one block per sequence, query head and part of the keys         (gaps 7 and 8)
+//   split_kernel            one block per sequence, query head and part of the keys         (gaps 8 and 9)
 //   launch_split            grid and launch
 //   decode_attention_split  the host function
 //
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(THREADS)
                         int64_t max_seq_len, int64_t new_tokens, int head_dim) {
     const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
-    // BEGIN SOLUTION (9 lines): from `row`, find the token, the K/V head and the sequence; return if the
+    // BEGIN SOLUTION 1 (9 lines): from `row`, find the token, the K/V head and the sequence; return if the
     //     sequence's position is outside 0 .. max_seq_len - new_tokens. Else copy the row's head_dim floats
     //     of key and value to the token's slot: lane i takes the columns i, i + 32, ...
     const int64_t token = row % new_tokens;
@@ -114,7 +114,7 @@ template <int COLS>
 __device__ __forceinline__ void score_keys(float (&s)[KEYS], const float (&q)[COLS], const float* k_rows,
                                            int64_t first_key, int64_t length, int head_dim) {
     const int lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (15 lines): add up the products of the lane's columns for all KEYS keys first, then call
+    // BEGIN SOLUTION 2 (15 lines): add up the products of the lane's columns for all KEYS keys first, then call
     //     warp_sum for each: that way all the reads are under way before the first sum needs one.
     //     #pragma unroll before every loop over keys or columns. A warp_sum needs all lanes.
 #pragma unroll
@@ -148,7 +148,7 @@ __device__ __forceinline__ void accumulate_values(WarpState<COLS>& state, const 
     float m_new = state.m;
 #pragma unroll
     for (int i = 0; i < KEYS; ++i) m_new = fmaxf(m_new, s[i]);
-    // BEGIN SOLUTION (17 lines): rescale l and o to the new maximum; then per key p = exp2f(s - maximum), add
+    // BEGIN SOLUTION 3 (17 lines): rescale l and o to the new maximum; then per key p = exp2f(s - maximum), add
     //     p to l and p * V to o. Do not read values of keys from `length` on: 0 * NaN is NaN. If every score
     //     so far is -infinity, subtract 0 instead of the maximum.
     const float shift = m_new == -INFINITY ? 0.0f : m_new;
@@ -179,7 +179,7 @@ __device__ __forceinline__ void merge_warps(float* out, const float* m, const fl
                                             int head_dim) {
     const int col = threadIdx.x;  // THREADS >= D: one column per thread is enough
     if (col >= head_dim) return;
-    // BEGIN SOLUTION (10 lines): the largest m; then the sums over the warps of exp2f(m[w] - largest) times
+    // BEGIN SOLUTION 4 (10 lines): the largest m; then the sums over the warps of exp2f(m[w] - largest) times
     //     l[w] and times column col of o; their quotient goes to out[col]. Zero if no warp has seen a key.
     float m_all = -INFINITY;
     for (int w = 0; w < WARPS; ++w) m_all = fmaxf(m_all, m[w]);
@@ -219,7 +219,7 @@ __device__ __forceinline__ void attend_keys(float* m_shared, float* l_shared, fl
         state.o[c] = 0.0f;
     }
 
-    // BEGIN SOLUTION (12 lines): loop over this warp's groups of KEYS keys, see the picture at the top (key 0 there
+    // BEGIN SOLUTION 5 (12 lines): loop over this warp's groups of KEYS keys, see the picture at the top (key 0 there
     //     is `begin` here): score them, take their values in. Then every lane writes its columns of o to o_shared,
     //     one lane m and l, and all warps wait until all have done so.
     for (int64_t first_key = begin + warp * KEYS; first_key < end; first_key += WARPS * KEYS) {
@@ -283,7 +283,7 @@ template <int D>
 void launch_decode(const float* query, const float* k_cache, const float* v_cache, const int* lengths,
                    float* out, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len,
                    int head_dim, float scale_log2, cudaStream_t stream) {
-    // BEGIN SOLUTION (4 lines): launch decode_kernel<D>, one block per sequence and query head, and check the
+    // BEGIN SOLUTION 6 (4 lines): launch decode_kernel<D>, one block per sequence and query head, and check the
     //     launch.
     const unsigned blocks = grid_blocks(batch * heads, "decode_attention");
     decode_kernel<D><<<blocks, THREADS, 0, stream>>>(query, k_cache, v_cache, lengths, out, heads, kv_heads,
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(THREADS)
         head_rows(row, query, k_cache, v_cache, lengths, heads, kv_heads, max_seq_len, head_dim);
 
     int64_t begin = 0, end = head.length;
-    // BEGIN SOLUTION (3 lines): the keys of this part, begin .. end - 1; see the picture at the top. The last parts
+    // BEGIN SOLUTION 8 (3 lines): the keys of this part, begin .. end - 1; see the picture at the top. The last parts
     //     may have fewer keys than the others, or none: then begin >= end.
     const int64_t keys = ceil_div(head.length, splits);
     begin = part * keys;
@@ -337,9 +337,9 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t result = part * rows + row;
     merge_warps<D>(outs + result * head_dim, m_shared, l_shared, o_shared, head_dim);
     if (threadIdx.x > 0) return;
-    // BEGIN SOLUTION (6 lines): one thread writes the logsumexp of the part's scores to lse[result]: the largest m, and
-    //     the sum of all l relative to it, as in merge_warps. Maxima and sums are those of scores in base 2 (the scale
-    //     holds log2(e)); the logsumexp is in base e. If no warp has seen a key it is -infinity, and not NaN.
+    // BEGIN SOLUTION 9 (6 lines): one thread writes the logsumexp of the part's scores to lse[result]: the largest m,
+    //     and the sum of all l relative to it, as in merge_warps. Maxima and sums are those of scores in base 2 (the
+    //     scale holds log2(e)); the logsumexp is in base e. If no warp has seen a key it is -infinity, and not NaN.
     float m_all = -INFINITY, l_all = 0.0f;
     for (int w = 0; w < WARPS; ++w) m_all = fmaxf(m_all, m_shared[w]);
     const float shift = m_all == -INFINITY ? 0.0f : m_all;

@@ -42,7 +42,7 @@ struct Moments {
 __device__ __forceinline__ Moments row_moments(const float* row, int width, float eps) {
     const int lane = threadIdx.x % 32;
     Moments moments = {0.0f, 0.0f};
-    // BEGIN SOLUTION (7 lines): the mean first: each lane adds up its columns, warp_sum adds up the lanes. Then, in
+    // BEGIN SOLUTION 1 (7 lines): the mean first: each lane adds up its columns, warp_sum adds up the lanes. Then, in
     //     a second loop, the squared distances from the mean; the variance is their sum / width. rsqrtf(x) is
     //     1 / sqrt(x).
     float sum = 0.0f;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     const int lane = threadIdx.x % 32;
-    // BEGIN SOLUTION (6 lines): write the row of `sum` (x + residual, or x alone), each lane its columns; what a lane
+    // BEGIN SOLUTION 2 (6 lines): write the row of `sum` (x + residual, or x alone), each lane its columns; what a lane
     //     has written it can read again. Take the row's moments, then write the row of `out`.
     for (int col = lane; col < width; col += 32) {
         const int64_t i = row * width + col;
@@ -91,7 +91,7 @@ void layernorm(const float* x, const float* residual, const float* weight, const
 // function, which has erf in place of tanh, would be wrong here.
 __device__ __forceinline__ float gelu(float x) {
     constexpr float SQRT_2_OVER_PI = 0.7978845608028654f;
-    // BEGIN SOLUTION (1 line): the formula above; tanhf(x) is tanh.
+    // BEGIN SOLUTION 3 (1 line): the formula above; tanhf(x) is tanh.
     return 0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)));
     // END SOLUTION
 }
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(THREADS)
     bias_gelu_kernel(const float* __restrict__ x, const float* __restrict__ bias, float* __restrict__ out,
                      int64_t elements, int width) {
     const int64_t i = int64_t{blockIdx.x} * THREADS + threadIdx.x;
-    // BEGIN SOLUTION (1 line): element i of `out`, if there is one; its column is i % width.
+    // BEGIN SOLUTION 4 (1 line): element i of `out`, if there is one; its column is i % width.
     if (i < elements) out[i] = gelu(x[i] + bias[i % width]);
     // END SOLUTION
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from common.compiling import manifest, skeletons
 SOLUTION = """\
 void kernel() {
     int before = 1;
-    // BEGIN SOLUTION (3 lines): Add one, in words.
+    // BEGIN SOLUTION 7 (3 lines): Add one, in words.
     //     A second line of the hint.
     // a comment of the code itself
     before += 1;
@@ -26,7 +27,7 @@ void kernel() {
 STUDENT = """\
 void kernel() {
     int before = 1;
-    // TODO (about 3 lines): Add one, in words.
+    // TODO 7 (about 3 lines): Add one, in words.
     //     A second line of the hint.
     NOT_IMPLEMENTED();
     // END TODO
@@ -70,6 +71,15 @@ def test_the_hint_does_not_give_the_code_away():
             assert not [line for line in part.hint if any(one in line for one in code)], solution
 
 
+def test_the_gaps_of_a_task_are_numbered_from_1_on():
+    for task in manifest.tasks():
+        files = skeletons.solution_files(task)
+        numbers = [[gap.number for gap in skeletons.parse(file.read_text(), file.name) if gap.is_gap] for file in files]
+        assert all(of_file == sorted(of_file) for of_file in numbers), task
+        every = sorted(number for of_file in numbers for number in of_file)
+        assert every == list(range(1, len(every) + 1)), task
+
+
 def test_student_files_are_in_step_with_the_solutions(root):
     done = subprocess.run(
         [sys.executable, "-I", str(root / "common" / "skeleton.py"), "--compare"],
@@ -88,7 +98,7 @@ def test_filling_the_gaps_is_all_that_solving_takes():
         gaps = iter([part for part in parts if part.is_gap])
         rebuilt, skipping = [], False
         for line in skeletons.student_file(solution).read_text().split("\n"):
-            if line.strip().startswith(("// TODO (about", "# TODO (about")):
+            if re.match(r"\s*(//|#) TODO \d+ \(about", line):
                 rebuilt += next(gaps).lines
                 skipping = True
             elif line.strip() in ("// END TODO", "# END TODO"):

@@ -5,20 +5,31 @@ Each is a set of exact replacements in the task's solution; see planted.py for w
 
 from planted import Planted
 
+TREE = "active /= 2) {\n        if (threadIdx.x < active) partial"  # of row_sum_kernel
 MASKED = "masked_score(row[k] * scale, mask, batch_head, q, k)"
 HIDDEN = "masked_score(0.0f, mask, batch_head, q, k) == -INFINITY"
 
 TASK2 = Planted(
     "task2",
     {
+        # row_sum_kernel
+        "sum_without_the_loop": [("«i += ROW_THREADS») sum +=", "i = cols", 1)],
+        "sum_assigned": [("sum += row_x[i];", "sum = row_x[i];", 1)],
+        "sum_of_row_0": [("«x + static_cast<size_t>(blockIdx.x) * cols»;\n    // BEGIN", "x", 1)],
+        "sum_without_the_tree": [(f"«active > 0»; {TREE}", "active > ROW_THREADS", 1)],
+        "tree_starts_late": [(f"active = «ROW_THREADS / 2»; active > 0; {TREE}", "ROW_THREADS / 4", 1)],
+        "tree_stops_early": [(f"«active > 0»; {TREE}", "active > 1", 1)],
+        "sum_not_filled": [("partial[threadIdx.x] = sum;", "if (threadIdx.x < cols) partial[threadIdx.x] = sum;", 1)],
+        "sum_no_barrier_before_the_tree": [("for some of them.\n    «__syncthreads();»", "", 1)],
+        "sum_no_barrier_in_the_tree": [("partial[threadIdx.x + active];\n        «__syncthreads();»", "", 1)],
         # softmax_kernel
         "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f", 1)],
         "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1)],
         "zero_over_zero": [("row_sum == 0.0f ? 0.0f : 1.0f / row_sum", "1.0f / row_sum", 1)],
         "softmax_of_columns": [
-            ("x + static_cast<size_t>(blockIdx.x) * cols", "x + blockIdx.x", 1),
+            ("«x + static_cast<size_t>(blockIdx.x) * cols»;\n    float* row_y", "x + blockIdx.x", 1),
             ("y + static_cast<size_t>(blockIdx.x) * cols", "y + blockIdx.x", 1),
-            ("row_x[i]", "row_x[static_cast<size_t>(i) * gridDim.x]", 3),
+            ("row_x[i]", "row_x[static_cast<size_t>(i) * gridDim.x]", 4),
             ("row_y[i]", "row_y[static_cast<size_t>(i) * gridDim.x]", 1),
             ("softmax_kernel<<<static_cast<unsigned>(«rows»)", "cols", 1),
             (">>>(x, y, «cols»);", "static_cast<int>(rows)", 1),
@@ -29,7 +40,7 @@ TASK2 = Planted(
         "partial_not_filled": [
             ("partial[threadIdx.x] = row_max;", "if (threadIdx.x < cols) partial[threadIdx.x] = row_max;", 1)
         ],
-        "no_barrier_before_the_tree": [("«__syncthreads();»\n    for (unsigned active", "", 1)],
+        "no_barrier_before_the_tree": [("in place of a + b.\n    «__syncthreads();»", "", 1)],
         "no_barrier_in_the_tree": [("+ active]);\n        }\n        «__syncthreads();»", "", 1)],
         "no_barrier_between_reductions": [("row_max = partial[0];\n    «__syncthreads();»", "", 1)],
         # gemm_nn_kernel, gemm_nt_kernel
@@ -100,6 +111,22 @@ RESCALE_L = ("state.l[r] *= rescale;", "", 1)
 RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "", 1)
 SEES = "key > row + diagonal"
 
+# Planted for the tests of task 4's stages alone
+OF_STAGES = {
+    "factor_ignored",
+    "neighbouring_keys",
+    "first_key_of_the_lane",
+    "scores_assigned",
+    "row_of_the_warp",
+    "key_of_the_lane",
+    "p_not_added",
+    "l_overwritten",
+    "P_not_stored",
+    "maximum_not_subtracted",
+    "O_overwritten",
+    "first_column_of_the_lane",
+}
+
 TASK4 = Planted(
     "task4",
     {
@@ -112,7 +139,11 @@ TASK4 = Planted(
             )
         ],
         "rows_of_D_floats": [("source[«row * head_dim + col»]", "row * T::D + col", 1)],
+        "factor_ignored": [("source[row * head_dim + col] * «factor»", "1.0f", 1)],
         # compute_scores
+        "neighbouring_keys": [("k_tile[(«lane + 32 * c») * T::K_STRIDE", "lane * T::KEYS + c", 1)],
+        "first_key_of_the_lane": [("k_tile[(«lane + 32 * c») * T::K_STRIDE", "lane", 1)],
+        "scores_assigned": [("add_dot(«s[r][c]», q", "0.0f", 1)],
         "K_not_padded": [("(lane + 32 * c) * «T::K_STRIDE» + d", "T::D", 1)],
         "Q_rows_of_the_first_warp": [("q_tile[(«first_row + r») * T::D", "r", 1)],
         # mask_scores
@@ -121,7 +152,13 @@ TASK4 = Planted(
         "diagonal_hidden": [(SEES, "key >= row + diagonal", 1)],
         "sees_one_ahead": [(SEES, "key > row + diagonal + 1", 1)],
         "masked_with_0": [("s[r][c] = «-INFINITY»;", "0.0f", 1)],
+        "row_of_the_warp": [("row = «first_row + r», key = lane + 32 * c;", "r", 1)],
+        "key_of_the_lane": [("row = first_row + r, key = «lane + 32 * c»;", "lane", 1)],
         # online_softmax
+        "p_not_added": [("state.l[r] += p;", "", 1)],
+        "l_overwritten": [("state.l[r] += p;", "state.l[r] = p;", 1)],
+        "P_not_stored": [("p_tile[(first_row + r) * T::B_c + lane + 32 * c] = p;", "", 1)],
+        "maximum_not_subtracted": [("s[r][c] - «shift»", "0.0f", 1)],
         "O_not_rescaled": [RESCALE_O],
         "l_not_rescaled": [RESCALE_L],
         "nothing_rescaled": [RESCALE_O, RESCALE_L],
@@ -133,6 +170,8 @@ TASK4 = Planted(
         # accumulate_output
         "P_rows_of_the_first_warp": [("p_tile[(«first_row + r») * T::B_c + j]", "r", 1)],
         "V_rows_mixed_up": [("column[0], «column[T::D]»", "column[2 * T::D]", 1)],
+        "O_overwritten": [("add_dot(«state.o[r][c]», p", "0.0f", 1)],
+        "first_column_of_the_lane": [("v_tile[j * T::D + «lane + 32 * c»]", "lane", 1)],
         # store_output
         "lanes_not_summed": [("warp_sum(state.l[r])", "state.l[r]", 1)],
         "not_normalised": [("l == 0.0f ? 0.0f : 1.0f / l", "1.0f", 1)],

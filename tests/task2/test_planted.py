@@ -6,6 +6,7 @@ The mistakes are in kernel_mistakes.py.
 import re
 
 import pytest
+from checked_findings import findings_of
 from kernel_mistakes import TASK2
 
 from common.testing.case import FAIL
@@ -20,6 +21,17 @@ SOFTMAX_MASKS = "masked entries, a masked row"
 
 # (mistake, case, its name, words of the diagnosis)
 PLANTED = [
+    (
+        "sum_without_the_loop",
+        "sums of 113 x 1023",
+        "first columns only",
+        "the first 256 of 1023 columns .* walk on",
+    ),
+    ("sum_assigned", "sums of 113 x 1023", "last entry of each thread", r"\(= for \+=\)"),
+    ("sum_of_row_0", "sums of 7 x 31", "every row is the first", r"begins at blockIdx.x \* cols"),
+    ("sum_without_the_tree", "sums of 5 x 256", "part of thread 0 only", r"adds nothing to partial\[0\]"),
+    ("tree_starts_late", "sums of 5 x 256", "first step of the tree missing", "ROW_THREADS / 2 active threads"),
+    ("tree_stops_early", "sums of 113 x 1023", "last step of the tree missing", "before the step with one active"),
     ("no_max", "large offsets", "no max subtraction", "The maximum of the row is not subtracted before exp"),
     ("B_not_transposed", "A B^T, 64 x 64 x 64", "B not transposed", r"element \(k, n\) of B\^T is b\[n \* K \+ k\]"),
     ("B_not_transposed", "A B^T, 63 x 65 x 64", "B not transposed", "B is read as if it lay in memory as"),
@@ -92,6 +104,7 @@ RACES = [
     ("no_barrier_in_the_tree", "1023 x 1024", "threads disagree"),
     ("no_barrier_in_the_tree", "1025 columns", "threads disagree"),
 ]
+SUM_RACES = ["sum_no_barrier_before_the_tree", "sum_no_barrier_in_the_tree"]
 
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
@@ -110,6 +123,23 @@ def test_a_missing_barrier_in_the_softmax_is_told(planted: str, case: str, name:
     assert verdict.status == FAIL
     assert verdict.mistakes == [name], told
     assert "__syncthreads() between writing the shared partial results and reading them" in told
+
+
+@pytest.mark.parametrize("planted", SUM_RACES)
+def test_a_missing_barrier_in_the_row_sums_is_told_and_found(planted: str) -> None:
+    case = CASES["sums of 5 x 256"]
+    verdict = judge(case, TASK2.operators(planted, "simulator"))
+    assert verdict.status == FAIL
+    assert "there must be a __syncthreads(), in every step of the tree" in " ".join(verdict.diagnosis)
+    findings = findings_of(TASK2.operators(planted, "simulator", checked=True), case)
+    assert findings and {one.kind for one in findings} == {"race"}
+
+
+def test_a_row_shorter_than_the_block_needs_zeros() -> None:
+    case = CASES["sums of 7 x 31"]
+    assert judge(case, TASK2.operators("sum_not_filled", "simulator")).status == FAIL
+    findings = findings_of(TASK2.operators("sum_not_filled", "simulator", checked=True), case)
+    assert {(one.kind, one.variable) for one in findings} == {("uninitialized", "partial")}
 
 
 def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:

@@ -6,7 +6,6 @@ import pytest
 from checked_findings import findings_of
 from planted import Planted, assert_all_pass, assert_told
 
-from common.testing.case import ERROR
 from common.testing.judging import judge
 from task5.cases.sparse import block_cases, window_cases
 
@@ -17,18 +16,18 @@ END = "q_start + rows + (causal ? 0 : window - 1)"
 PLACE = "count + __popc(lanes & ((1u << lane) - 1))"
 ROW = "int64_t{head % heads} * q_blocks + static_cast<int>(q_start) / block"
 LISTED = "n < count && n < k_blocks"
-LEFT_OUT = "if (causal && k_start >= q_start + T::B_R) break;"
+LEFT_OUT = "if (causal && k_start >= q_start + T::B_r) break;"
 RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "", 1)
 
 SPARSE = Planted(
     "task5",
     {
-        # attention_tiles.cuh
+        # hidden_rows
         "diagonal_not_masked": [("causal && ahead > r", "false", 1)],
+        # what a kernel of one's own can get wrong: planted in the given functions
         "masked_with_0": [("s[r] = «-INFINITY»;", "0.0f", 1)],
         "O_not_rescaled": [RESCALE_O],
         "no_key_yet": [("m_new == -INFINITY ? 0.0f : m_new", "m_new", 1)],
-        "no_barrier_at_the_end": [("v_tile, first_row);\n    «__syncthreads();»", "", 1)],
         # window_keys
         "first_tile_rounded_up": [(BEGIN, "(first > 0 ? first + tile_keys - 1 : 0) / tile_keys * tile_keys", 1)],
         "begins_with_the_last_row": [(FIRST, "q_start + rows - window", 1)],
@@ -49,13 +48,10 @@ SPARSE = Planted(
         "always_causal": [(EDGE, "1", 1)],
         "both_sides_always": [(EDGE, "window", 1)],
         "end_of_keys_not_masked": [("«key_position >= S_k» || ahead - r", "false", 1)],
-        # sliding_window_kernel, launch_sliding_window, custom_sliding_window_attention
+        # sliding_window_kernel, custom_sliding_window_attention
         "mask_within_the_tile": [
             ("«k_start + lane», q_start + first_row, S_k, window", "lane", 1),
             ("k_start + lane, «q_start + first_row», S_k, window", "first_row", 1),
-        ],
-        "window_shared_memory_not_asked_for": [
-            ("sliding_window_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, «T::BYTES»", "48 * 1024", 1)
         ],
         "window_ignored": [("head_dim, «window», causal, scale * LOG2_E", "S_q + S_k", 1)],
         "window_scale_forgotten": [("window, causal, «scale * LOG2_E»", "LOG2_E", 1)],
@@ -72,20 +68,20 @@ SPARSE = Planted(
         "list_of_head_0": [(ROW, "static_cast<int>(q_start) / block", 1)],
         "list_of_the_batch_entry": [("«head % heads»} * q_blocks", "head / heads", 1)],
         "row_mixed_up": [(ROW, "static_cast<int>(q_start) / block * heads + head % heads", 1)],
-        "row_of_the_tile": [("static_cast<int>(q_start) / «block»;", "T::B_R", 1)],
+        "row_of_the_tile": [("static_cast<int>(q_start) / «block»;", "T::B_r", 1)],
         "first_row_of_the_mask": [(ROW, "int64_t{head % heads} * q_blocks", 1)],
         "last_block_dropped": [(LISTED, "n + 1 < count && n < k_blocks", 1)],
         "only_the_first_block": [(LISTED, "n < count && n < 1", 1)],
         "count_ignored": [(LISTED, "n < k_blocks", 1)],
         "n_for_the_block": [("columns[row * k_blocks + n]", "n", 1)],
-        "only_the_first_tile": [("«k_start < end»; k_start += T::B_C", "k_start < end - block + T::B_C", 1)],
-        "last_tile_dropped": [("«k_start < end»; k_start += T::B_C", "k_start + T::B_C < end", 1)],
+        "only_the_first_tile": [("«k_start < end»; k_start += T::B_c", "k_start < end - block + T::B_c", 1)],
+        "last_tile_dropped": [("«k_start < end»; k_start += T::B_c", "k_start + T::B_c < end", 1)],
         "blocks_taken_for_tiles": [
-            ("k_start = «int64_t{column} * block»;", "int64_t{column} * T::B_C", 1),
-            ("(column + int64_t{1}) * block", "int64_t{column} * T::B_C + block", 1),
+            ("k_start = «int64_t{column} * block»;", "int64_t{column} * T::B_c", 1),
+            ("(column + int64_t{1}) * block", "int64_t{column} * T::B_c + block", 1),
         ],
         "blocks_not_causal": [("causal && ahead > r", "false", 1), (LEFT_OUT, "", 1)],
-        "diagonal_left_out": [("«k_start >= q_start + T::B_R») break;", "k_start >= q_start", 1)],
+        "diagonal_left_out": [("«k_start >= q_start + T::B_r») break;", "k_start >= q_start", 1)],
         "block_mask_within_the_tile": [
             ("«k_start + lane», q_start + first_row, S_k, causal", "lane", 1),
             ("k_start + lane, «q_start + first_row», S_k, causal", "first_row", 1),
@@ -165,13 +161,11 @@ PLANTED = [
 RACES = [
     ("begins_before_the_first_key", EVEN, "NaN"),
     ("ends_behind_the_last_key", BOTH, "NaN"),
-    ("no_barrier_at_the_end", BY_32, "elements are wrong"),
 ]
 # mistake, case, kind and variable of the finding in the checked build
 CHECKED = [
     ("begins_before_the_first_key", EVEN, "out_of_bounds", "key|value"),
     ("ends_behind_the_last_key", BOTH, "out_of_bounds", "key|value"),
-    ("no_barrier_at_the_end", BY_32, "race", "shared"),
     ("row_of_the_tile", BY_64, "out_of_bounds", "counts|columns"),
     ("number_not_checked", "blocks: numbers that are no block's", "out_of_bounds", "key|value"),
 ]
@@ -189,17 +183,8 @@ def test_a_race_is_caught_in_the_simulator(planted, case, words):
     assert_told(judge(CASES[case], SPARSE.operators(planted, "simulator")), words)
 
 
-def test_shared_memory_that_was_not_asked_for(backend):
-    case = CASES["window: 300 tokens, window 97"]
-    verdict = judge(case, SPARSE.operators("window_shared_memory_not_asked_for", backend))
-    assert verdict.status == ERROR
-    assert re.search(r"sparse_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
-    assert judge(case, SPARSE.operators(None, backend)).ok
-
-
 def test_every_mistake_is_planted_somewhere():
-    planted = {one[0] for one in PLANTED + RACES + CHECKED}
-    assert set(SPARSE.mistakes) - planted == {"window_shared_memory_not_asked_for"}
+    assert set(SPARSE.mistakes) == {one[0] for one in PLANTED + RACES + CHECKED}
 
 
 def test_the_solution_passes_everything(solution):

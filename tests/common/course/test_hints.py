@@ -93,7 +93,7 @@ def failing(*mistakes: str, says: tuple[str, ...] = ("the test's sentence",), un
 
 def test_without_a_test_it_is_the_first_gap():
     subject = hint.subject_of(standing_with())
-    assert subject.gap.name == "block_reduce" and len(subject.hints) == 3 and not subject.known
+    assert subject.gap.name == "row_sum_kernel 1" and len(subject.hints) == 3 and not subject.known
 
 
 def test_a_known_mistake_comes_first_and_leads_to_its_gap():
@@ -109,7 +109,7 @@ def test_a_mistake_without_a_hint_of_its_own_is_told_in_the_test_s_words():
 
 def test_an_unknown_failure_leads_to_the_part_s_gaps():
     subject = hint.subject_of(standing_with(gemm=failing()))
-    assert subject.gap.name == "load_tile_transposed" and "multiply_tiles" in subject.why and len(subject.hints) == 3
+    assert subject.gap.name == "multiply_tiles" and "gemm_nn_kernel" in subject.why and len(subject.hints) == 3
 
 
 def test_an_unfilled_gap_is_no_mistake():
@@ -118,4 +118,4 @@ def test_an_unfilled_gap_is_no_mistake():
 
 def test_what_no_longer_holds_is_not_hinted_at():
     stale = KeptPart(0.0, 1.0, failures=(Failure("a case", "FAIL", False, ("last tile dropped",)),), files={"a": "b"})
-    assert hint.subject_of(standing_with(gemm=stale)).gap.name == "block_reduce"
+    assert hint.subject_of(standing_with(gemm=stale)).gap.name == "row_sum_kernel 1"

@@ -1,0 +1,254 @@
+"""python docs/pictures/handouts.py: draws the picture at the head of each handout, task1.svg ... task7.svg beside this.
+
+Standard library only; the same pictures byte for byte wherever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+INK, GREY, PALE, BLUE, SKY, ORANGE, SAND, GREEN, MINT = (
+    "#1a202c", "#718096", "#edf2f7", "#2b6cb0", "#bee3f8", "#c05621", "#fbd38d", "#276749", "#9ae6b4",
+)  # fmt: skip
+
+
+class Drawing:
+    """An SVG under construction; sizes in pixels, y downwards."""
+
+    def __init__(self, width: int, height: int, title: str) -> None:
+        self._head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'role="img" font-family="system-ui, sans-serif" font-size="14" fill="{INK}">\n<title>{title}</title>\n'
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            f'orient="auto"><path d="M0 0 8 4 0 8z" fill="{GREY}"/></marker></defs>\n'
+        )
+        self._parts: list[str] = []
+        self.box(0, 0, width, height, "white", line="none")
+
+    def box(
+        self, x: float, y: float, w: float, h: float, fill: str = PALE, words: str = "", line: str = GREY, rx: int = 0
+    ) -> None:
+        """A rectangle, its corners rounded by rx, with words in its middle; | between two lines of them."""
+        self._parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{rx}" fill="{fill}" stroke="{line}"/>'
+        )
+        lines = words.split("|") if words else []
+        for i, text in enumerate(lines):
+            self.text(x + w / 2, y + h / 2 + 5 + 18 * (i - (len(lines) - 1) / 2), text, "middle")
+
+    def text(self, x: float, y: float, words: str, anchor: str = "start", color: str = INK, size: int = 14) -> None:
+        safe = words.replace("&", "&amp;").replace("<", "&lt;")
+        self._parts.append(
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}" font-size="{size}">{safe}</text>'
+        )
+
+    def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
+        self._parts.append(
+            f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" stroke="{GREY}" stroke-width="1.5" '
+            'marker-end="url(#tip)"/>'
+        )
+
+    def cells(self, x: float, y: float, rows: int, cols: int, size: float, fill: Callable[[int, int], str]) -> None:
+        """A matrix of small squares; fill(row, col) is the color of one."""
+        squares: dict[str, list[str]] = {}
+        for row in range(rows):
+            for col in range(cols):
+                at = f"M{x + col * size:g} {y + row * size:g}h{size:g}v{size:g}h-{size:g}z"
+                squares.setdefault(fill(row, col), []).append(at)
+        for color, paths in squares.items():
+            self._parts.append(f'<path d="{"".join(paths)}" fill="{color}" stroke="white"/>')
+
+    def notes(self, y: float, *lines: str) -> None:
+        """Grey lines below one another."""
+        for i, words in enumerate(lines):
+            self.text(30, y + 22 * i, words, color=GREY)
+
+    def svg(self) -> str:
+        return self._head + "\n".join(self._parts) + "\n</svg>\n"
+
+
+def task1() -> Drawing:
+    d = Drawing(760, 250, "Attention in three kernels, one thread per number")
+    chosen = (3, 4)
+
+    def row_of(r, c):
+        return SAND if r == chosen[0] else PALE
+
+    d.text(60, 30, "Q", "middle")
+    d.cells(30, 40, 6, 4, 16, row_of)
+    d.text(190, 30, "K", "middle")
+    d.cells(158, 40, 8, 4, 16, lambda r, c: SAND if r == chosen[1] else PALE)
+    d.arrow(228, 90, 270, 90)
+    d.text(344, 30, "S = Q K^T / sqrt(head_dim)", "middle")
+    d.cells(280, 40, 6, 8, 16, lambda r, c: ORANGE if (r, c) == chosen else SKY)
+    d.text(344, 158, "one thread: one score", "middle", ORANGE)
+    d.arrow(414, 90, 450, 90)
+    d.text(524, 30, "P = softmax(S)", "middle")
+    d.cells(460, 40, 6, 8, 16, lambda r, c: ORANGE if r == chosen[0] else SKY)
+    d.text(524, 158, "one thread: one row", "middle", ORANGE)
+    d.arrow(594, 90, 630, 90)
+    d.text(672, 30, "O = P V", "middle")
+    d.cells(640, 40, 6, 4, 16, lambda r, c: ORANGE if (r, c) == (3, 1) else SKY)
+    d.text(672, 158, "one thread:", "middle", ORANGE)
+    d.text(672, 176, "one element", "middle", ORANGE)
+    d.notes(
+        215,
+        "First the same three lines in PyTorch, for all heads at once; then a kernel for each of them.",
+        "Nothing is shared and nothing is fast: every thread reads all that it needs.",
+    )
+    return d
+
+
+def task2() -> Drawing:
+    d = Drawing(760, 300, "A tree in shared memory, and a matrix product tile by tile")
+    d.text(30, 28, "Row sums and softmax: a tree in shared memory")
+    for level, active in enumerate((8, 4, 2, 1)):
+        y = 50 + 52 * level
+        for i in range(8):
+            d.box(30 + 38 * i, y, 32, 24, (GREEN if active == 1 else MINT) if i < active else PALE)
+        if level < 3:
+            half = active // 2
+            for i in range(half):
+                d.arrow(46 + 38 * (i + half), y + 25, 50 + 38 * i, y + 50)
+                d.arrow(46 + 38 * i, y + 25, 46 + 38 * i, y + 50)
+            d.text(340, y + 43, "barrier", "end", ORANGE)
+    d.text(30, 270, "256 partial results, 8 steps;", color=GREY)
+    d.text(30, 290, "a barrier before each of them.", color=GREY)
+    d.text(400, 28, "Matrix product: tiles walk along K")
+    d.cells(400, 150, 4, 6, 24, lambda r, c: SAND if r == 2 else PALE)
+    d.cells(570, 42, 4, 4, 24, lambda r, c: SAND if c == 1 else PALE)
+    d.cells(570, 150, 4, 4, 24, lambda r, c: ORANGE if (r, c) == (2, 1) else SKY)
+    d.text(470, 140, "A", "middle")
+    d.text(680, 90, "B")
+    d.text(680, 200, "C")
+    d.arrow(404, 210, 540, 210)
+    d.arrow(606, 46, 606, 134)
+    d.text(400, 270, "A block brings a tile of A and one of B into shared", color=GREY)
+    d.text(400, 290, "memory: a number fetched once serves 32 times.", color=GREY)
+    return d
+
+
+def task3() -> Drawing:
+    d = Drawing(760, 270, "The online softmax carries a maximum, a sum and an output from tile to tile")
+    d.text(30, 28, "One row of scores comes tile by tile, and is never there as a whole:")
+    for i in range(3):
+        x = 130 + 190 * i
+        d.box(x, 50, 150, 34, SKY, f"tile {i + 1} of the scores")
+        d.arrow(x + 75, 86, x + 75, 118)
+        d.box(x, 120, 150, 62, SAND, "larger maximum m?|scale l and O down", rx=6)
+        d.arrow(x + 152, 151, x + 187, 151)
+    d.box(20, 130, 74, 42, PALE, "m = -inf|l = O = 0")
+    d.arrow(96, 151, 126, 151)
+    d.box(700, 130, 50, 42, GREEN, "", line=GREEN)
+    d.text(725, 156, "O / l", "middle", "white")
+    d.notes(
+        220,
+        "Of a row: m, the largest score so far; l, the sum of exp(score - m); O, the sum of exp(score - m) V.",
+        "Whatever was added relative to a smaller maximum is scaled down when a larger one turns up.",
+    )
+    return d
+
+
+def task4() -> Drawing:
+    d = Drawing(760, 300, "One block of FlashAttention-2: the stages of a tile of keys")
+    d.text(30, 28, "One block: a tile of Q stays, the tiles of K and V pass by, the scores never leave the chip.")
+    d.box(20, 44, 720, 150, "white", rx=8)
+    stages = (
+        ("load", "K, V to shared|memory", "gap 1"),
+        ("scores", "S = Q K^T", "gap 2"),
+        ("mask", "-inf where|nothing is seen", "gap 3"),
+        ("softmax", "S to P; l and O|to the new m", "gap 4"),
+        ("output", "O += P V", "gap 5"),
+    )
+    for i, (name, words, gap) in enumerate(stages):
+        x = 34 + 141 * i
+        d.text(x + 62, 70, name, "middle", BLUE, 16)
+        d.box(x, 80, 124, 58, SKY, words, rx=6)
+        d.text(x + 62, 158, gap, "middle", ORANGE)
+        if i < 4:
+            d.arrow(x + 125, 109, x + 140, 109)
+    d.text(380, 184, "again for the next tile of keys (gap 7)", "middle", GREY)
+    d.arrow(684, 196, 684, 220)
+    d.box(628, 222, 112, 36, GREEN, "", line=GREEN, rx=6)
+    d.text(684, 245, "O / l (gap 6)", "middle", "white")
+    d.notes(
+        232,
+        "Each stage has a test of its own: --load, --scores, --mask, --softmax, --output, --store.",
+        "With the loop and the launch (gap 8) they are the kernel: --full, --causal, --speed.",
+    )
+    return d
+
+
+def task5() -> Drawing:
+    d = Drawing(760, 260, "Which keys each query sees: strided, sliding window, block-sparse")
+    n, size = 16, 11
+    blocks = {(0, 0), (1, 1), (2, 0), (2, 2), (3, 1), (3, 3)}
+    patterns = (
+        ("strided", "every stride-th key", lambda q, k: k <= q and k % 4 == 1),
+        ("sliding window", "the last keys", lambda q, k: q - 5 < k <= q),
+        ("block-sparse", "the blocks of a mask", lambda q, k: (q // 4, k // 4) in blocks),
+        ("dense (task 4)", "all of them", lambda q, k: k <= q),
+    )
+    for i, (name, words, sees) in enumerate(patterns):
+        x = 30 + 182 * i
+        d.text(x + n * size / 2, 28, name, "middle", GREY if i == 3 else INK, 15)
+        d.cells(x, 40, n, n, size, lambda q, k, sees=sees, i=i: (BLUE if i < 3 else GREY) if sees(q, k) else PALE)
+        d.text(x + n * size / 2, 236, words, "middle", GREY)
+    d.text(24, 130, "q", "end", GREY)
+    return d
+
+
+def task6() -> Drawing:
+    d = Drawing(760, 270, "Prefill fills the cache, each decoding step adds one slot and reads them all")
+    d.text(30, 28, "The cache of one head: a slot for each token.")
+    for step, (filled, name) in enumerate(((5, "prefill"), (6, "token 6"), (7, "token 7"), (8, "token 8"))):
+        y = 48 + 44 * step
+        d.text(96, y + 20, name, "end")
+        for slot in range(12):
+            new = slot < filled and (step == 0 or slot == filled - 1)
+            d.box(110 + 34 * slot, y, 30, 28, ORANGE if new else SKY if slot < filled else PALE)
+        words = "5 queries: task 4's kernel" if step == 0 else f"1 query reads {filled} keys and values"
+        d.text(530, y + 20, words, color=GREY)
+    d.box(110, 230, 16, 16, ORANGE)
+    d.text(132, 243, "written now", color=GREY)
+    d.box(240, 230, 16, 16, SKY)
+    d.text(262, 243, "there already, not computed again", color=GREY)
+    d.text(530, 243, "TTFT: prefill; TBT: a step", color=GREY)
+    return d
+
+
+def task7() -> Drawing:
+    d = Drawing(760, 250, "A block of GPT-2 and the task that each kernel comes from")
+    d.text(30, 28, "One of GPT-2's blocks. Your kernels, and the task they come from:")
+    parts = (
+        ("LayerNorm", "task 7", MINT),
+        ("Q, K, V", "matrix product", PALE),
+        ("attention", "tasks 4 and 6", SKY),
+        ("projection", "matrix product", PALE),
+        ("LayerNorm", "task 7", MINT),
+        ("GELU in|the MLP", "task 7", MINT),
+    )
+    for i, (name, source, fill) in enumerate(parts):
+        x = 30 + 120 * i
+        d.box(x, 70, 104, 56, fill, name, rx=6)
+        d.text(x + 52, 146, source, "middle", GREY if fill == PALE else ORANGE)
+        if i < 5:
+            d.arrow(x + 105, 98, x + 119, 98)
+    d.arrow(16, 98, 29, 98)
+    d.notes(
+        188,
+        "What goes in is added again behind the projection and behind the products (the residual stream).",
+        "Tokens in, all blocks, then the most likely next token: once per token, until the story ends.",
+    )
+    return d
+
+
+def main() -> None:
+    for draw in (task1, task2, task3, task4, task5, task6, task7):
+        (FOLDER / f"{draw.__name__}.svg").write_text(draw().svg(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What the stages of task 4's kernel compute, in PyTorch, right or with one thing wrong."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def masked(s: Tensor, keys_left: int, diagonal: int, hidden: float = -math.inf) -> Tensor:
+    """s [B_r, B_c] with `hidden` where key >= keys_left or key > row + diagonal."""
+    row, key = torch.arange(s.size(0), device=s.device)[:, None], torch.arange(s.size(1), device=s.device)
+    return s.masked_fill((key >= keys_left) | (key > row + diagonal), hidden)
+
+
+def softmax_step(
+    s: Tensor,
+    m: Tensor,
+    l: Tensor,  # noqa: E741
+    o: Tensor,
+    new_maximum: Callable[[Tensor, Tensor], Tensor] = torch.maximum,
+    exponential: Callable[[Tensor], Tensor] = torch.exp2,
+    guarded: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One step of the online softmax in base 2: (P, m, l, O).
+
+    Args:
+        s: the tile's scores [B_r, B_c].
+        m, l: maximum and sum of the older tiles [B_r].
+        o: their output [B_r, D].
+        new_maximum: of m and the tile's maximum.
+        exponential: 2^x, unless that is what is wrong.
+        guarded: a row that has seen no key subtracts 0.
+    """
+    m_new = new_maximum(m, s.amax(-1))
+    shift = torch.where(m_new == -math.inf, 0.0, m_new) if guarded else m_new
+    p, rescale = exponential(s - shift[:, None]), exponential(m - shift)
+    return p, m_new, l * rescale + p.sum(-1), o * rescale[:, None]

@@ -1,0 +1,94 @@
+"""The handouts: how long their prose is, and that their gaps and pictures are those that there are.
+
+python tests/test_handouts.py        the words of each
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+from common.compiling import skeletons
+from common.compiling.manifest import tasks
+from common.console.paths import ROOT
+
+MOST_WORDS = 2500
+_OUTPUT = re.compile(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", re.DOTALL)
+
+
+def prose(text: str) -> str:
+    """A Markdown text without what commands print, blocks of code, links' addresses and the lines of tables."""
+    kept, in_code, blank = [], False, True
+    list_indent = 0
+    for line in _OUTPUT.sub("", text).split("\n"):
+        if not line.strip():
+            blank = True
+            continue
+        indent = len(line) - len(line.lstrip())
+        if item := re.match(r" *([-*]|\d+\.) +", line):
+            list_indent = item.end()
+        elif indent < 2:
+            list_indent = 0
+        # code is indented by 4 more than the text around it, and follows an empty line
+        in_code = indent >= list_indent + 4 and (in_code or blank)
+        blank = False
+        if not in_code and not re.fullmatch(r"[|\-: ]+", line):
+            kept.append(line)
+    return re.sub(r"\]\([^)]*\)", "]", "\n".join(kept))
+
+
+def words(text: str) -> int:
+    """Words of its prose: what holds a letter or a digit."""
+    return sum(bool(re.search(r"\w", word)) for word in prose(text).split())
+
+
+def test_what_counts_as_prose():
+    paragraph, code = "Two words.\n", "\n    code is not\n    counted\n"
+    item, table = "\n1. One item\n   goes on\n\n       its code\n", "\n| a | b |\n|---|---|\n"
+    assert words(paragraph + code + item + table) == 2 + 0 + 5 + 2
+    assert words("a\n<!-- OUTPUT: python -m x -->\n\n    b c\n\n<!-- END OUTPUT -->\n[d](e/f.md)") == 2
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_the_prose_is_short(task):
+    assert words((ROOT / task / "README.md").read_text()) <= MOST_WORDS
+
+
+def gaps_named(text: str) -> set[int]:
+    """The gaps that a handout speaks of: "gap 3", "gaps 4 to 6", "gaps 8 and 9", and items such as "7. **`load`**"."""
+    named = {int(number) for number in re.findall(r"(?m)^ *(\d+)\. \*\*", text)}
+    for first, word, last in re.findall(r"[Gg]aps? (\d+)(?: (to|and|or) (\d+))?", text):
+        named |= set(range(int(first), int(last) + 1)) if word == "to" else {int(first), int(last or first)}
+    return named
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_a_handout_has_the_numbers_of_its_gaps(task):
+    files = skeletons.solution_files(task)
+    parts = [part for file in files for part in skeletons.parse(file.read_text(), file.name) if part.is_gap]
+    assert gaps_named(_OUTPUT.sub("", (ROOT / task / "README.md").read_text())) == {part.number for part in parts}
+
+
+def pictures():
+    """The module that draws the pictures."""
+    spec = importlib.util.spec_from_file_location("handout_pictures", ROOT / "docs" / "pictures" / "handouts.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_a_handout_opens_with_its_picture(task):
+    title, _, image, *_ = (ROOT / task / "README.md").read_text().split("\n")
+    assert title.startswith(f"# Task {task[-1]}: ") and re.fullmatch(rf"!\[.+\]\(../docs/pictures/{task}.svg\)", image)
+    drawn = getattr(pictures(), task)().svg()
+    assert (ROOT / "docs" / "pictures" / f"{task}.svg").read_text() == drawn, (
+        "python docs/pictures/handouts.py draws it"
+    )
+
+
+if __name__ == "__main__":
+    for task in tasks():
+        print(task, words((ROOT / task / "README.md").read_text()))
