@@ -1,7 +1,7 @@
 """Conditional compilation by __CUDA_ARCH__: nvcc compiles host and device code apart, here they are one C++ program.
 
-The macro is defined (include/simulator/nvcc_names.h), so that device code gets what a GPU of that architecture gets. Each
-conditional is looked at by where it stands:
+The macro is defined (include/simulator/nvcc_names.h), so that device code gets what a GPU of that architecture gets.
+Each conditional is looked at by where it stands:
 
     in a function of the device         as it is
     in a function of the host           rewritten as if the macro were not defined
@@ -58,7 +58,7 @@ class _Conditional:
     end: int = 0  # behind #endif
     side: str = "device"  # or "host", "both", "either": outside of functions, where both sides' code is kept
 
-    def taken(self, side: str) -> _Branch | None | str:
+    def taken(self, side: str) -> _Branch | str | None:
         """The branch that the side takes, None: none of them, "unknown"."""
         for branch in self.branches:
             holds = branch.holds(side)
@@ -171,7 +171,7 @@ class Conditionals:
         blank: list[tuple[int, int]] = []
         for one in self.all:
             sides = ["host", "device"] if one.side == "both" else [one.side]
-            open_for = {side: True for side in sides}
+            open_for = dict.fromkeys(sides, True)
             for branch in one.branches:
                 kept = False
                 for side in sides:

@@ -120,13 +120,18 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
     Quiet quiet;
     if (checker.unresolved) resolve_write();
     Range& arena = arena_range();
-    Range* range = arena.contains(address, 1) ? &arena : find_range(address, bytes);
+    const Habit& habit = habit_of(site);
+    Range* range = arena.contains(address, 1) ? &arena
+                   : habit.site == site && habit.range && habit.range->contains(address, bytes) && !habit.range->freed
+                       ? habit.range
+                       : find_range(address, bytes);
     if (!range) {
         if (address < LOWEST_ADDRESS || address - checker.host_stack < HOST_FRAMES) return;
         if (checker.mode == Mode::check) out_of_bounds(address, bytes, action, site);
         return;
     }
     if (checker.mode == Mode::profile) {
+        if (range != &arena) habit_of(site) = {site, range};
         trace_access(*range, address, bytes, action, site);
         return;
     }

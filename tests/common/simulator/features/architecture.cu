@@ -83,7 +83,7 @@ __global__ void kernel(int* out, double* sum) {
     out[0] = gated();
     out[1] = line_or_architecture();
     out[2] = Side{}();
-    out[3] = int(100 * reciprocal_root(4.0f));
+    out[3] = int(100 * reciprocal_root(4.0f) + 0.5f);
     out[4] = doubled(21);
     out[5] = DEVICE_IS_OLD;
 #ifndef __CUDA_ARCH__
