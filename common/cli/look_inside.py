@@ -49,6 +49,7 @@ LEADS = (
     "out_of_bounds",
     "misaligned",
     "use_after_free",
+    "host_access",
     "race",
     "async_race",
     "barrier",

@@ -14,6 +14,7 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     #include "local.cuh"                the rewritten copy of it
     asm("add.u32 %0, %1, 1;" : ...)     C++ that does the same (ptx.py)
     __syncthreads(); ... __syncthreads()  on one line: each is told its number
+    #ifdef __CUDA_ARCH__                what the device takes, in host functions what the host takes (architecture.py)
 
 They are found in a copy of the text of the same length, in which comments, strings and the code behind
 `#ifndef CUDA_SIMULATOR` are blank.
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.console.files import read_source, write_whole
+from common.simulator.architecture import Conditionals, with_both_bodies
 from common.simulator.device_calls import definitions, host_calls
 from common.simulator.ptx import PtxError, read_asm, translated
 from common.simulator.refused import refused_header, refused_names
@@ -113,7 +115,7 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Tra
                 visit(header, copy)
             return str(copy)
 
-        write_whole(target, rewrite(text, str(file), include))
+        write_whole(target, rewrite(text, str(file), include, is_header=file != source))
 
     visit(source, translation.path)
     return translation
@@ -151,8 +153,12 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
 # ---- one file
 
 
-def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
-    """The text as C++20. `include(name, quoted)` gives the path to include instead, or None."""
+def rewrite(text: str, name: str, include=lambda name, quoted: None, is_header: bool = False) -> str:
+    """The text as C++20. `include(name, quoted)` gives the path to include instead, or None.
+
+    A header may be included by a binding.cpp, too, which is no file of nvcc's: it takes over __CUDACC__ and
+    __CUDA_ARCH__ from the file that includes it.
+    """
     file = _File(renamed(text, blanked(text)), name)
     has_ptx = file.rewrite_inline_ptx()
     file.refuse_names()
@@ -167,8 +173,11 @@ def rewrite(text: str, name: str, include=lambda name, quoted: None) -> str:
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
     registered = "".join(f"SIMULATOR_REGISTER({kernel}) " for kernel in file.plain_kernels())
-    headers = "#include <cuda_runtime.h>\n" + ("#include <simulator/ptx.h>\n" if has_ptx else "")
-    return f'{headers}#line 1 "{name}"\n{file.edited()}' + (f"\n{registered}\n" if registered else "")
+    headers = f"#include <{'cuda_runtime' if is_header else 'simulator/nvcc_names'}.h>\n" + (
+        "#include <simulator/ptx.h>\n" if has_ptx else ""
+    )
+    edited = with_both_bodies(file.edited())
+    return f'{headers}#line 1 "{name}"\n{edited}' + (f"\n{registered}\n" if registered else "")
 
 
 _NOT_CODE = re.compile(
@@ -213,9 +222,9 @@ class _File:
     def __init__(self, text: str, name: str):
         self.text, self.name = text, name
         self.edits: list[tuple[int, int, str]] = []
-        # Includes need their quotes, so strings go last.
-        self.code = blanked(text)
-        self._blank_inactive()
+        conditionals = Conditionals(blanked(text))
+        self.edits += conditionals.edits(lambda words: f'#pragma GCC warning "{words}"')
+        self.code = conditionals.without_inactive()
         lines = re.finditer(r"^[ \t]*#(?:\\\n|[^\n])*", self.code, re.MULTILINE)
         self.directives = [m.span() for m in lines]
 
@@ -236,29 +245,6 @@ class _File:
         """As many line ends as the span holds, so that replacing it keeps the lines below in place."""
         count = self.code.count("\n", start, end)
         return ("\\\n" if self.directive_at(start) else "\n") * count
-
-    # ---- conditional code
-
-    def _blank_inactive(self) -> None:
-        """Blanks what the preprocessor drops because CUDA_SIMULATOR is defined and __CUDA_ARCH__ is not."""
-        active, stack, result = True, [], []
-        for line in re.findall(r"(?:\\\n|[^\n])*\n|(?:\\\n|[^\n])+$", self.code):
-            directive = re.match(r"\s*#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)", line, re.DOTALL)
-            if directive:
-                word, condition = directive.groups()
-                if word in ("if", "ifdef", "ifndef"):
-                    known = _condition(word, condition)
-                    stack.append((active, known))
-                    active = active and known is not False
-                elif word in ("elif", "else") and stack:
-                    outer, known = stack[-1]
-                    mine = None if word == "else" else _condition("if", condition)
-                    active = outer and known is not True and mine is not False
-                    stack[-1] = (outer, known or mine)
-                elif word == "endif" and stack:
-                    active = stack.pop()[0]
-            result.append(line if active or directive else _blank(line))
-        self.code = "".join(result)
 
     # ---- what cannot run
 
@@ -542,21 +528,3 @@ class _File:
         if local:
             return f"[[maybe_unused]] {kind} {pointer} = {value}))"
         return f"static thread_local {kind} {pointer}; {self._prepared(label, f'{name} = {value}, block));')}"
-
-
-def _condition(word: str, condition: str) -> bool | None:
-    """The value of a preprocessor condition that speaks of nothing but the macros known here, else None."""
-    known = {"CUDA_SIMULATOR": "1", "__CUDA_ARCH__": "0", "__CUDACC__": "0"}
-    if word in ("ifdef", "ifndef"):
-        value = known.get(condition.strip().split()[0] if condition.strip() else "")
-        return None if value is None else (value == "1") == (word == "ifdef")
-    text = condition.replace("\\\n", " ")
-    for macro, value in known.items():
-        text = re.sub(rf"(?<!\w)(?:defined\s*\(\s*{macro}\s*\)|defined\s+{macro}|{macro})(?!\w)", value, text)
-    if not re.fullmatch(r"[\s\d()!&|<>=]+", text):
-        return None
-    text = re.sub(r"!(?!=)", " not ", text).replace("&&", " and ").replace("||", " or ")
-    try:
-        return bool(eval(text.strip(), {"__builtins__": {}}))  # digits, brackets and comparisons only
-    except (SyntaxError, TypeError):
-        return None

@@ -114,6 +114,9 @@ PAIRS = "bytes are watched in pairs: halves are the smallest elements that threa
 _SHARED_ONLY = "racecheck watches shared memory only"
 _UNSCOPED = "a mistake in the memory model; on a GPU it depends on caches and timing"
 
+_DIES = "on the GPU machine the program dies in host code, which compute-sanitizer does not watch"
+_HOST_POINTER = "some systems let a GPU read any memory of the process"
+
 _TABLE: dict[str, list[tuple[str, dict]]] = {
     "shared_races.cu": [
         right("shift_with_barrier", before64),
@@ -273,6 +276,14 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         wrong("half2_misaligned", finding("misaligned", "misaligned half2")),
         right("parameters_and_variables", 20 * t64 * (t64 % 3 + 1) + t64 % 4 + 7),
     ],
+    "host_memory.cu": [
+        right("host_reads_after_copy", [6]),
+        wrong("host_reads_device_memory", finding("host_access", "host read", offset=12), remark=_DIES),
+        wrong("host_writes_device_memory", finding("host_access", "host write", offset=0), remark=_DIES),
+        right("host_reads_pinned_memory", 2 * t64),
+        wrong("kernel_reads_host_memory", finding("out_of_bounds", "kernel reads"), remark=_HOST_POINTER),
+        wrong("copied_past_the_end", error="invalid argument"),
+    ],
     "initialization.cu": [
         right("tile_tail_zero", np.full(64, 1128)),
         wrong(
@@ -315,6 +326,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
     "synchronization.cu": [
         wrong("barrier_in_branch", finding("barrier", "branch barrier")),
         wrong("barrier_in_two_branches", error="barrier divergence", error_lines=["even barrier", "odd barrier"]),
+        wrong("barriers_of_one_line", error="barrier divergence", error_lines=["both barriers"]),
         right("barrier_before_return", 49 - np.arange(50)),
         wrong(
             "barrier_after_return",

@@ -43,6 +43,8 @@ TASK2 = Planted(
         "no_barrier_before_the_tree": [("in place of a + b.\n    «__syncthreads();»", "", 1)],
         "no_barrier_in_the_tree": [("+ active]);\n        }\n        «__syncthreads();»", "", 1)],
         "no_barrier_between_reductions": [("row_max = partial[0];\n    «__syncthreads();»", "", 1)],
+        # dies on a GPU, so only the checked simulator may run it
+        "host_reads_the_input": [(">>>(x, y, «cols»);", "x[3] == x[3] ? cols : 0", 1)],
         # gemm_nn_kernel, gemm_nt_kernel
         "B_not_transposed": [
             (

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from common.compiling.load import load  # noqa: E402
 from common.compiling.request import BuildRequest  # noqa: E402
 from common.compiling.variant import Variant  # noqa: E402
-from common.inspect.checked_library import CHECK, PROFILE, CheckedOperators  # noqa: E402
+from common.inspect.checked_library import CHECK, PROFILE, CheckedLibrary  # noqa: E402
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -43,7 +43,7 @@ def main() -> None:
         run(ops)
         plain = min(cpu_seconds(lambda ops=ops, run=run: run(ops)) for _ in range(3))
         ops = load(BuildRequest(task, Variant.SOLUTION, "simulator", checked=True))
-        checked = CheckedOperators(ops)
+        (checked,) = [CheckedLibrary(library.path) for library in ops.libraries]
         times = []
         for mode in (CHECK, PROFILE):
             checked.begin(mode)

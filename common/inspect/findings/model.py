@@ -21,7 +21,7 @@ ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case 
 
 @dataclass(frozen=True)
 class Access:
-    """One side of a finding; `thread` is None where a tool does not tell it."""
+    """One side of a finding; `thread` is None for host code, and where a tool does not tell it."""
 
     action: str
     bytes: int
@@ -82,7 +82,8 @@ def read_findings(report: dict, lines: SourceLines) -> list[Finding]:
 
     def access(one: dict) -> Access:
         place = place_of(one["at"]) if "at" in one else places[one["pc"]]
-        return Access(one["action"], one["bytes"], place, tuple(one["block"]), tuple(one["thread"]))
+        block, thread = (tuple(one[of]) if one[of] else None for of in ("block", "thread"))
+        return Access(one["action"], one["bytes"], place, block, thread)
 
     return [
         Finding(

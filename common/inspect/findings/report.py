@@ -46,7 +46,7 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     times = f", {group.count:,} times" if group.count > 1 else ""
     console.print(f"\n[bold red]{number}. {escape(happened(finding))}[/]{times}", highlight=False)
     for access in finding.in_order:
-        _print_access(console, access, with_block=not _blocks(finding))
+        _print_access(console, access, _who(finding, access))
     if finding.launch and not finding.accesses:
         say(f"{finding.launch.shown}  {finding.launch.text}")
     say(explained(finding))
@@ -82,11 +82,16 @@ def _blocks(finding: Finding) -> str:
     return f"block {_coordinates(blocks[0])}" if len(blocks) == 1 else ""
 
 
-def _print_access(console: Console, access: Access, with_block: bool) -> None:
-    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line."""
+def _who(finding: Finding, access: Access) -> str:
+    """ "thread (0,0,0)", with its block where several have a part in it."""
+    if finding.kind == "host_access":
+        return "the host"
     who = f"thread {_coordinates(access.thread)}" if access.thread else "a thread"
-    if with_block and access.block:
-        who = f"block {_coordinates(access.block)} {who}"
+    return f"block {_coordinates(access.block)} {who}" if access.block and not _blocks(finding) else who
+
+
+def _print_access(console: Console, access: Access, who: str) -> None:
+    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line."""
     where = access.place.shown if access.place else "source line unknown"
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
     console.print(

@@ -24,6 +24,7 @@ TITLES = {
     "misaligned": "misaligned address",
     "uninitialized": "uninitialised memory",
     "use_after_free": "use after cudaFree",
+    "host_access": "host code uses device memory",
     "double_free": "cudaFree called twice",
     "leak": "memory leak",
     "barrier": "barrier not reached by all",
@@ -108,6 +109,8 @@ def explained(finding: Finding) -> str:
     detail = plain(finding.detail)
     return {
         "use_after_free": f"This memory was given back: {detail}. Free it after the last kernel that uses it.",
+        "host_access": "Here both are the CPU's memory; on a GPU the process dies in this line. Let a kernel do it, or "
+        "copy with cudaMemcpy what the host needs.",
         "double_free": f"The second cudaFree of the same memory: {detail}. Free each allocation once.",
         "leak": "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
         "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "

@@ -77,6 +77,17 @@ static void misaligned(Range& range, uintptr_t address, size_t bytes, Action act
     fail("misaligned: %s of %zu bytes at an address that is not a multiple of %zu", name_of(action), bytes, bytes);
 }
 
+// Host code between launches; in a program of its own device memory is closed to it anyway (memory.cpp).
+SIMULATOR_INLINE static bool on_watched_host() {
+    return checker.mode == Mode::check && !checker.region && !checker.quiet;
+}
+__attribute__((noinline)) static void host_access(uintptr_t address, size_t bytes, Action action, uint32_t site) {
+    Quiet quiet;
+    Range* range = is_program() ? nullptr : find_range(address, bytes);
+    if (!range || range->freed || range->host_may_use) return;
+    add_host_access(describe_place(*range, address), {action, bytes, site});
+}
+
 static void use_after_free(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
     add_finding("use_after_free", describe_place(range, address), {touch_now(action, bytes, site)},
                 "freed at " + range.freed_at);
@@ -109,13 +120,18 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
     Quiet quiet;
     if (checker.unresolved) resolve_write();
     Range& arena = arena_range();
-    Range* range = arena.contains(address, 1) ? &arena : find_range(address, bytes);
+    const Habit& habit = habit_of(site);
+    Range* range = arena.contains(address, 1) ? &arena
+                   : habit.site == site && habit.range && habit.range->contains(address, bytes) && !habit.range->freed
+                       ? habit.range
+                       : find_range(address, bytes);
     if (!range) {
         if (address < LOWEST_ADDRESS || address - checker.host_stack < HOST_FRAMES) return;
         if (checker.mode == Mode::check) out_of_bounds(address, bytes, action, site);
         return;
     }
     if (checker.mode == Mode::profile) {
+        if (range != &arena) habit_of(site) = {site, range};
         trace_access(*range, address, bytes, action, site);
         return;
     }
@@ -251,8 +267,12 @@ __attribute__((noinline)) static void any_access(uintptr_t address, uint32_t sit
     SIMULATOR_CALLBACK void __tsan_##name(void* pointer) {                           \
         using namespace simulator;                                                   \
         const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);              \
-        if (!in_checked_kernel() || address - checker.region < REGION_BYTES) return; \
         const uint32_t site = site_of(__builtin_return_address(0));                  \
+        if (!in_checked_kernel()) {                                                  \
+            if (on_watched_host()) host_access(address, bytes, Action::action, site); \
+            return;                                                                  \
+        }                                                                            \
+        if (address - checker.region < REGION_BYTES) return;                         \
         if (is_repeated<Action::action, bytes>(address, site)) return;               \
         any_access<Action::action, bytes, aligned>(address, site);                   \
     }
@@ -272,8 +292,11 @@ SIMULATOR_ACCESSES(8, true)
 SIMULATOR_ACCESSES(16, true)
 
 static void simulator_range(void* address, unsigned long bytes, simulator::Action action, void* return_address) {
-    if (bytes && simulator::in_checked_kernel())
-        simulator::access(reinterpret_cast<uintptr_t>(address), bytes, action, simulator::site_of(return_address), false);
+    using namespace simulator;
+    if (bytes && in_checked_kernel())
+        access(reinterpret_cast<uintptr_t>(address), bytes, action, site_of(return_address), false);
+    else if (bytes && on_watched_host())
+        host_access(reinterpret_cast<uintptr_t>(address), bytes, action, site_of(return_address));
 }
 SIMULATOR_CALLBACK void __tsan_read_range(void* address, unsigned long bytes) {
     simulator_range(address, bytes, simulator::Action::read, __builtin_return_address(0));

@@ -58,6 +58,7 @@ struct Range {
     enum Kind { tensor, allocated, library, shared } kind = tensor;
     bool initialized = false;     // before any kernel wrote to it
     bool freed = false;           // by cudaFree
+    bool host_may_use = false;    // managed and pinned memory, and the library's own variables
     bool told = false;            // as a leak
     std::string freed_at, allocated_at;
     Cell* cells = nullptr;        // one per word, counted from the one that holds `start`
@@ -128,9 +129,11 @@ struct Touch {
     size_t bytes;
     uint32_t site;
     uint3 block, thread;
-    Position at = {};  // in place of `site`, if that is 0
+    Position at = {};      // in place of `site`, if that is 0
+    bool on_host = false;  // no CUDA thread
 };
 void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail);
+void add_host_access(const Place& place, Touch touch);  // host code uses device memory
 // A write that races with another one: whether it changes the value is seen when it has been done, by resolve_write().
 void add_racing_write(const Place& place, const std::vector<Touch>& touches, uintptr_t address, size_t bytes);
 void resolve_write();

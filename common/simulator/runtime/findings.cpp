@@ -129,6 +129,15 @@ void check_absent_lane(const Thread& reader, unsigned source, bool gone) {
                     {{Action::read, 0, 0, checker.worker->Block::index, reader.index, reader.position}}, detail);
 }
 
+void add_host_access(const Place& place, Touch touch) {
+    touch.on_host = true;
+    const auto [entry, is_new] = known().try_emplace({"host_access", "", touch.site, 0, place.variable}, findings().size());
+    if (is_new)
+        findings().push_back({"host_access", "", "", "global", "", place, {touch}, 1});
+    else
+        ++findings()[entry->second].count;
+}
+
 void add_host_finding(const char* kind, const std::string& name, const std::string& at, const std::string& detail) {
     findings().push_back({kind, "", at, "host", detail, {nullptr, name, 1, {}, 0}, {}, 1});
 }
@@ -165,7 +174,7 @@ static std::string json_of(const Touch& touch) {
     return std::string("{\"action\": \"") + (touch.at.file ? "wait" : names[static_cast<int>(touch.action)]) +
            "\", \"bytes\": " + std::to_string(touch.bytes) + ", \"pc\": " + std::to_string(touch.site) +
            (touch.at.file ? ", \"at\": " + quoted(std::string(touch.at.file) + ":" + std::to_string(touch.at.line)) : "") +
-           ", \"block\": " + triple(touch.block) + ", \"thread\": " + triple(touch.thread) + "}";
+           ", \"block\": " + (touch.on_host ? "null" : triple(touch.block)) + ", \"thread\": " + (touch.on_host ? "null" : triple(touch.thread)) + "}";
 }
 
 static std::string json_of(const Finding& finding) {

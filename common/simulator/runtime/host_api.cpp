@@ -39,7 +39,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device != 0) return simulator::finished(cudaErrorInvalidDevice);
     cudaDeviceProp p = {};
     snprintf(p.name, sizeof p.name, "CUDA simulator");
-    p.major = 9, p.minor = 0;
+    p.major = 8, p.minor = 9;  // __CUDA_ARCH__ says the same: what 9.0 added (wgmma, TMA, clusters) is not there
     p.totalGlobalMem = size_t(16) << 30;
     p.totalConstMem = 64 << 10;
     p.sharedMemPerBlock = simulator::DEFAULT_SHARED_LIMIT;

@@ -278,6 +278,14 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
     return cudaSuccess;
 }
 
+// One side is a variable of the device.
+cudaError_t copy_symbol(void* to, const void* from, size_t bytes) {
+    const OpenMemory open;
+    memcpy(to, from, bytes);
+    written_by_host(to, bytes);
+    return cudaSuccess;
+}
+
 cudaError_t fill(void* address, int value, size_t bytes, Position at) {
     if (const cudaError_t error = may_touch(address, bytes, "are set from", at)) return error;
     const OpenMemory open;

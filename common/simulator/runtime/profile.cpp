@@ -6,16 +6,19 @@
 #include <stdio.h>
 
 #include <algorithm>
-#include <deque>
+#include <array>
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "checker.h"
 
 namespace simulator {
 
-constexpr size_t SECTOR = 32, BANKS = 32, BANK_BYTES = 4;
+constexpr size_t SECTOR = 32, BANKS = 32;
+constexpr unsigned SECTOR_BITS = 5, WORD_BITS = 2;  // a sector has 32 bytes, a bank's word 4
 
 struct Request {
     uint32_t mask;
@@ -25,11 +28,13 @@ struct Request {
     uintptr_t address[32];
 };
 
-// One place in the program, in one warp: what came in since its lanes were last together.
+// One place in the program, in one warp: what came in since its lanes were last together. requests[0] is number `base`,
+// those before requests[done] have been counted.
 struct Trace {
     uint32_t next[32] = {};  // how many accesses each lane has made
-    uint32_t counted = 0;    // requests[0] is number `counted`
-    std::deque<Request> requests;
+    uint32_t base = 0, done = 0;
+    bool is_in_use = false;
+    std::vector<Request> requests;
 };
 
 struct Site {
@@ -56,8 +61,47 @@ static std::map<ProfileKey, Profile>& profiles() {
     return *all;
 }
 static Profile* current = nullptr;
-static std::unordered_map<uint32_t, Trace> traces[32];        // of every warp
-static std::unordered_map<uint32_t, uint64_t> block_counts;  // of this launch
+
+// Places in the program get numbers as they come, and a warp's traces lie in that order.
+struct PlaceNumbers {
+    struct Last {
+        uint32_t key = ~0u, number = 0;
+    };
+    Last lasts[4096];  // by key; a newer place takes the place of an older one
+    std::unordered_map<uint32_t, uint32_t> all;
+    std::vector<uint32_t> keys;
+    uint32_t of(uint32_t key) {
+        Last& last = lasts[key * 2654435761u >> 20];
+        if (last.key == key) return last.number;
+        const auto [entry, is_new] = all.try_emplace(key, static_cast<uint32_t>(keys.size()));
+        if (is_new) keys.push_back(key);
+        last = {key, entry->second};
+        return last.number;
+    }
+};
+struct WarpTraces {
+    std::vector<Trace> traces;      // by number of the place
+    std::vector<uint32_t> in_use;   // those of them that hold anything
+};
+static PlaceNumbers places;
+static std::vector<Site*> sites;  // of this launch, by number of the place
+static WarpTraces warp_traces[32];
+static std::vector<std::vector<Request>> spare;  // empty, with room: handed from trace to trace
+
+// How often each basic block ran in this launch: counted in `lasts`, and added to `all` when another takes its place.
+struct BlockCounts {
+    struct Last {
+        uint32_t site = 0;
+        uint64_t times = 0;
+    };
+    Last lasts[4096];
+    std::unordered_map<uint32_t, uint64_t> all;
+    void collect() {
+        for (Last& last : lasts)
+            if (last.times) all[last.site] += std::exchange(last.times, 0);
+    }
+};
+static BlockCounts block_counts;
 
 // ---- what one request costs
 
@@ -65,12 +109,22 @@ struct Cost {
     uint64_t transactions, ideal;
 };
 
-static std::vector<uintptr_t> units(const Request& r, uint32_t lanes, size_t unit) {
-    std::vector<uintptr_t> result;
-    for (unsigned lane = 0; lane < 32; ++lane)
-        if (lanes >> lane & 1)
-            for (uintptr_t u = r.address[lane] / unit; u <= (r.address[lane] + r.bytes - 1) / unit; ++u)
-                result.push_back(u);
+// The different units of 2^bits bytes that these lanes touch, in ascending order; good until the next call.
+static const std::vector<uintptr_t>& units(const Request& r, uint32_t lanes, unsigned bits) {
+    static std::vector<uintptr_t> result;
+    result.clear();
+    bool ascending = true;
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+        const uintptr_t address = r.address[__builtin_ctz(rest)];
+        for (uintptr_t u = address >> bits; u <= (address + r.bytes - 1) >> bits; ++u) {
+            if (!result.empty() && u <= result.back()) {
+                if (u == result.back()) continue;
+                ascending = false;
+            }
+            result.push_back(u);
+        }
+    }
+    if (ascending) return result;
     std::sort(result.begin(), result.end());
     result.erase(std::unique(result.begin(), result.end()), result.end());
     return result;
@@ -79,14 +133,15 @@ static uint64_t divided(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 // Sectors of 32 bytes; at best, the different bytes would fill them.
 static Cost global_cost(const Request& r) {
-    const size_t piece = r.bytes < BANK_BYTES ? r.bytes : BANK_BYTES;
-    return {units(r, r.mask, SECTOR).size(), divided(units(r, r.mask, piece).size() * piece, SECTOR)};
+    const unsigned piece = r.bytes >= 4 ? 2 : r.bytes == 2;
+    const uint64_t sectors = units(r, r.mask, SECTOR_BITS).size();
+    return {sectors, divided(units(r, r.mask, piece).size() << piece, SECTOR)};
 }
 
 // A bank serves one word of 4 bytes per pass; lanes that want the same word share it.
-static uint64_t passes(const Request& r, uint32_t lanes) {
-    unsigned words_in_bank[BANKS] = {}, most = 0;
-    for (const uintptr_t word : units(r, lanes, BANK_BYTES)) most = std::max(most, ++words_in_bank[word % BANKS]);
+static uint64_t passes(const std::vector<uintptr_t>& words) {
+    uint16_t words_in_bank[BANKS] = {}, most = 0;
+    for (const uintptr_t word : words) most = std::max(most, ++words_in_bank[word % BANKS]);
     return most;
 }
 // Whether each of the lanes wants the same address as its neighbour `distance` away.
@@ -100,20 +155,28 @@ static bool alike(const Request& r, uint32_t lanes, unsigned distance) {
 // Accesses of 8 and 16 bytes go in groups of 16 and 8 lanes. Two neighbouring groups go together when their lanes want
 // the same addresses by pairs, as ncu's counters on an H200 showed.
 static Cost shared_cost(const Request& r) {
+    if (r.bytes <= 4) {
+        const std::vector<uintptr_t>& words = units(r, r.mask, WORD_BITS);
+        return {passes(words), divided(words.size(), BANKS)};
+    }
     const unsigned group = r.bytes <= 8 ? 32 : 16;  // of lanes that may go together
     uint64_t transactions = 0;
     for (unsigned first = 0; first < 32; first += group) {
         const uint32_t lanes = r.mask & (group == 32 ? ~0u : 0xffffu << first);
         const uint32_t low = group == 32 ? 0x0000ffffu : 0x00ffu << first;
-        const bool together = r.bytes <= 4 || alike(r, lanes, 1) || alike(r, lanes, 2);
-        transactions += together ? passes(r, lanes) : passes(r, lanes & low) + passes(r, lanes & ~low);
+        for (const uint32_t part : alike(r, lanes, 1) || alike(r, lanes, 2) ? std::array{lanes, 0u}
+                                                                            : std::array{lanes & low, lanes & ~low})
+            transactions += passes(units(r, part, WORD_BITS));
     }
-    return {transactions, divided(units(r, r.mask, BANK_BYTES).size(), BANKS)};
+    return {transactions, divided(units(r, r.mask, WORD_BITS).size(), BANKS)};
 }
 
-static void count(uint32_t key, const Request& r) {
+static void count(uint32_t place, const Request& r) {
     const Cost cost = r.shared ? shared_cost(r) : global_cost(r);
-    Site& total = current->sites.try_emplace(key, Site{r.shared, r.action, r.bytes}).first->second;
+    if (place >= sites.size()) sites.resize(places.keys.size());
+    if (!sites[place])
+        sites[place] = &current->sites.try_emplace(places.keys[place], Site{r.shared, r.action, r.bytes}).first->second;
+    Site& total = *sites[place];
     ++total.requests;
     total.lanes += static_cast<unsigned>(__builtin_popcount(r.mask));
     total.transactions += cost.transactions;
@@ -133,6 +196,18 @@ static void count(uint32_t key, const Request& r) {
 
 // ---- gathering the lanes
 
+static void forget_requests(Trace& trace) {
+    trace.requests.clear();
+    trace.done = 0;
+    if (trace.requests.capacity()) spare.push_back(std::exchange(trace.requests, {}));
+}
+static void forget(Trace& trace) {
+    forget_requests(trace);
+    std::fill_n(trace.next, 32, 0u);
+    trace.base = 0;
+    trace.is_in_use = false;
+}
+
 void trace_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
     if (range.kind != Range::shared) {
         const uintptr_t first = range.start / SECTOR;
@@ -140,28 +215,45 @@ void trace_access(Range& range, uintptr_t address, size_t bytes, Action action, 
             range.sectors[sector - first] |= action == Action::read ? 1 : action == Action::write ? 2 : 3;
     }
     const Thread& thread = *checker.worker->running;
-    const uint32_t key = 2 * site + (range.kind == Range::shared);
-    Trace& trace = traces[thread.warp][key];
-    const uint32_t number = trace.next[thread.lane]++;
-    while (trace.counted + trace.requests.size() <= number)
-        trace.requests.push_back({0, static_cast<uint16_t>(bytes), action, range.kind == Range::shared, {}});
-    Request& request = trace.requests[number - trace.counted];
+    const uint32_t place = places.of(2 * site + (range.kind == Range::shared));
+    WarpTraces& warp = warp_traces[thread.warp];
+    if (place >= warp.traces.size()) warp.traces.resize(places.keys.size());
+    Trace& trace = warp.traces[place];
+    if (!trace.is_in_use) {
+        trace.is_in_use = true;
+        warp.in_use.push_back(place);
+    }
+    const uint32_t index = trace.next[thread.lane]++ - trace.base;
+    if (!trace.requests.capacity() && !spare.empty()) {
+        trace.requests = std::move(spare.back());
+        spare.pop_back();
+    }
+    while (trace.requests.size() <= index) {
+        Request& fresh = trace.requests.emplace_back();  // its addresses count where the mask says so
+        fresh.mask = 0, fresh.bytes = static_cast<uint16_t>(bytes), fresh.action = action;
+        fresh.shared = range.kind == Range::shared;
+    }
+    Request& request = trace.requests[index];
     request.mask |= 1u << thread.lane;
     request.address[thread.lane] = address;
     const uint32_t all = checker.worker->warps[thread.warp].alive;
-    while (!trace.requests.empty() && (trace.requests.front().mask & all) == all) {
-        count(key, trace.requests.front());
-        trace.requests.pop_front();
-        ++trace.counted;
+    while (trace.done < trace.requests.size() && (trace.requests[trace.done].mask & all) == all)
+        count(place, trace.requests[trace.done++]);
+    if (trace.done == trace.requests.size()) {
+        trace.base += trace.done;
+        forget_requests(trace);
     }
 }
 
 void profile_warps_aligned(uint32_t warps) {
-    for (unsigned warp = 0; warp < 32; ++warp) {
-        if (!(warps >> warp & 1)) continue;
-        for (const auto& [key, trace] : traces[warp])
-            for (const Request& request : trace.requests) count(key, request);
-        traces[warp].clear();
+    for (uint32_t rest = warps; rest; rest &= rest - 1) {
+        WarpTraces& warp = warp_traces[__builtin_ctz(rest)];
+        for (const uint32_t place : warp.in_use) {
+            Trace& trace = warp.traces[place];
+            for (; trace.done < trace.requests.size(); ++trace.done) count(place, trace.requests[trace.done]);
+            forget(trace);
+        }
+        warp.in_use.clear();
     }
 }
 
@@ -174,7 +266,14 @@ void check_tensor_work(unsigned flops) {
     if (current) current->tensor_flops += flops;
 }
 
-void trace_basic_block(uint32_t site) { ++block_counts[site]; }
+void trace_basic_block(uint32_t site) {
+    BlockCounts::Last& last = block_counts.lasts[site * 2654435761u >> 20];
+    if (last.site != site) {
+        if (last.times) block_counts.all[last.site] += last.times;
+        last = {site, 0};
+    }
+    ++last.times;
+}
 
 // ---- one launch
 
@@ -188,7 +287,9 @@ void profile_launch_begins() {
     current->launch = launch;
     current->grid = grid.size;
     current->block = grid.block;
-    block_counts.clear();
+    block_counts.collect();
+    block_counts.all.clear();
+    sites.clear();
     for (Range* range : all_ranges()) std::fill_n(range->sectors, range->bytes / SECTOR + 2, uint8_t(0));
 }
 
@@ -198,13 +299,17 @@ void profile_launch_ends() {
     ++current->launches;
     current->static_shared = std::max<size_t>(current->static_shared, grid.static_bytes);
     current->dynamic_shared = grid.dynamic_bytes;
-    for (const auto& [site, times] : block_counts) current->blocks[site] += times;
+    block_counts.collect();
+    for (const auto& [site, times] : block_counts.all) current->blocks[site] += times;
     for (const Range* range : all_ranges())
         for (size_t i = 0; i < range->bytes / SECTOR + 2; ++i) {
             current->sectors_read += range->sectors[i] & 1;
             current->sectors_written += range->sectors[i] >> 1 & 1;
         }
-    for (auto& trace : traces) trace.clear();
+    for (WarpTraces& warp : warp_traces) {
+        for (const uint32_t place : warp.in_use) forget(warp.traces[place]);
+        warp.in_use.clear();
+    }
     current = nullptr;
 }
 

@@ -136,7 +136,7 @@ void check_allocated(const void* address, size_t bytes, bool initialized, Positi
     range.start = reinterpret_cast<uintptr_t>(address);
     range.bytes = bytes;
     range.kind = Range::allocated;
-    range.initialized = initialized;
+    range.initialized = range.host_may_use = initialized;
     range.allocated_at = text_of(at);
     range.name = "the " + std::to_string(bytes) + " bytes of cudaMalloc at " + range.allocated_at;
     add(std::move(range));
@@ -186,7 +186,7 @@ static int add_library_range(dl_phdr_info* info, size_t, void*) {
         range.start = info->dlpi_addr + segment.p_vaddr;
         range.bytes = segment.p_memsz;
         range.kind = Range::library;
-        range.initialized = true;
+        range.initialized = range.host_may_use = true;
         range.name = "a __device__ variable";
         add(std::move(range));
     }
@@ -266,6 +266,7 @@ void check_namespace_shared(const Variable& variable, const void* address) {
     range.start = start;
     range.bytes = variable.bytes;
     range.kind = Range::shared;
+    range.host_may_use = true;
     range.name = variable.name;
     range.element_bytes = variable.element_bytes;
     range.shape.assign(variable.shape, variable.shape + variable.rank);

@@ -55,6 +55,7 @@ PLANTED = [
         ("tile[r][threadIdx.x] = ",),
     ),
     ("task2", "sum_into_fresh_output", NN, ("uninitialized", "c"), ("+= sums[i]",)),
+    ("task2", "host_reads_the_input", SOFTMAX, ("host_access", "x"), ("softmax_kernel<<<",)),
     ("task2", "partial_not_filled", SOFTMAX, ("uninitialized", "partial"), (COMBINED,)),
     ("task4", "no_barrier_after_load", RAGGED, ("race", "shared"), (OF_K_OR_V, "tile\\[")),
     ("task4", "no_barrier_at_the_end", RAGGED, ("race", "shared"), ("tile\\[", OF_K_OR_V)),

@@ -113,9 +113,8 @@ def test_a_shared_union():
         "#ifndef CUDA_SIMULATOR",
         "#if !defined(CUDA_SIMULATOR)",
         "#if !defined CUDA_SIMULATOR && 1",
-        "#ifdef __CUDA_ARCH__",
-        "#if __CUDA_ARCH__ >= 800",
-        "#ifdef CUDA_SIMULATOR\nint x;\n#if OTHER\n#else\n#endif\n#else",
+        "#if __CUDA_ARCH__ >= 900",
+        "#ifndef __CUDACC__",
     ],
 )
 def test_inline_ptx_for_the_gpu_only(condition):
@@ -123,6 +122,17 @@ def test_inline_ptx_for_the_gpu_only(condition):
     assert rewritten(text).endswith(text)
     with pytest.raises(rewriter.RewriteError):
         rewritten(text.replace("#endif", '#else\nvoid g() { asm("y"); }\n#endif'))
+
+
+def test_inline_ptx_behind_nested_conditions():
+    inner = "#if OTHER\n{}\n#else\n{}\n#endif"
+    for before, after in (("", ""), ('asm("x");', ""), ("", 'asm("x");')):
+        for_the_gpu = inner.format(before, after)
+        text = f"#ifdef CUDA_SIMULATOR\nint x;\n{inner.format('', '')}\n#else\n{for_the_gpu}\n#endif\n"
+        assert rewritten(text).endswith(text)
+        if before or after:
+            with pytest.raises(rewriter.RewriteError):
+                rewritten(f"#ifdef CUDA_SIMULATOR\n{for_the_gpu}\n#endif\n")
 
 
 def test_a_condition_that_holds_ends_the_others():

@@ -207,6 +207,7 @@ cudaError_t memory_info(size_t* available, size_t* total);
 cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
 cudaError_t may_touch(const void* address, size_t bytes, const char* what, Position at);
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
+cudaError_t copy_symbol(void* to, const void* from, size_t bytes);
 cudaError_t fill(void* address, int value, size_t bytes, Position at);
 void written_by_host(const void* address, size_t bytes);
 cudaError_t finished(cudaError_t error);  // remembers an error for cudaGetLastError() and returns it
@@ -255,13 +256,13 @@ template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
                                cudaMemcpyKind = cudaMemcpyHostToDevice) {
     if (offset + bytes > sizeof(T)) return simulator::finished(cudaErrorInvalidValue);
-    return memcpy((char*)&symbol + offset, from, bytes), cudaSuccess;
+    return simulator::copy_symbol((char*)&symbol + offset, from, bytes);
 }
 template <typename T>
 cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
                                  cudaMemcpyKind = cudaMemcpyDeviceToHost) {
     if (offset + bytes > sizeof(T)) return simulator::finished(cudaErrorInvalidValue);
-    return memcpy(to, (const char*)&symbol + offset, bytes), cudaSuccess;
+    return simulator::copy_symbol(to, (const char*)&symbol + offset, bytes);
 }
 template <typename T>
 cudaError_t cudaGetSymbolSize(size_t* size, const T&) {

@@ -60,6 +60,12 @@ inline void __nanosleep(unsigned) { simulator::yield(); }
 }
 inline void __brkpt() {}
 
+namespace simulator {
+// Which body of a function of host and device counts, where they differ by __CUDA_ARCH__ (architecture.py); what the
+// compiler computes in advance is the device's.
+constexpr bool runs_on_device() { return __builtin_is_constant_evaluated() || on_device(); }
+}  // namespace simulator
+
 // Nanoseconds instead of cycles: enough to see that time passes, nothing to measure kernels with.
 inline long long clock64() {
     timespec now;

@@ -37,6 +37,18 @@ __global__ void in_two_branches(const float* in, float* out) {
         out[t] = -values[63 - t];
     }
 }
+__global__ void in_one_line(const float* in, float* out) {
+    __shared__ float values[64];
+    const int t = threadIdx.x;
+    values[t] = in[t];
+    if (t % 2 == 0) __syncthreads(); else __syncthreads();  // line: both barriers
+    out[t] = values[63 - t];
+}
+CASE(barriers_of_one_line) {
+    Array<float> in = ramp(64), out(64);
+    in_one_line<<<1, 64>>>(in.data, out.data);
+    out.download(result);
+}
 CASE(barrier_in_two_branches) {
     Array<float> in = ramp(64), out(64);
     in_two_branches<<<1, 64>>>(in.data, out.data);

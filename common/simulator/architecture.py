@@ -1,0 +1,312 @@
+"""Conditional compilation by __CUDA_ARCH__: nvcc compiles host and device code apart, here they are one C++ program.
+
+The macro is defined (include/simulator/nvcc_names.h), so that device code gets what a GPU of that architecture gets.
+Each conditional is looked at by where it stands:
+
+    in a function of the device         as it is
+    in a function of the host           rewritten as if the macro were not defined
+    in one of both (`__host__ __device__`, or a macro that may stand for it)
+                                        the body twice; who runs it decides while it runs
+    outside of functions                as it is; where only the host would take a branch, that as well. Where host and
+                                        device would take different code, the device's, with a warning that says so
+
+    conditionals = Conditionals(code)
+    conditionals.without_inactive()     the code without what neither side takes
+    conditionals.edits(warning)         [(start, end, text), ...] for what is not as it is
+    with_both_bodies(text)              the last step: the bodies between the marks that edits() has set
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common.simulator.device_calls import Function, definitions
+
+ARCHITECTURE = 890  # nvcc_names.h and cudaGetDeviceProperties() say the same
+_KNOWN = {"CUDA_SIMULATOR": "1", "__CUDACC__": "1", "__NVCC__": "1"}
+_BY_SIDE = {
+    "device": _KNOWN | {"__CUDA_ARCH__": str(ARCHITECTURE)},
+    "host": _KNOWN | {"__CUDA_ARCH__": None},
+}
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b((?:\\\n|[^\n])*)", re.MULTILINE)
+_ANY_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+_MACRO = re.compile(r"(?<!\w)__CUDA_ARCH__(?!\w)")
+_LAMBDA = re.compile(r"\]\s*((?:__(?:host|device)__\s*)+)(?:\([^{};]*\)[^{};()]*)?$")
+_BEGIN, _END = "\x01", "\x02"
+
+
+@dataclass
+class _Branch:
+    word: str
+    condition: str
+    start: int  # of the directive
+    body: int  # behind it
+    end: int = 0  # where the next directive begins
+
+    def holds(self, side: str) -> bool | None:
+        """Whether the side takes it, given that it took none before; None: other macros decide."""
+        return True if self.word == "else" else _value(self.word.replace("elif", "if"), self.condition, side)
+
+
+@dataclass
+class _Conditional:
+    """From #if to #endif."""
+
+    branches: list[_Branch]
+    end: int = 0  # behind #endif
+    side: str = "device"  # or "host", "both", "either": outside of functions, where both sides' code is kept
+
+    def taken(self, side: str) -> _Branch | str | None:
+        """The branch that the side takes, None: none of them, "unknown"."""
+        for branch in self.branches:
+            holds = branch.holds(side)
+            if holds is None:
+                return "unknown"
+            if holds:
+                return branch
+        return None
+
+    @property
+    def asks(self) -> bool:
+        """For the architecture, in a way that host and device may answer differently."""
+        if not any(_MACRO.search(branch.condition) for branch in self.branches):
+            return False
+        host, device = self.taken("host"), self.taken("device")
+        return "unknown" in (host, device) or host is not device
+
+
+class Conditionals:
+    """The conditionals of a file, whose code is given without comments and strings."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        self.all = _read(code)
+        self.bodies: list[tuple[int, int]] = []  # of functions that host and device run, with such conditionals
+        self.warned: list[tuple[int, str]] = []
+        if not any(one.asks for one in self.all):
+            return
+        for one in self.all:
+            one.side = "both"
+        inactive = self._inactive()
+        plain = _without_directives(self.without_inactive())
+        functions = definitions(plain)
+        for one in self.all:
+            one.side = "device"
+        for one in self.all:
+            if one.asks and not any(start <= one.branches[0].start < end for start, end in inactive):
+                self._place(one, plain, functions)
+
+    def _place(self, one: _Conditional, plain: str, functions: list[Function]) -> None:
+        """Decides what becomes of the conditional."""
+        at = one.branches[0].start
+        owner = next((function for function in functions if function.body[0] <= at < function.body[1]), None)
+        if owner is None:
+            self._place_outside(one, functions)
+            return
+        side, body = "both", owner.body
+        if owner.device_only:
+            side = "device"
+        elif owner.is_surely_host:
+            side = "host"
+            if inner := _lambda_around(plain, owner.body[0], at):
+                side, body = inner
+        one.side = side
+        if side == "both" and body not in self.bodies:
+            self.bodies.append(body)
+
+    def _place_outside(self, one: _Conditional, functions: list[Function]) -> None:
+        host, device = one.taken("host"), one.taken("device")
+        if not isinstance(host, _Branch) or device == "unknown":
+            return
+        of_host = [each for each in functions if host.body <= each.start < host.end and not each.on_device]
+        rest = self.code[host.body : host.end]
+        includes = re.search(r"^[ \t]*#[ \t]*include\b", rest, re.MULTILINE)
+        in_functions = [each for each in functions if host.body <= each.start < host.end]
+        other = bool(_without_directives(rest).strip()) and not in_functions
+        if not of_host and not includes and not other:
+            if device is not None:
+                self._warn_of_macros(one, host, functions)
+            return
+        if device is None or not self.code[device.body : device.end].strip():
+            one.side = "host"
+            return
+        lines = [self.code.count("\n", 0, at) + 1 for at in (host.body, host.end)]
+        self.warned.append(
+            (
+                one.branches[0].start,
+                f"lines {lines[0] + 1} to {lines[1] - 1} are for the host (__CUDA_ARCH__ is not defined there) and are "
+                "left out: the simulator compiles host and device code in one go, and takes the device's",
+            )
+        )
+
+    def _warn_of_macros(self, one: _Conditional, host: _Branch, functions: list[Function]) -> None:
+        """Where the host uses a macro whose definition for the host is left out."""
+        names = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", self.code[host.body : host.end], re.MULTILINE)
+        for function in functions:
+            used = [
+                name
+                for name in names
+                if not function.on_device and re.search(rf"(?<!\w){name}(?!\w)", self.code[slice(*function.body)])
+            ]
+            if used:
+                self.warned.append(
+                    (
+                        one.branches[0].start,
+                        f"{function.name}() runs on the host and uses {used[0]}, whose definition for the host is left "
+                        "out: the simulator compiles host and device code in one go, and takes the device's",
+                    )
+                )
+                return
+
+    def without_inactive(self) -> str:
+        """The code without what is not compiled, where that is known; of the same length."""
+        code = self.code
+        for start, end in self._inactive():
+            code = code[:start] + _blank_code(code[start:end]) + code[end:]
+        return code
+
+    def _inactive(self) -> list[tuple[int, int]]:
+        blank: list[tuple[int, int]] = []
+        for one in self.all:
+            sides = ["host", "device"] if one.side == "both" else [one.side]
+            open_for = dict.fromkeys(sides, True)
+            for branch in one.branches:
+                kept = False
+                for side in sides:
+                    if open_for[side] is False:
+                        continue
+                    holds = branch.holds(side)
+                    kept = kept or holds is not False
+                    if holds:
+                        open_for[side] = False
+                if not kept:
+                    blank.append((branch.body, branch.end))
+        return blank
+
+    def edits(self, pragma: Callable[[str], str]) -> list[tuple[int, int, str]]:
+        """What the rewriter has to do; `pragma` makes a warning of the compiler's.
+
+        A warning goes on a line of its own, and the numbers of the lines go on as before.
+        """
+        edits: list[tuple[int, int, str]] = []
+        resumed: set[int] = set()
+        for one in self.all:
+            if one.side == "host":
+                for branch in one.branches:
+                    text = self.code[branch.start : branch.body]
+                    if (new := _as_host(text)) != text:
+                        edits.append((branch.start, branch.body, new))
+        for position, words in self.warned:
+            line = self.code.count("\n", 0, position) + 1
+            edits.append((position, position, f"{pragma(words)}\n#line {line}\n"))
+            resumed |= self._directives_around(position)
+        for start, end in self.bodies:
+            line = self.code.count("\n", 0, start) + 1
+            edits += [(start, start, f"{_BEGIN}{line} "), (end, end, _END)]
+            resumed |= self._directives_around(start)
+        return edits + [(end, end, f"\n#line {self.code.count(chr(10), 0, end) + 2}") for end in resumed]
+
+    def _directives_around(self, position: int) -> set[int]:
+        """Where the #elif, #else and #endif end that decide on the code at the position: where that is left out, so are
+        its #line directives, and the lines behind it must be numbered anew."""
+        ends: set[int] = set()
+        for one in self.all:
+            if one.branches[0].start < position < one.end:
+                ends |= {end for end in [one.end, *(branch.body for branch in one.branches)] if end > position}
+        return ends
+
+
+def with_both_bodies(text: str) -> str:
+    """The marked bodies twice: for a CUDA thread, and for the host."""
+
+    def twice(match: re.Match) -> str:
+        line, body = match.groups()
+        for_host = _DIRECTIVE.sub(lambda directive: _as_host(directive.group()), body)
+        return f" if (::simulator::runs_on_device()) {{{body}}}\n#line {line}\nelse {{{for_host}}} "
+
+    return re.sub(rf"{_BEGIN}(\d+) ([^{_BEGIN}{_END}]*){_END}", twice, text)
+
+
+def _read(code: str) -> list[_Conditional]:
+    found: list[_Conditional] = []
+    stack: list[_Conditional] = []
+    for match in _DIRECTIVE.finditer(code):
+        word, condition = match.groups()
+        if word in ("if", "ifdef", "ifndef"):
+            stack.append(_Conditional([]))
+            found.append(stack[-1])
+        elif not stack:
+            continue
+        else:
+            stack[-1].branches[-1].end = match.start()
+        if word == "endif":
+            stack.pop().end = match.end()
+        else:
+            stack[-1].branches.append(_Branch(word, condition, match.start(), match.end()))
+    for one in stack:
+        one.branches[-1].end = one.end = len(code)
+    return found
+
+
+def _lambda_around(code: str, begin: int, position: int) -> tuple[str, tuple[int, int]] | None:
+    """The side and the body of the innermost lambda around the position that says where it runs."""
+    opened: list[int] = []
+    for match in re.finditer(r"[{}]", code[begin:position]):
+        if match.group() == "{":
+            opened.append(begin + match.start())
+        elif opened:
+            opened.pop()
+    for at in reversed(opened):
+        head = _LAMBDA.search(code, max(begin, at - 400), at)
+        if head and "__device__" in head[1]:
+            depth, end = 0, at
+            while end < len(code):
+                depth += (code[end] == "{") - (code[end] == "}")
+                if depth == 0:
+                    break
+                end += 1
+            return ("both" if "__host__" in head[1] else "device"), (at + 1, end)
+    return None
+
+
+def _as_host(directive: str) -> str:
+    """The directive as if __CUDA_ARCH__ were not defined, on as many lines."""
+    directive = re.sub(r"(#[ \t]*)ifdef(?=[ \t]+__CUDA_ARCH__(?!\w))[ \t]+__CUDA_ARCH__", r"\1if 0", directive)
+    directive = re.sub(r"(#[ \t]*)ifndef(?=[ \t]+__CUDA_ARCH__(?!\w))[ \t]+__CUDA_ARCH__", r"\1if 1", directive)
+    directive = re.sub(r"defined[ \t]*\([ \t]*__CUDA_ARCH__[ \t]*\)|defined[ \t]+__CUDA_ARCH__(?!\w)", "0", directive)
+    return _MACRO.sub("0", directive)
+
+
+def _blank_code(text: str) -> str:
+    """Spaces; directives stay, so that conditionals inside can still be read."""
+    kept, at = [], 0
+    for match in _DIRECTIVE.finditer(text):
+        kept += [re.sub(r"[^\n]", " ", text[at : match.start()]), match.group()]
+        at = match.end()
+    return "".join([*kept, re.sub(r"[^\n]", " ", text[at:])])
+
+
+def _without_directives(code: str) -> str:
+    return _ANY_DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), code)
+
+
+def _value(word: str, condition: str, side: str) -> bool | None:
+    """The value of a condition that speaks of nothing but the macros known here, else None."""
+    known = _BY_SIDE[side]
+    if word in ("ifdef", "ifndef"):
+        name = condition.strip().split()[0] if condition.strip() else ""
+        return None if name not in known else (known[name] is not None) == (word == "ifdef")
+    text = condition.replace("\\\n", " ")
+    for macro, value in known.items():
+        is_defined = "1" if value is not None else "0"
+        text = re.sub(rf"(?<!\w)(?:defined\s*\(\s*{macro}\s*\)|defined\s+{macro})(?!\w)", is_defined, text)
+        text = re.sub(rf"(?<!\w){macro}(?!\w)", value or "0", text)
+    if not re.fullmatch(r"[\s\d()!&|<>=]+", text):
+        return None
+    text = re.sub(r"!(?!=)", " not ", text).replace("&&", " and ").replace("||", " or ")
+    try:
+        return bool(eval(text.strip(), {"__builtins__": {}}))  # digits, brackets and comparisons only
+    except (SyntaxError, TypeError):
+        return None
