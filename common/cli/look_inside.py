@@ -190,7 +190,8 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
     every = [group for groups in found.values() for group in groups]
     if nothing := [part for part, groups in found.items() if not groups]:
         what = "no race, nothing out of bounds, nothing read before it was written"
-        say(console, f"\nThe checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
+        console.print()
+        say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
     if not every:
         return
     every.sort(key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))

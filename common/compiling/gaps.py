@@ -35,16 +35,19 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class _Function:
+class Function:
+    """A function of a source: its body without comments and strings, which line that begins in, its gaps."""
+
     name: str
     body: str
+    line: int
     gaps: tuple[Gap, ...]
 
 
-def _functions(file: Path) -> list[_Function]:
+def functions_of(file: Path) -> list[Function]:
     """Every function of a source that has a body. Namespaces and classes are entered, function bodies are not."""
     text = blanked(file.read_text())
-    found: list[_Function] = []
+    found: list[Function] = []
     position = 0
     while (brace := text.find("{", position)) >= 0:
         start = max(text.rfind(mark, 0, brace) for mark in ";{}") + 1
@@ -58,7 +61,8 @@ def _functions(file: Path) -> list[_Function]:
             end += 1
         body = text[brace:end]
         lines = [text.count("\n", 0, brace + match.start()) + 1 for match in re.finditer(rf"\b{MARKER}\b", body)]
-        found.append(_Function(head[1], body, tuple(Gap(file, line, head[1]) for line in lines)))
+        begins = text.count("\n", 0, brace) + 1
+        found.append(Function(head[1], body, begins, tuple(Gap(file, line, head[1]) for line in lines)))
         position = end
     return found
 
@@ -84,7 +88,7 @@ def with_own_headers(sources: Iterable[Path]) -> list[Path]:
 
 def find_gaps(sources: Iterable[Path]) -> list[Gap]:
     """All unfilled gaps of the sources and their own headers, in the order of the text."""
-    return [gap for source in with_own_headers(sources) for function in _functions(source) for gap in function.gaps]
+    return [gap for source in with_own_headers(sources) for function in functions_of(source) for gap in function.gaps]
 
 
 def registered_operators(binding: Path) -> set[str]:
@@ -98,7 +102,7 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
     An operator that no source registers is held to depend on every gap.
     """
     sources = with_own_headers(sources)
-    functions = [function for source in sources for function in _functions(source)]
+    functions = [function for source in sources for function in functions_of(source)]
     entries = {
         name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
     }

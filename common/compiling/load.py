@@ -17,6 +17,7 @@ from dataclasses import asdict
 
 from common.compiling import report, toolchain
 from common.compiling.gaps import with_own_headers
+from common.compiling.launches import unchecked_launches
 from common.compiling.locking import locked
 from common.compiling.nvcc import compile_only
 from common.compiling.operators import Library, Operators
@@ -92,7 +93,7 @@ def _build(plan: Plan) -> BuildResult:
                 library,
                 time.perf_counter() - start,
                 rebuilt,
-                _remembered_warnings(plan, rebuilt),
+                [*_remembered_warnings(plan, rebuilt), *unchecked_launches(with_own_headers(plan.place.kernels))],
                 _remembered_kernels(plan) if plan.backend == "cuda" else [],
                 plan.gaps,
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 from common.compiling import report, toolchain
 from common.compiling.flags import NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
 from common.compiling.gaps import find_gaps, with_own_headers
+from common.compiling.launches import unchecked_launches
 from common.compiling.locking import locked
 from common.compiling.result import BuildError, BuildResult
 from common.console.paths import ROOT, build_root
@@ -54,7 +55,7 @@ def compile_only(sources: Iterable[Path], archs: str | Sequence[str], folder: Pa
         None,
         time.perf_counter() - start,
         True,
-        report.own_warnings(log, with_own_headers(sources)),
+        [*report.own_warnings(log, with_own_headers(sources)), *unchecked_launches(with_own_headers(sources))],
         report.kernel_resources(log),
         gaps,
     )

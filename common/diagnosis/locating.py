@@ -30,10 +30,10 @@ def wrong_mask(out: Tensor, ref: Tensor, tolerance: float) -> Tensor:
 
 def unwritten_mask(out: Tensor) -> Tensor:
     """True where a float32 output holds exactly the bits of the poison."""
-    return torch.isnan(out) if out.dtype != torch.float32 else _holds(out, POISON_BITS)
+    return torch.isnan(out) if out.dtype != torch.float32 else holds(out, POISON_BITS)
 
 
-def _holds(out: Tensor, bits: int) -> Tensor:
+def holds(out: Tensor, bits: int) -> Tensor:
     """True where a float32 tensor holds exactly these bits."""
     return out.contiguous().view(torch.int32) == bits
 
@@ -91,7 +91,7 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...]) -> list[str]:
         )
     told = unwritten
     for bits, sentence in _FOREIGN.items():
-        here = _holds(out, bits) & bad if out.dtype == torch.float32 else torch.zeros_like(bad)
+        here = holds(out, bits) & bad if out.dtype == torch.float32 else torch.zeros_like(bad)
         if count := int(here.sum()):
             where = place(tuple(here.nonzero()[0].tolist()), axes)
             says.append(f"{count} of {out.numel()} elements {sentence}, the first at {where}.")

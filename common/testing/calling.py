@@ -5,15 +5,17 @@
 
 So that nothing passes by luck: outputs and workspaces are filled with NaN before the call, by PyTorch's allocator;
 inputs lie between guards of NaN: a read past an input shows as NaN, a write past it is reported; inputs must be
-unchanged after the call, unless the case names them in `in_place`.
+unchanged after the call, unless the case names them in `in_place`. Around says how, and what else can be had.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +24,34 @@ import torch
 from torch import Tensor
 
 from common.console.paths import shown_path
-from common.diagnosis.locating import GUARD_BITS, nan_of
+from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nan_of
 from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
 
 GUARD = 4096  # elements of NaN before and after every input
+OUTSIDE = -7.0  # in place of such a NaN, where it is to be told from another one
+NAN_BYTE, LARGE_BYTE = 0xFF, 0x7F  # floats of such bytes are NaN and 3.4e38
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a call finds in memory that holds nothing for it.
+
+    Attributes:
+        bare: no guards around the inputs and nothing filled, for tools that watch the memory themselves.
+        finite: the guards, and with `unused` the parts of inputs that must not be read, hold OUTSIDE and not NaN: what
+            is NaN then did not come from there.
+        unused: see finite.
+        large: fresh shared memory holds large numbers and not NaN, which fmaxf and fminf swallow (simulator).
+    """
+
+    bare: bool = False
+    finite: bool = False
+    unused: bool = False
+    large: bool = False
+
+
+POISONED = Around()
+BARE = Around(bare=True)
 
 
 @dataclass(frozen=True)
@@ -93,13 +119,13 @@ class Caller:
     libraries: list[Path]
     more: dict
 
-    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """Calls the case's operator once.
 
         Args:
             case: whose call.
             inputs: by name, on any device; they are copied.
-            bare: with no guards around the inputs and nothing filled, for tools that watch the memory themselves.
+            around: what unused memory holds.
 
         Raises:
             CallFailed: it gave no output.
@@ -116,12 +142,15 @@ class InProcess(Caller):
         self.backend = "cuda" if self.device.type == "cuda" else "simulator"
         self.libraries = [library.path for library in getattr(ops, "libraries", ())]
         self.more = {}
+        self._fill_shared = [] if self.device.type == "cuda" else list(map(_filler, self.libraries))
 
-    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call."""
-        guarded = {name: Guarded(x, self.device, 0 if bare else GUARD) for name, x in inputs.items()}
+        guarded = {name: Guarded(x, self.device, around) for name, x in inputs.items()}
+        for fill in self._fill_shared:
+            fill(LARGE_BYTE if around.large else NAN_BYTE)
         try:
-            with nullcontext() if bare else poisoned_memory(), torch.no_grad():
+            with nullcontext() if around.bare else poisoned_memory(), torch.no_grad():
                 out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
@@ -143,6 +172,13 @@ def caller_of(ops) -> Caller:
     return ops if isinstance(ops, Caller) else InProcess(ops)
 
 
+def _filler(library: Path) -> Callable[[int], object]:
+    """The function of a simulator's library that says what fresh shared memory holds."""
+    with contextlib.suppress(OSError, AttributeError):  # what is no such library has no such memory
+        return ctypes.CDLL(str(library)).simulator_fill_shared
+    return lambda byte: None
+
+
 def gpu_is_lost() -> bool:
     """Whether an earlier CUDA error sticks to this process: after an illegal access every later call fails as well."""
     try:
@@ -155,8 +191,13 @@ def gpu_is_lost() -> bool:
 class Guarded:
     """A copy of an input that lies between two guards, and whether it or they were written to."""
 
-    def __init__(self, value: Tensor, device: torch.device, guard: int = GUARD) -> None:
+    def __init__(self, value: Tensor, device: torch.device, around: Around = POISONED) -> None:
+        guard = 0 if around.bare else GUARD
         fill = nan_of(GUARD_BITS) if value.is_floating_point() else torch.tensor(torch.iinfo(value.dtype).min)
+        if around.finite and value.is_floating_point():
+            fill = torch.tensor(OUTSIDE)
+        if around.unused and value.dtype == torch.float32:
+            value = torch.where(holds(value, UNUSED_BITS), OUTSIDE, value)
         size = value.numel() + 2 * guard
         self._buffer = fill.to(device, value.dtype).expand(size).clone()
         self._parts = (slice(guard), slice(guard, guard + value.numel()), slice(guard + value.numel(), None))

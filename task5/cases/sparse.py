@@ -110,6 +110,7 @@ def window_case(
         reference=partial(naive_sliding_window_attention, **arguments),
         mistakes=partial(window_mistakes, **arguments),
         stages=stages,
+        steps=None,
     )
 
 
@@ -235,4 +236,5 @@ def block_case(
         reference=partial(naive_block_sparse_attention, **arguments),
         mistakes=partial(block_mistakes, **arguments),
         stages=stages,
+        steps=None,
     )

@@ -142,7 +142,7 @@ def _print_advice(console: Console, lines: list[LineTraffic], gpu: GpuSpec) -> N
         if advice and line.seconds(gpu, avoidable(line)) > NEGLIGIBLE * whole:
             said.setdefault(advice, []).append(line_number(line.place))
     for advice, where in list(said.items())[:MOST_ADVICE]:
-        console.print(Padding(escape(f"line {', '.join(where)}: {advice}"), (0, 0, 0, 2)), highlight=False)
+        say(console, f"line {', '.join(where)}: {advice}", indent=2)
     if said:
         console.print()
 
