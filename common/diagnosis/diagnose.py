@@ -7,6 +7,7 @@ answer differs clearly from the right one. When several known mistakes give the 
 none matches the diagnosis says so, and says where the errors are.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -49,6 +50,7 @@ def diagnose(
     mistakes: list[Mistake] = (),
     repeated: Tensor | None = None,
     is_softmax: bool = False,
+    nan_from: Mapping[int, Tensor] | None = None,
 ) -> Diagnosis:
     """Explains a wrong output.
 
@@ -60,6 +62,7 @@ def diagnose(
         mistakes: the wrong answers to compare with; see common.diagnosis.mistakes.known.
         repeated: the output of a second call with the same inputs.
         is_softmax: the rows of ref sum to 1; look for wrong denominators.
+        nan_from: see common.diagnosis.locating.locate.
     """
     found = Diagnosis()
     wrong = wrong_mask(out, ref, bound)
@@ -95,7 +98,7 @@ def diagnose(
     equals_known_mistake = named and found.names[-1] not in ("changes from run to run", "unwritten outputs")
     if not equals_known_mistake:
         found.sentences += moved_slices(out, ref, bound, axes)
-    where = locate(out, ref, bound, axes)
+    where = locate(out, ref, bound, axes, nan_from)
     found.where = where[0]
     found.sentences += where[:1] if equals_known_mistake else where
     return found

@@ -18,11 +18,13 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.diagnose import diagnose
+from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
@@ -126,6 +128,29 @@ def _wrong_form(called: Called, ref: Tensor, device: torch.device) -> str:
     return ""
 
 
+def _nan_from(
+    caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
+) -> dict[int, Tensor] | None:
+    """Where a NaN comes from whose bits do not tell: the call once more with finite numbers in one place after another.
+
+    Bits of the NaN that usually lies there -> the elements that are NaN no longer. None if nothing is to be found out.
+    """
+    nameless = nameless_nan(out, ref)
+    if not bool(nameless.any()):
+        return None
+    places = {GUARD_BITS: replace(around, finite=True)}
+    if any(bool(holds(x, UNUSED_BITS).any()) for x in inputs.values() if x.dtype == torch.float32):
+        places[UNUSED_BITS] = replace(around, unused=True)
+    found = {}
+    for bits, other in places.items():
+        try:
+            again = caller.call(case, inputs, other).out
+        except CallFailed:
+            return None
+        found[bits] = nameless & ~torch.isnan(again)
+    return found
+
+
 def _explain(
     verdict: Verdict,
     caller: Caller,
@@ -150,7 +175,8 @@ def _explain(
         repeated = caller.call(case, inputs, around).out
     except CallFailed:  # the first call gave an output: that is what matters
         repeated = None
-    found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, is_softmax=case.is_softmax)
+    nan_from = _nan_from(caller, case, inputs, out, ref, around)
+    found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from)
     if case.stages:
         steady = "changes from run to run" not in found.names
         weights = weights_of(caller, case, inputs, out, around) if steady else None
