@@ -1,7 +1,7 @@
 """python -m common.doctor: what was found on this machine and, for each problem, the command that mends it.
 
-Exit status 0: tasks can be built and run (on the GPU or in the simulator). 1: they cannot. The standard library alone is
-needed, so that it can say what is not installed.
+Exit status 0: tasks can be built and run (on the GPU or in the simulator). 1: they cannot. It needs nothing but the
+standard library, so that it can say what is not installed.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common.compiling import report, toolchain
+from common.compiling.errors import explain_failure
 from common.compiling.flags import NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
 from common.compiling.gaps import find_gaps, with_own_headers
 from common.compiling.launches import unchecked_launches
@@ -48,7 +49,7 @@ def compile_only(sources: Iterable[Path], archs: str | Sequence[str], folder: Pa
             log += done.stdout + done.stderr
             log_file.write_text(log)
             if done.returncode:
-                raise BuildError(report.explain_failure(log, with_own_headers(sources), log_file))
+                raise BuildError(explain_failure(log, with_own_headers(sources), log_file))
     return BuildResult(
         f"nvcc {named}",
         folder,
