@@ -96,14 +96,18 @@ def diagnostics(log: str) -> list[Diagnostic]:
 
 def _shown(diagnostic: Diagnostic) -> str:
     place = f"{shown_path(diagnostic.file)}:{diagnostic.line}"
-    lines = [f"{place}: {diagnostic.kind}: {diagnostic.text}", *diagnostic.lines[1:8]]
+    lines = [f"{place}: {diagnostic.kind}: {diagnostic.text}", *diagnostic.lines[1:3]]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def own_warnings(log: str, own_files: Iterable[Path]) -> list[str]:
     """The warnings that concern `own_files`."""
     own = {file.resolve() for file in own_files}
-    return [_shown(one) for one in diagnostics(log) if one.kind == "warning" and one.file.resolve() in own]
+    found: dict[tuple[Path, int, str], str] = {}  # a template's warnings once, not for each of its types
+    for one in diagnostics(log):
+        if one.kind == "warning" and one.file.resolve() in own:
+            found.setdefault((one.file, one.line, one.text), _shown(one))
+    return list(found.values())
 
 
 def demangled(text: str) -> str:

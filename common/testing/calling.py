@@ -15,7 +15,7 @@ import ctypes
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +26,15 @@ from torch import Tensor
 from common.console.paths import shown_path
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nan_of
 from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
+from common.testing.stack import readable
 
 GUARD = 4096  # elements of NaN before and after every input
 OUTSIDE = -7.0  # in place of such a NaN, where it is to be told from another one
+REFUSED = re.compile(r"kernel launch: invalid (?:configuration )?argument$")
+CAN_BE_REFUSED = (
+    "a GPU takes no grid of 0 blocks, no block of 0 or over 1024 threads, no more than 65,535 blocks along y or z, "
+    "and no more shared memory than it has"
+)
 NAN_BYTE, LARGE_BYTE = 0xFF, 0x7F  # floats of such bytes are NaN and 3.4e38
 
 
@@ -101,7 +107,7 @@ class CallFailed(Exception):
             words = f"sys.exit({'' if error.code is None else error.code}) was called."
         elif status == ERROR and not isinstance(error, (RuntimeError, ValueError)):
             words = f"{type(error).__name__}: {words}"
-        return cls(status, words.strip().splitlines(), file_line)
+        return cls(status, readable(words.strip().splitlines()), file_line)
 
 
 class Caller:
@@ -142,20 +148,20 @@ class InProcess(Caller):
         self.backend = "cuda" if self.device.type == "cuda" else "simulator"
         self.libraries = [library.path for library in getattr(ops, "libraries", ())]
         self.more = {}
-        self._fill_shared = [] if self.device.type == "cuda" else list(map(_filler, self.libraries))
+        self.simulators = [] if self.device.type == "cuda" else _simulators(self.libraries)
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call."""
         guarded = {name: Guarded(x, self.device, around) for name, x in inputs.items()}
-        for fill in self._fill_shared:
-            fill(LARGE_BYTE if around.large else NAN_BYTE)
+        for simulator in self.simulators:
+            simulator.simulator_fill_shared(LARGE_BYTE if around.large else NAN_BYTE)
         try:
             with nullcontext() if around.bare else poisoned_memory(), torch.no_grad():
                 out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
-            raise CallFailed.because(error) from error
+            raise self._with_refusal(CallFailed.because(error)) from error
         changed = [name for name, x in guarded.items() if name not in case.in_place and x.changed()]
         overrun = [name for name, x in guarded.items() if x.overrun()]
         problems = [f"The input {name} was changed; the operator must only read it." for name in changed]
@@ -166,17 +172,28 @@ class InProcess(Caller):
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone() if case.in_place else out, "Tensor", str(out.device), problems)
 
+    def _with_refusal(self, failed: CallFailed) -> CallFailed:
+        """With what the launch was that the GPU refused, which the error code does not tell."""
+        if failed.words and REFUSED.search(failed.words[0]):
+            said = [simulator.simulator_refused().decode() for simulator in self.simulators]
+            failed.words[0] += ": " + (next(filter(None, said), "") or CAN_BE_REFUSED)
+        return failed
+
 
 def caller_of(ops) -> Caller:
     """The operators' caller: itself if they are one."""
     return ops if isinstance(ops, Caller) else InProcess(ops)
 
 
-def _filler(library: Path) -> Callable[[int], object]:
-    """The function of a simulator's library that says what fresh shared memory holds."""
-    with contextlib.suppress(OSError, AttributeError):  # what is no such library has no such memory
-        return ctypes.CDLL(str(library)).simulator_fill_shared
-    return lambda byte: None
+def _simulators(libraries: Iterable[Path]) -> list[ctypes.CDLL]:
+    """The functions of the libraries that the simulator made."""
+    found = []
+    for library in libraries:
+        with contextlib.suppress(OSError, AttributeError):  # another library
+            functions = ctypes.CDLL(str(library))
+            functions.simulator_refused.restype = ctypes.c_char_p
+            found.append(functions)
+    return found
 
 
 def gpu_is_lost() -> bool:

@@ -10,6 +10,7 @@ from rich.console import Console
 from common.console.terminal import say
 from common.testing.case import PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
+from common.testing.run import ENDLESS
 
 
 def print_next(
@@ -37,7 +38,8 @@ def print_next(
         steps.append(
             f"--show {one} prints its numbers" if steps else f"python -m {program} --show {one} prints numbers"
         )
-        if not inside:
+        ends = not any(ENDLESS in line for line in wrong[0].diagnosis)
+        if not inside and ends:
             steps = [f"python -m {program} --check --case {one} looks inside: races, accesses out of bounds", *steps]
         elif not any(inside.values()):
             steps.append("--check looks inside all cases")

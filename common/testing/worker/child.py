@@ -63,6 +63,8 @@ def work(served: Served, connection: Connection) -> None:
     except (Exception, SystemExit) as error:
         send(connection, {"loaded": False, "words": str(CallFailed.because(error)), "kind": type(error).__name__})
         return
+    for simulator in caller.simulators:
+        simulator.simulator_tell_crashes()
     cases = {full_name(case): case for case in served.cases()}
     while True:
         try:
