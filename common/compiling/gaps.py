@@ -102,12 +102,20 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
     An operator that no source registers is held to depend on every gap.
     """
     sources = with_own_headers(sources)
+    reached = functions_behind(operator, sources)
+    functions = [function for source in sources for function in functions_of(source)]
+    return [gap for function in functions if not reached or function.name in reached for gap in function.gaps]
+
+
+def functions_behind(operator: str, sources: Iterable[Path]) -> set[str]:
+    """The names of the functions that the operator may call; none if no source registers it."""
+    sources = with_own_headers(sources)
     functions = [function for source in sources for function in functions_of(source)]
     entries = {
         name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
     }
     if operator not in entries:
-        return find_gaps(sources)
+        return set()
     names = {function.name for function in functions}
     reached: set[str] = set()
     to_visit = [entries[operator]]
@@ -119,4 +127,4 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
         for function in functions:
             if function.name == name:
                 to_visit += names.intersection(re.findall(r"\w+", function.body))
-    return [gap for function in functions if function.name in reached for gap in function.gaps]
+    return reached

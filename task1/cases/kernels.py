@@ -62,7 +62,7 @@ def scores_cases() -> list[Case]:
         case("Q K^T, bool mask [heads, 1, S_k]", 2, 3, 9, 23, 8, mask=bool_mask(3, 1, 23), points=0.05),
         case("Q K^T, float mask, scale 0.5", 2, 3, 9, 23, 8, scale=0.5, mask=bias, points=0.05),
         # more than 1024 blocks of 256 threads: blocks and threads exchanged would not be launched
-        case("Q K^T, 521 queries, 519 keys", 1, 1, 521, 519, 1, points=0.02, draws=1),
+        case("Q K^T, 521 queries, 519 keys", 1, 1, 521, 519, 16, points=0.02, draws=1),
     ]
 
 
@@ -105,5 +105,5 @@ def output_cases() -> list[Case]:
         case("P V, 13 queries, 47 keys", 2, 2, 13, 47, 33, points=0.05, required=True),
         case("P V, one element", 1, 1, 1, 1, 1, points=0.05),
         case("P V, 113 queries, 203 keys", 1, 1, 113, 203, 7, points=0.03),
-        case("P V, 2063 queries, 3 keys, head_dim 129", 1, 1, 2063, 3, 129, points=0.02, draws=1),
+        case("P V, 513 queries, 40 keys, head_dim 521", 1, 1, 513, 40, 521, points=0.02, draws=1),
     ]

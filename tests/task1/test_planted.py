@@ -198,7 +198,7 @@ BOOL, PADDING, EMPTY = (
     "queries that may see nothing",
 )
 BIAS, BIAS_PER_HEAD = "float mask [1, 1, S_q, S_k]", "float mask [heads, S_q, S_k], causal"
-WIDE_PV = "P V, 2063 queries, 3 keys, head_dim 129"
+WIDE_PV = "P V, 513 queries, 40 keys, head_dim 521"
 MASKED_ROW = "masked entries, a masked row"
 
 # (planted, case, the mistake's name, words of the diagnosis)
