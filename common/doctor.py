@@ -1,6 +1,7 @@
 """python -m common.doctor: what was found on this machine and, for each problem, the command that mends it.
 
-Exit status 0: tasks can be built and run (on the GPU or in the simulator). 1: they cannot.
+Exit status 0: tasks can be built and run (on the GPU or in the simulator). 1: they cannot. It needs nothing but the
+standard library, so that it can say what is not installed.
 """
 
 from __future__ import annotations
@@ -13,22 +14,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from common.compiling import toolchain
 from common.compiling.flags import LANGUAGE
 from common.console.paths import build_root
-from common.console.terminal import say
 
 MINIMUM_PYTHON = (3, 10)
 MINIMUM_TORCH = (2, 10)
 INSTALL = "pip install -e . -c constraints.txt"
+REINSTALL_TORCH = "pip install --force-reinstall torch -c constraints.txt"
+PACKAGES = ("filelock", "matplotlib", "numpy", "rich")  # beside torch, ninja and transformers
+RED, YELLOW, GREEN, BOLD = "31", "33", "32", "1"
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,24 @@ def _python() -> Finding:
 def _torch() -> Finding:
     if importlib.util.find_spec("torch") is None:
         return Finding("torch", "not installed", INSTALL, True)
-    import torch
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        why = str(error).strip().splitlines()[:1]
+        return Finding("torch", f"installed, but cannot be imported: {' '.join(why)}", REINSTALL_TORCH, True)
 
     found = f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only")
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < MINIMUM_TORCH:
         return Finding("torch", f"{found}; at least 2.10 is needed", INSTALL, True)
     return Finding("torch", found)
+
+
+def _packages() -> Finding:
+    """What the commands need beside torch; see the dependencies in pyproject.toml."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        return Finding("packages", f"not installed: {', '.join(missing)}", INSTALL, True)
+    return Finding("packages", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES))
 
 
 def _gpu() -> Finding:
@@ -72,7 +84,7 @@ def _gpu() -> Finding:
         return Finding(
             "GPU",
             f"{name}, but torch cannot use it",
-            "pip install --force-reinstall torch -c constraints.txt",
+            REINSTALL_TORCH,
         )
     return Finding("GPU", "none; the simulator runs the kernels on the CPU")
 
@@ -178,6 +190,7 @@ def examine() -> list[Finding]:
     findings = [_python(), _torch()]
     if not findings[-1].stops:
         findings += [_gpu(), _nvcc()]
+    findings.append(_packages())
     checks: list[Callable[[], Finding | None]] = [_host_compiler, _ninja, _transformers, _build_folder]
     if not findings[1].stops:
         checks.insert(1, _nvcc_accepts_host)
@@ -190,22 +203,34 @@ def examine() -> list[Finding]:
 
 def main() -> int:
     """Prints the table and the mending commands; returns the exit status."""
-    console = Console()
-    with console.status("looking around ..."):
-        findings = examine()
-    table = Table(show_header=False, box=None, padding=(0, 1))
+    findings = examine()
+    width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        mark = "[red]x[/]" if finding.stops else "[yellow]![/]" if finding.mend else "[green]ok[/]"
-        table.add_row(mark, escape(finding.what), escape(finding.found))
-    console.print(table)
+        mark, colour = ("x ", RED) if finding.stops else ("! ", YELLOW) if finding.mend else ("ok", GREEN)
+        text = _filled(f"{finding.what:<{width}}  {finding.found}", indent=len(mark) + 1 + width + 2)
+        print(_coloured(mark, colour), text[len(mark) + 1 :])
     for finding in findings:
         if finding.mend:
-            say(console, f"{finding.what}: run  {finding.mend}", "bold")
+            print(_coloured(f"{finding.what}: run  {finding.mend}", BOLD))
     if any(finding.stops for finding in findings):
-        say(console, "tasks cannot be built yet", "red")
+        print(_coloured("tasks cannot be built yet", RED))
         return 1
-    console.print("tasks can be built: python -m task2.compile")
+    print("tasks can be built: python -m task2.compile")
     return 0
+
+
+def _coloured(text: str, colour: str) -> str:
+    with_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return f"\x1b[{colour}m{text}\x1b[0m" if with_colours else text
+
+
+def _filled(text: str, indent: int) -> str:
+    """The text behind a mark and a blank; on a terminal it breaks between words."""
+    text = f"   {text}"
+    if not sys.stdout.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns, 2 * indent)
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

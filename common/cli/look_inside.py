@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, TimeElapsedColumn
 
 from common.cli.options import say_backend
 from common.cli.workers import Workers
@@ -27,17 +28,19 @@ from common.console.words import counted
 from common.inspect import checked_run, gpu_tools
 from common.inspect.checked_library import Collected
 from common.inspect.findings import compute_sanitizer
-from common.inspect.findings.model import Group, grouped
+from common.inspect.findings.model import Finding, Group, grouped
 from common.inspect.findings.report import print_findings
 from common.inspect.profile import ncu, pictures
 from common.inspect.profile.model import KernelProfile, with_registers
 from common.inspect.profile.report import print_kernel, print_legend
 from common.inspect.profile.roofline import bounds
+from common.inspect.worth_it import apart, kernels_of, worth_it
 from common.measure import gpus
 from common.measure.gpus import GpuSpec
 from common.testing import report
 from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
+from common.testing.failures import failed
 from common.testing.judging import judge
 from common.testing.run import ENDLESS, run_cases
 from common.testing.worker.here import Here
@@ -191,7 +194,8 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
     every = [group for groups in found.values() for group in groups]
     if nothing := [part for part, groups in found.items() if not groups]:
         what = "no race, nothing out of bounds, nothing read before it was written"
-        say(console, f"\nThe checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
+        console.print()
+        say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
     if not every:
         return
     every.sort(key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))
@@ -209,29 +213,64 @@ def _on_gpu(
     gpu: GpuSpec,
     plain: Worker | Here,
 ) -> int:
-    """The verdicts first, then the tool, which runs the cases once more in processes of its own."""
+    """The verdicts first, then the tool, which runs what is worth it once more in processes of its own."""
+    name = "compute-sanitizer" if options.check else "Nsight Compute"
     tool = gpu_tools.find("compute-sanitizer" if options.check else "ncu")
     with working(console, f"compiling {task} ({options.variant.words}) ..."):
         plain.load()
     sources = sources_of(task, options)
-    title = f"{task}, {options.variant.words}, {'compute-sanitizer' if options.check else 'Nsight Compute'}"
-    if not options.cases:
-        cases = (
-            checked_run.small_cases(console, cases, options.seed)
-            if options.check
-            else _representatives(console, cases, options.seed)
-        )
+    title = f"{task}, {options.variant.words}, {name}"
+    if not options.cases and options.check:
+        cases = checked_run.small_cases(console, cases, options.seed)
+    elif not options.cases and options.all:
+        cases = _representatives(console, cases, options.seed)
     verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed))
-    command = gpu_tools.child(task, options, cases if options.check else ())
+    looked_at, reach = list(cases), kernels_of(places_of(task, options.variant))
+    if not (options.cases or options.all):
+        looked_at = worth_it(cases, verdicts, reach, options.seed)
+        why = "the smallest that fail" if any(failed(one) for one in verdicts) else "the smallest for each kernel"
+        say(console, f"{name} looks at {why} (--all: at more): {'; '.join(map(full_name, looked_at)) or 'none'}")
     if options.check:
         report.print_report(console, title, verdicts, points=False)
-        with working(console, "running compute-sanitizer: memcheck, racecheck, initcheck, synccheck ..."):
-            found = compute_sanitizer.findings_of(tool, command, sources)
-        checked_run.report_findings(wide(console), found, len(cases))
+        found = _sanitized(console, tool, gpu_tools.child(task, options, looked_at), sources) if looked_at else []
+        checked_run.report_findings(wide(console), found, len(looked_at))
         return 0 if all(verdict.ok for verdict in verdicts) and not any(findings for _, findings in found) else 1
+    of_case = {full_name(one.case): one for one in verdicts}
     profiles = []
-    for case, verdict in zip(cases, verdicts, strict=True):
-        with working(console, f"running Nsight Compute: {full_name(case)} ..."):
-            kernels = ncu.profile(tool, gpu_tools.child(task, options, [case]), sources)
-        profiles.append((case, verdict, kernels))
+    groups = apart(looked_at, reach, options.seed)
+    with _progress(console) as progress:
+        bar = progress.add_task(name, total=len(groups))
+        for group in groups:
+            together = [case for case, _ in group]
+            progress.update(bar, description=f"{name}: {'; '.join(map(full_name, together))}")
+            found = ncu.profile(tool, gpu_tools.child(task, options, together), sources)
+            for case, names in group:
+                own = [one for one in found if len(group) == 1 or one.kernel.split("<")[0] in names]
+                profiles.append((case, of_case[full_name(case)], own))
+            progress.advance(bar)
     return report_profiles(console, task, title, profiles, gpu, options.picture, measured=True)
+
+
+def _sanitized(
+    console: Console, tool: Path, command: Sequence[str], sources: Sequence[Path]
+) -> list[tuple[str, list[Finding]]]:
+    """What compute-sanitizer's tools find, with a bar that tells which of them still run."""
+    running = list(compute_sanitizer.TOOLS)
+    with _progress(console) as progress:
+        bar = progress.add_task(f"compute-sanitizer: {', '.join(running)}", total=len(running))
+
+        def done(name: str) -> None:
+            running.remove(name)
+            progress.update(bar, advance=1, description=f"compute-sanitizer: {', '.join(running)}")
+
+        return compute_sanitizer.findings_of(tool, command, sources, done)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        *Progress.get_default_columns()[:-1],
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,8 +34,10 @@ from common.testing.case_choice import choose, for_operators, print_list
 from common.testing.failures import print_failures
 from common.testing.judging import judge
 from common.testing.measurement import Measurement
+from common.testing.next_steps import print_next
 from common.testing.points import PartPoints, print_points
 from common.testing.run import chosen_parts, run_cases
+from common.testing.showing import show_case
 from common.testing.worker.worker import NotLoaded
 
 PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses
@@ -55,6 +58,7 @@ class TaskTest:
         stages: parts that test pieces of what other parts test whole. They run where their flag is given, and by
             default as long as there are gaps.
         optional: part -> the function with its gap. While nobody has begun it, it runs only where its flag is given.
+        in_python: the parts that call no kernel: for these alone nothing is compiled.
         program: what stands behind `python -m`.
     """
 
@@ -66,6 +70,7 @@ class TaskTest:
     modes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     stages: Sequence[str] = ()
     optional: Mapping[str, str] = field(default_factory=dict)
+    in_python: Sequence[str] = ()
 
     @property
     def program(self) -> str:
@@ -119,12 +124,17 @@ def _main(console: Console, test: TaskTest, options: argparse.Namespace, workers
             from common.inspect.gpu_tools import run_under_tool
 
             return run_under_tool(cases, load(request_of(test.task, options)), options.seed)
-        with working(console, f"compiling {test.task} ({options.variant.words}) ..."):
+        compiling = working(console, f"compiling {test.task} ({options.variant.words}) ...")
+        with compiling if workers.compiles else nullcontext():
             workers.plain.load()
     except (NotLoaded, *EXPECTED_ERRORS) as error:
         say(console, error)
         say(console, f"{test.task}: nothing was run", "red")
         return NOTHING_RUN
+    if options.show:
+        every = test.cases(options.variant)
+        right = [show_case(console, case, workers.plain, options.seed, every) for case in cases]
+        return PASSED if all(right) else FAILED
     return _run(console, test, cases, workers, options)
 
 
@@ -135,8 +145,9 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     if verdicts and options.first:
         only_first(console, verdicts, len(cases), workers, options.seed)
     elif verdicts:
-        title = f"{test.task}, {options.variant.words}, {plain.backend}"
-        _report(console, title, verdicts, workers, options)
+        twice = ", each case on 2 inputs" if any(one.case.draws > 1 for one in verdicts) else ""
+        title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"
+        _report(console, test, title, verdicts, workers, options)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts), [], False
     keep_verdicts(console, test.task, cases, verdicts, plain.backend, options)
     for number, parts in _chosen_measurements(test, options):
@@ -155,21 +166,29 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
 
 
 def _report(
-    console: Console, title: str, verdicts: Sequence[Verdict], workers: Workers, options: argparse.Namespace
+    console: Console,
+    test: TaskTest,
+    title: str,
+    verdicts: Sequence[Verdict],
+    workers: Workers,
+    options: argparse.Namespace,
 ) -> None:
-    """The table, what the checked build says of failures, and what each failure is."""
-    inside = {}
-    if any(one.status in (FAIL, ERROR) for one in verdicts):
+    """The table, what the compiler warned of, what the checked build says of failures, and what each failure is."""
+    inside, wrong = {}, [one for one in verdicts if one.status in (FAIL, ERROR)]
+    in_kernels = [one for one in wrong if one.case.part not in test.in_python]
+    if in_kernels:
         from common.cli import look_inside
 
-        inside = look_inside.at_failures(console, verdicts, workers.checked, options.seed)
+        inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed)
     report.print_table(console, title, verdicts, not options.cases, options.all)
-    if any(one.status in (FAIL, ERROR) for one in verdicts):
-        for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
-            say(console, warning, "yellow")
+    for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
+        say(console, warning, "yellow")
     if inside:
         look_inside.print_inside(console, inside)
     print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all)
+    program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
+    if in_kernels or workers.compiles:
+        print_next(console, program, verdicts, in_kernels, inside, bool(options.cases))
 
 
 def _measured(
@@ -198,8 +217,8 @@ def chosen_cases(console: Console, test: TaskTest, options: argparse.Namespace) 
     parts = [part for part in options.parts or [] if part in test.parts]
     if options.parts and not parts:
         return []
-    chosen = choose(chosen_parts(cases, parts), options.cases)
-    if options.parts or options.cases or options.list:
+    chosen = choose(chosen_parts(cases, parts), options.show or options.cases)
+    if options.parts or options.cases or options.show or options.list:
         return chosen
     if options.variant != Variant.STUDENT or not find_gaps(_student_kernels(test)):
         chosen = [case for case in chosen if case.part not in test.stages]
@@ -224,7 +243,7 @@ def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> li
 
 def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[int, list[str]]]:
     """The number of each measurement that runs, with those of its parts that do. None where it is about cases."""
-    if options.cases or options.first or options.check or options.profile or options.list:
+    if options.cases or options.show or options.first or options.check or options.profile or options.list:
         return []
     chosen = []
     for number, one in enumerate(test.measurements):
@@ -238,7 +257,10 @@ def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tu
 def _refused(test: TaskTest, options: argparse.Namespace) -> str:
     """Why the options do not go together; "" if they do."""
     about_cases = [name for name in ("check", "profile", "list") if getattr(options, name)]
-    about_cases += ["case"] * bool(options.cases)
+    about_cases += ["case"] * bool(options.cases) + ["show"] * bool(options.show)
+    if options.show and (options.cases or options.check or options.profile or options.list):
+        others = [name for name in ("check", "profile", "list") if getattr(options, name)] + ["case"]
+        return f"--show prints numbers and no verdict: leave --{others[0]} out"
     without_cases = [part for part in options.parts or () if part not in test.parts]
     if about_cases and without_cases:
         return f"--{about_cases[0]} is about test cases, and --{without_cases[0]} has none: leave one of the two out"
@@ -284,6 +306,7 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
         help="only this case (or all whose name holds NAME); can be repeated",
     )
     add("--list", action="store_true", help="list the cases and run nothing")
+    add("--show", action="append", metavar="NAME", help="print this case in numbers: inputs, steps, output")
     inside = parser.add_mutually_exclusive_group()
     inside.add_argument(
         "--check",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from common.cli.options import request_of
+from common.compiling import toolchain
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.console.terminal import wide
@@ -32,10 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workers:
-    """plain: as the options ask for. checked: the same kernels in the simulator's checked build."""
+    """The processes.
+
+    Attributes:
+        plain: as the options ask for.
+        checked: the same kernels in the simulator's checked build.
+        compiles: whether the plain one has kernels to compile.
+    """
 
     plain: Worker | Here
     checked: Worker | Here
+    compiles: bool = True
 
     def __enter__(self) -> Workers:
         return self
@@ -49,17 +57,22 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
     """Both. To be called before this process does anything: see common.testing.worker.nursery."""
     kind = Here if options.in_process or not hasattr(os, "fork") else Worker
     cases = partial(test.cases, options.variant)
+    compiles = not options.parts or any(part not in test.in_python for part in options.parts)
     plain = Served(
-        lambda: load(request_of(test.task, options)),
+        partial(load, request_of(test.task, options)) if compiles else partial(_without_kernels, test.task, options),
         cases,
         lambda ops: {
             "warnings": [warning for library in getattr(ops, "libraries", ()) for warning in library.warnings]
         },
         answer=partial(_measure, test, options, arguments),
     )
-    return Workers(
-        kind(plain), kind(Served(partial(_load_checked, test.task, options), cases, caller=_checked_caller(options)))
-    )
+    checked = Served(partial(_load_checked, test.task, options), cases, caller=_checked_caller(options))
+    return Workers(kind(plain), kind(checked), compiles)
+
+
+def _without_kernels(task: str, options: argparse.Namespace) -> Operators:
+    """For parts that call none: only whose Python it is, and which device."""
+    return Operators(task, options.variant, toolchain.choose_backend(options.backend).name, ())
 
 
 def _load_checked(task: str, options: argparse.Namespace) -> Operators:

@@ -37,16 +37,19 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class _Function:
+class Function:
+    """A function of a source: its body without comments and strings, which line that begins in, its gaps."""
+
     name: str
     body: str
+    line: int
     gaps: tuple[Gap, ...]
 
 
-def functions_of(text: str, file: Path) -> list[_Function]:
+def functions_of(text: str, file: Path) -> list[Function]:
     """Every function of a text that has a body. Namespaces and classes are entered, function bodies are not."""
     text = blanked(text)
-    found: list[_Function] = []
+    found: list[Function] = []
     position = 0
     while (brace := text.find("{", position)) >= 0:
         start = max(text.rfind(mark, 0, brace) for mark in ";{}") + 1
@@ -60,7 +63,8 @@ def functions_of(text: str, file: Path) -> list[_Function]:
             end += 1
         body = text[brace:end]
         lines = [text.count("\n", 0, brace + match.start()) + 1 for match in re.finditer(rf"\b{MARKER}\b", body)]
-        found.append(_Function(head[1], body, tuple(Gap(file, line, head[1]) for line in lines)))
+        begins = text.count("\n", 0, brace) + 1
+        found.append(Function(head[1], body, begins, tuple(Gap(file, line, head[1]) for line in lines)))
         position = end
     return found
 
@@ -92,12 +96,11 @@ def _given_headers(sources: Iterable[Path]) -> list[Path]:
 
 def find_gaps(sources: Iterable[Path]) -> list[Gap]:
     """All unfilled gaps of the sources and their own headers, in the order of the text."""
-    return [
-        gap
-        for source in with_own_headers(sources)
-        for function in functions_of(source.read_text(), source)
-        for gap in function.gaps
-    ]
+    return [gap for source in with_own_headers(sources) for function in _functions_in(source) for gap in function.gaps]
+
+
+def _functions_in(file: Path) -> list[Function]:
+    return functions_of(file.read_text(), file)
 
 
 def registered_operators(binding: Path) -> set[str]:
@@ -111,13 +114,20 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
     An operator that no source registers is held to depend on every gap.
     """
     sources = with_own_headers(sources)
-    every = (*sources, *_given_headers(sources))
-    functions = [function for source in every for function in functions_of(source.read_text(), source)]
+    reached = functions_behind(operator, sources)
+    functions = [function for source in (*sources, *_given_headers(sources)) for function in _functions_in(source)]
+    return [gap for function in functions if not reached or function.name in reached for gap in function.gaps]
+
+
+def functions_behind(operator: str, sources: Iterable[Path]) -> set[str]:
+    """The names of the functions that the operator may call; none if no source registers it."""
+    sources = with_own_headers(sources)
+    functions = [function for source in (*sources, *_given_headers(sources)) for function in _functions_in(source)]
     entries = {
         name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
     }
     if operator not in entries:
-        return find_gaps(sources)
+        return set()
     names = {function.name for function in functions}
     reached: set[str] = set()
     to_visit = [entries[operator]]
@@ -129,4 +139,4 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
         for function in functions:
             if function.name == name:
                 to_visit += names.intersection(re.findall(r"\w+", function.body))
-    return [gap for function in functions if function.name in reached for gap in function.gaps]
+    return reached

@@ -16,7 +16,9 @@ import time
 from dataclasses import asdict
 
 from common.compiling import report, toolchain
+from common.compiling.errors import explain_failure
 from common.compiling.gaps import with_own_headers
+from common.compiling.launches import unchecked_launches
 from common.compiling.locking import locked
 from common.compiling.nvcc import compile_only
 from common.compiling.operators import Library, Operators
@@ -95,7 +97,7 @@ def _build(plan: Plan) -> BuildResult:
                 library,
                 time.perf_counter() - start,
                 rebuilt,
-                _remembered_warnings(plan, rebuilt),
+                [*_remembered_warnings(plan, rebuilt), *unchecked_launches(with_own_headers(plan.place.kernels))],
                 _remembered_kernels(plan) if plan.backend == "cuda" else [],
                 plan.gaps,
             )
@@ -118,7 +120,7 @@ def _run_build(plan: Plan) -> None:
         log = plan.log_file.read_text() + "\n" + report.demangled(f"{error}\n{error.__cause__ or ''}")
         plan.log_file.write_text(log)
         own = with_own_headers(plan.place.kernels)
-        raise BuildError(report.explain_failure(log, own, plan.log_file)) from None
+        raise BuildError(explain_failure(log, own, plan.log_file)) from None
 
 
 def _remembered_warnings(plan: Plan, rebuilt: bool) -> list[str]:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common.compiling import report, toolchain
+from common.compiling.errors import explain_failure
 from common.compiling.flags import NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
 from common.compiling.gaps import find_gaps, with_own_headers
+from common.compiling.launches import unchecked_launches
 from common.compiling.locking import locked
 from common.compiling.result import BuildError, BuildResult
 from common.console.paths import ROOT, build_root
@@ -47,14 +49,14 @@ def compile_only(sources: Iterable[Path], archs: str | Sequence[str], folder: Pa
             log += done.stdout + done.stderr
             log_file.write_text(log)
             if done.returncode:
-                raise BuildError(report.explain_failure(log, with_own_headers(sources), log_file))
+                raise BuildError(explain_failure(log, with_own_headers(sources), log_file))
     return BuildResult(
         f"nvcc {named}",
         folder,
         None,
         time.perf_counter() - start,
         True,
-        report.own_warnings(log, with_own_headers(sources)),
+        [*report.own_warnings(log, with_own_headers(sources)), *unchecked_launches(with_own_headers(sources))],
         report.kernel_resources(log),
         gaps,
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.compiling import report, toolchain
+from common.compiling.errors import explain_failure
 from common.compiling.flags import LANGUAGE, check_arch
 from common.compiling.locking import locked
 from common.compiling.result import BuildError
@@ -135,6 +136,6 @@ def _up_to_date(path: Path, commands: list[list], sources: list[Path]) -> list[s
         log += done.stdout + done.stderr
         write_whole(log_file, log)
         if done.returncode:
-            raise BuildError(report.explain_failure(log, sources, log_file))
+            raise BuildError(explain_failure(log, sources, log_file))
     write_whole(stamp, digest.hexdigest())
     return report.own_warnings(log, sources)

@@ -1,7 +1,6 @@
 """Reads what the compilers print.
 
 diagnostics(log)         errors and warnings, each with the lines that belong to it
-explain_failure(...)     a failed build in the order a student needs: errors in their own file first
 kernel_resources(log)    ptxas -v -> registers, shared memory, stack and spills per kernel
 kernel_name(text)        a demangled signature -> the kernel's name with its template arguments
 """
@@ -22,21 +21,26 @@ _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^\s:(][^:(\n]*)(?::(?P<line>\d+)(?::\d+)?|\((?P<nvcc_line>\d+)\)): "
     r"(?P<kind>fatal error|error|warning|note|catastrophic error)(?: #[\w-]+)?: (?P<text>.*)$"
 )
+_LEADS_TO_ONE = re.compile(
+    r"^(?:In file included from |\s+from )|^\S+: (?:At global scope|in .constexpr. expansion|"
+    r"In (?:instantiation|substitution|function|member|lambda|constructor|static)\b)|"
+    r"^\S+:\d+(?::\d+)?:   (?:recursively )?(?:required|in)\b"
+)
 _NOT_PART_OF_ONE = re.compile(
     r"^(ninja: |FAILED: |\[\d+/\d+\]|/\S*(nvcc|g\+\+|c\+\+|clang\+\+) |ptxas info|Remark: |\s*$)"
 )
-_UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?)\s*[`'\"]?(?P<symbol>[^`'\"\n]+)")
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One message of a compiler: where, how bad, and all its lines."""
+    """One message of a compiler: where, how bad, all its lines, and those before it that tell how it came there."""
 
     file: Path
     line: int
     kind: str
     text: str
     lines: tuple[str, ...]
+    before: tuple[str, ...] = ()
 
     @property
     def is_error(self) -> bool:
@@ -61,11 +65,13 @@ def diagnostics(log: str) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     current: list[str] | None = None
     head: re.Match[str] | None = None
+    before: list[str] = []
+    told_before: tuple[str, ...] = ()
 
     def finish() -> None:
         if head and current:
             line = int(head["line"] or head["nvcc_line"])
-            one = Diagnostic(Path(head["file"]), line, head["kind"], head["text"], tuple(current))
+            one = Diagnostic(Path(head["file"]), line, head["kind"], head["text"], tuple(current), told_before)
             if one not in found:
                 found.append(one)
 
@@ -74,6 +80,11 @@ def diagnostics(log: str) -> list[Diagnostic]:
         if match and (match["kind"] != "note" or not current):
             finish()
             head, current = match, [text]
+            told_before, before = tuple(before), []
+        elif _LEADS_TO_ONE.match(text):
+            finish()
+            head = current = None
+            before.append(text)
         elif _NOT_PART_OF_ONE.match(text):
             finish()
             head = current = None
@@ -85,30 +96,18 @@ def diagnostics(log: str) -> list[Diagnostic]:
 
 def _shown(diagnostic: Diagnostic) -> str:
     place = f"{shown_path(diagnostic.file)}:{diagnostic.line}"
-    lines = [f"{place}: {diagnostic.kind}: {diagnostic.text}", *diagnostic.lines[1:8]]
+    lines = [f"{place}: {diagnostic.kind}: {diagnostic.text}", *diagnostic.lines[1:3]]
     return "\n".join(line.rstrip() for line in lines)
-
-
-def explain_failure(log: str, own_files: Iterable[Path], log_file: Path, most: int = 5) -> str:
-    """A failed build in words: first what is wrong in `own_files`, then the rest, at last where the full log is."""
-    own = {file.resolve() for file in own_files}
-    errors = [message for message in diagnostics(log) if message.is_error]
-    mine = [message for message in errors if message.file.resolve() in own]
-    shown = [*mine, *(message for message in errors if message not in mine)][:most]
-    text = [_shown(message) for message in shown]
-    undefined = {match["symbol"].strip() for match in _UNDEFINED.finditer(log)}
-    text += [f"the linker found no definition of {symbol}" for symbol in sorted(undefined)[:most]]
-    if not text:
-        text = log.strip().splitlines()[-12:]
-    if len(errors) > most:
-        text.append(f"... and {len(errors) - most} more errors")
-    return "\n".join([*text, f"(the compiler's whole output: {shown_path(log_file)})"])
 
 
 def own_warnings(log: str, own_files: Iterable[Path]) -> list[str]:
     """The warnings that concern `own_files`."""
     own = {file.resolve() for file in own_files}
-    return [_shown(one) for one in diagnostics(log) if one.kind == "warning" and one.file.resolve() in own]
+    found: dict[tuple[Path, int, str], str] = {}  # a template's warnings once, not for each of its types
+    for one in diagnostics(log):
+        if one.kind == "warning" and one.file.resolve() in own:
+            found.setdefault((one.file, one.line, one.text), _shown(one))
+    return list(found.values())
 
 
 def demangled(text: str) -> str:

@@ -19,15 +19,25 @@ def wide(console: Console) -> Console:
     return console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
 
 
-def say(console: Console, text: object, style: str = "") -> None:
+def say(console: Console, text: object, style: str = "", indent: int | None = None) -> None:
     """Prints text as it is: brackets are no markup, and numbers get no colours.
 
     On a terminal a sentence breaks between words, so that paths stay whole; what has lines of its own, such as a
     compiler's output, keeps them. Elsewhere nothing is broken: a file can be searched.
+
+    Args:
+        console: where to.
+        text: what.
+        style: of rich.
+        indent: for a paragraph of a report: blanks before each of its lines; it breaks at the width anywhere.
     """
-    text = str(text)
-    if console.is_terminal and "\n" not in text.strip():
-        text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
+    text, margin = str(text), " " * (indent or 0)
+    if (console.is_terminal or indent is not None) and "\n" not in text.strip():
+        margins = {"initial_indent": margin, "subsequent_indent": margin}
+        before = "\n" * (len(text) - len(text.lstrip("\n")))
+        text = before + textwrap.fill(
+            text.lstrip("\n"), console.width, break_long_words=False, break_on_hyphens=False, **margins
+        )
     console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 

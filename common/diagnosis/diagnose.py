@@ -7,13 +7,13 @@ answer differs clearly from the right one. When several known mistakes give the 
 none matches the diagnosis says so, and says where the errors are.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import locate, place, unwritten_mask, wrong_mask
+from common.diagnosis.locating import locate, unwritten_mask, wrong_mask
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.row_factors import row_factors
 
@@ -49,8 +49,8 @@ def diagnose(
     axes: tuple[str, ...],
     mistakes: list[Mistake] = (),
     repeated: Tensor | None = None,
-    stages: Callable[[], dict[str, Tensor]] | None = None,
     is_softmax: bool = False,
+    nan_from: Mapping[int, Tensor] | None = None,
 ) -> Diagnosis:
     """Explains a wrong output.
 
@@ -61,18 +61,20 @@ def diagnose(
         axes: names of the axes of out, such as ("batch", "row", "col").
         mistakes: the wrong answers to compare with; see common.diagnosis.mistakes.known.
         repeated: the output of a second call with the same inputs.
-        stages: gives the right S [..., row, col], P and O for attention, to be shown for the first wrong row.
         is_softmax: the rows of ref sum to 1; look for wrong denominators.
+        nan_from: see common.diagnosis.locating.locate.
     """
     found = Diagnosis()
     wrong = wrong_mask(out, ref, bound)
     if not bool(wrong.any()):
         return found
-    if repeated is not None and bool(wrong_mask(repeated, out.to(ref.dtype), 0.0)[~torch.isnan(out)].any()):
+    # sums that atomics add up in any order differ by their rounding
+    if repeated is not None and bool(wrong_mask(repeated, out.to(ref.dtype), bound)[~torch.isnan(out)].any()):
         found.names.append("changes from run to run")
         found.sentences.append(
             "The result changes from run to run on the same inputs: threads race (one reads what another wrote "
-            "without a barrier between them, or two write the same element), or memory is read that nobody wrote."
+            "without a barrier between them, or two write the same element), or something is read that is no part of "
+            "the inputs: memory that nobody wrote, or what lies outside an array."
         )
     if not bool(unwritten_mask(out).any()):
         equal = matching(out, ref, bound, mistakes)
@@ -96,11 +98,9 @@ def diagnose(
     equals_known_mistake = named and found.names[-1] not in ("changes from run to run", "unwritten outputs")
     if not equals_known_mistake:
         found.sentences += moved_slices(out, ref, bound, axes)
-    where = locate(out, ref, bound, axes)
+    where = locate(out, ref, bound, axes, nan_from)
     found.where = where[0]
     found.sentences += where[:1] if equals_known_mistake else where
-    if stages is not None:
-        found.sentences += show_stages(stages(), out, wrong, axes)
     return found
 
 
@@ -163,19 +163,3 @@ def _row_sums(out: Tensor, ref: Tensor) -> list[str]:
     return [
         f"{int(bad.sum())} rows do not sum to {float(expected[first]):.0f}; row {row} sums to {float(got[first]):.5g}."
     ]
-
-
-def show_stages(stages: dict[str, Tensor], out: Tensor, wrong: Tensor, axes: tuple[str, ...]) -> list[str]:
-    """The right S, P and O of the first wrong row beside the O that came out, the first entries of each."""
-    row = tuple(wrong.nonzero()[0].tolist())[:-1]
-    says = [f"The first wrong row is {place(row, axes[:-1])}. What should come out of each stage, and what came:"]
-    for name, stage in stages.items():
-        if stage.shape[:-1] == out.shape[:-1]:
-            says.append(f"    {name} expected  {_entries(stage[row])}")
-    says.append(f"    O got       {_entries(out[row])}")
-    return says
-
-
-def _entries(row: Tensor) -> str:
-    shown = "  ".join(f"{value:>9.4g}" for value in row[:6].tolist())
-    return shown + ("  ..." if row.numel() > 6 else "")

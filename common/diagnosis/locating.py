@@ -7,6 +7,8 @@
 computed with: fresh memory, the guards around inputs and the unused parts of inputs hold NaN of different bits.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: behind a len
 EDGES = (256, 128, 64, 32, 16, 8)
 
 
-_FOREIGN = {
+FOREIGN = {
     GUARD_BITS: "come from outside an input, whose two ends are surrounded by a NaN of its own kind: an index is wrong",
     UNUSED_BITS: "come from a part of an input that must not be read: behind a length, or a slot that holds no token",
 }
@@ -30,10 +32,10 @@ def wrong_mask(out: Tensor, ref: Tensor, tolerance: float) -> Tensor:
 
 def unwritten_mask(out: Tensor) -> Tensor:
     """True where a float32 output holds exactly the bits of the poison."""
-    return torch.isnan(out) if out.dtype != torch.float32 else _holds(out, POISON_BITS)
+    return torch.isnan(out) if out.dtype != torch.float32 else holds(out, POISON_BITS)
 
 
-def _holds(out: Tensor, bits: int) -> Tensor:
+def holds(out: Tensor, bits: int) -> Tensor:
     """True where a float32 tensor holds exactly these bits."""
     return out.contiguous().view(torch.int32) == bits
 
@@ -48,8 +50,26 @@ def place(index, axes) -> str:
     return ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
 
 
-def locate(out: Tensor, ref: Tensor, tolerance: float, axes: tuple[str, ...]) -> list[str]:
-    """Says how many elements are wrong, which is the first, and which rows, columns, heads... they are confined to."""
+def nameless_nan(out: Tensor, ref: Tensor) -> Tensor:
+    """True where out is NaN, ref is not, and the bits do not tell where it comes from: GPU arithmetic drops them."""
+    known = unwritten_mask(out)
+    for bits in FOREIGN if out.dtype == torch.float32 else ():
+        known = known | holds(out, bits)
+    return torch.isnan(out) & ~torch.isnan(ref) & ~known
+
+
+def locate(
+    out: Tensor,
+    ref: Tensor,
+    tolerance: float,
+    axes: tuple[str, ...],
+    nan_from: Mapping[int, Tensor] | None = None,
+) -> list[str]:
+    """Says how many elements are wrong, which is the first, and which rows, columns, heads... they are confined to.
+
+    nan_from: bits of a NaN -> the elements that come from it whatever their own bits, see testing/judging.py; None if
+    nobody looked.
+    """
     wrong = wrong_mask(out, ref, tolerance)
     count = int(wrong.sum())
     if count == 0:
@@ -60,7 +80,7 @@ def locate(out: Tensor, ref: Tensor, tolerance: float, axes: tuple[str, ...]) ->
         f"{count} of {wrong.numel()} elements are wrong ({_percent(count, wrong.numel())}); the first is at "
         f"{place(first, axes)}: got {got:.6g}, expected {expected:.6g}."
     ]
-    says += _not_finite(out, ref, axes)
+    says += _not_finite(out, ref, axes, nan_from)
     for axis, name in enumerate(axes):
         others = [other for other in range(wrong.dim()) if other != axis]
         touched = wrong.amax(others) if others else wrong
@@ -76,7 +96,7 @@ def _percent(count: int, total: int) -> str:
     return "all" if count == total else f"{share:.1f}%" if share >= 0.1 else "under 0.1%"
 
 
-def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...]) -> list[str]:
+def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mapping[int, Tensor] | None) -> list[str]:
     """Unwritten elements first, then NaN and Inf that the kernel computed."""
     says = []
     bad = ~torch.isfinite(out) & torch.isfinite(ref)
@@ -90,17 +110,18 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...]) -> list[str]:
             "the grid cover the whole output, and does every thread store what it computed?"
         )
     told = unwritten
-    for bits, sentence in _FOREIGN.items():
-        here = _holds(out, bits) & bad if out.dtype == torch.float32 else torch.zeros_like(bad)
+    for bits, sentence in FOREIGN.items():
+        here = holds(out, bits) & bad if out.dtype == torch.float32 else torch.zeros_like(bad)
+        here = here | (nan_from or {}).get(bits, torch.zeros_like(bad))
         if count := int(here.sum()):
             where = place(tuple(here.nonzero()[0].tolist()), axes)
             says.append(f"{count} of {out.numel()} elements {sentence}, the first at {where}.")
         told = told | here
     nan, inf = int((torch.isnan(out) & bad & ~told).sum()), int((torch.isinf(out) & bad).sum())
     if nan:
+        outside = "" if nan_from is not None else ", or a read outside an input (the inputs lie between guards of NaN)"
         says.append(
-            f"{nan} elements are NaN: inf - inf, inf / inf, 0 / 0, shared memory read before it was written, or a "
-            "read outside an input (the inputs lie between guards of NaN)."
+            f"{nan} elements are NaN: inf - inf, inf / inf, 0 / 0, or memory read before it was written{outside}."
         )
     if inf:
         says.append(f"{inf} elements are infinite: exp or a sum overflowed.")

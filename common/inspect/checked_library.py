@@ -20,7 +20,7 @@ from common.compiling.operators import Operators
 from common.inspect.findings.model import Finding, read_findings
 from common.inspect.profile.model import KernelProfile, read_kernels
 from common.inspect.source_lines import SourceLines
-from common.testing.calling import Called, Caller, InProcess
+from common.testing.calling import POISONED, Around, Called, Caller, InProcess
 from common.testing.case import Case
 
 CHECK, PROFILE = 1, 2
@@ -55,13 +55,13 @@ class CheckedCaller(InProcess):
         self.mode = mode
         self._collecting = [CheckedLibrary(path) for path in self.libraries]
 
-    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call. What is collected is that of this call."""
         self.more = {}
         for library in self._collecting:
             library.begin(self.mode)
         try:
-            return super().call(case, inputs, bare)
+            return super().call(case, inputs, around)
         finally:
             self.more = {"reports": [library.report() for library in self._collecting]}
             for library in self._collecting:

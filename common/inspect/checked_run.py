@@ -22,7 +22,7 @@ from common.inspect.findings.report import print_findings
 from common.inspect.profile.model import KernelProfile
 from common.testing import judging
 from common.testing import report as check_report
-from common.testing.calling import Called, Caller
+from common.testing.calling import POISONED, Around, Called, Caller
 from common.testing.case import ERROR, NOT_IMPLEMENTED, NOT_RUN, PASS, SKIPPED, Case, Verdict
 from common.testing.first_operator import first_operator
 from common.testing.run import run_cases
@@ -71,9 +71,9 @@ def checked(case: Case, caller: Caller, collected: Collected, seed: int) -> tupl
 
         backend, device = caller.backend, caller.device
 
-        def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+        def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
             try:
-                return caller.call(case, inputs, bare)
+                return caller.call(case, inputs, around)
             finally:
                 first.append([] if first else collected.findings())
 

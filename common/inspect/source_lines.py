@@ -176,10 +176,22 @@ def students_place(frames: Sequence[Place]) -> Place | None:
 
 
 def instance_of(kernel: str, places: Iterable[Place | None]) -> str:
-    """The kernel with its actual template arguments, "flash_kernel<64>" for "flash_kernel<D>", if the places tell."""
-    instances = {place.instance for place in places if place}
-    exact = {name for name in instances if name.split("<")[0] == kernel.split("<")[0]}
-    return exact.pop() if len(exact) == 1 else kernel
+    """The kernel with its actual template arguments, "flash_kernel<64>" for "flash_kernel<D>", if the places tell.
+
+    `auto kernel = flash_kernel<64>; kernel<<<...>>>` has a variable's name, and its places are in another function.
+    """
+    places = [place for place in places if place and place.instance]
+    exact = {place.instance for place in places if place.instance.split("<")[0] == kernel.split("<")[0]}
+    if not places or exact:
+        return exact.pop() if len(exact) == 1 else kernel
+    kernels = {place.instance for place in places if _is_kernel(place.instance.split("<")[0], place.file)}
+    is_variable = not any(_is_kernel(kernel.split("<")[0], place.file) for place in places)
+    return kernels.pop() if len(kernels) == 1 and is_variable else kernel
+
+
+def _is_kernel(name: str, file: str) -> bool:
+    """Whether the file defines a __global__ function of that name."""
+    return bool(re.search(rf"__global__[^;{{}}]*?\b{re.escape(name)}\s*\(", "\n".join(_lines(file))))
 
 
 def _lies_in(place: Place, folder: Path) -> bool:

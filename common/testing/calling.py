@@ -5,15 +5,17 @@
 
 So that nothing passes by luck: outputs and workspaces are filled with NaN before the call, by PyTorch's allocator;
 inputs lie between guards of NaN: a read past an input shows as NaN, a write past it is reported; inputs must be
-unchanged after the call, unless the case names them in `in_place`.
+unchanged after the call, unless the case names them in `in_place`. Around says how, and what else can be had.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +24,40 @@ import torch
 from torch import Tensor
 
 from common.console.paths import shown_path
-from common.diagnosis.locating import GUARD_BITS, nan_of
+from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nan_of
 from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
+from common.testing.stack import readable
 
 GUARD = 4096  # elements of NaN before and after every input
+OUTSIDE = -7.0  # in place of such a NaN, where it is to be told from another one
+REFUSED = re.compile(r"kernel launch: invalid (?:configuration )?argument$")
+CAN_BE_REFUSED = (
+    "a GPU takes no grid of 0 blocks, no block of 0 or over 1024 threads, no more than 65,535 blocks along y or z, "
+    "and no more shared memory than it has"
+)
+NAN_BYTE, LARGE_BYTE = 0xFF, 0x7F  # floats of such bytes are NaN and 3.4e38
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a call finds in memory that holds nothing for it.
+
+    Attributes:
+        bare: no guards around the inputs and nothing filled, for tools that watch the memory themselves.
+        finite: the guards, and with `unused` the parts of inputs that must not be read, hold OUTSIDE and not NaN: what
+            is NaN then did not come from there.
+        unused: see finite.
+        large: fresh shared memory holds large numbers and not NaN, which fmaxf and fminf swallow (simulator).
+    """
+
+    bare: bool = False
+    finite: bool = False
+    unused: bool = False
+    large: bool = False
+
+
+POISONED = Around()
+BARE = Around(bare=True)
 
 
 @dataclass(frozen=True)
@@ -75,7 +107,7 @@ class CallFailed(Exception):
             words = f"sys.exit({'' if error.code is None else error.code}) was called."
         elif status == ERROR and not isinstance(error, (RuntimeError, ValueError)):
             words = f"{type(error).__name__}: {words}"
-        return cls(status, words.strip().splitlines(), file_line)
+        return cls(status, readable(words.strip().splitlines()), file_line)
 
 
 class Caller:
@@ -93,13 +125,13 @@ class Caller:
     libraries: list[Path]
     more: dict
 
-    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """Calls the case's operator once.
 
         Args:
             case: whose call.
             inputs: by name, on any device; they are copied.
-            bare: with no guards around the inputs and nothing filled, for tools that watch the memory themselves.
+            around: what unused memory holds.
 
         Raises:
             CallFailed: it gave no output.
@@ -116,17 +148,20 @@ class InProcess(Caller):
         self.backend = "cuda" if self.device.type == "cuda" else "simulator"
         self.libraries = [library.path for library in getattr(ops, "libraries", ())]
         self.more = {}
+        self.simulators = [] if self.device.type == "cuda" else _simulators(self.libraries)
 
-    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call."""
-        guarded = {name: Guarded(x, self.device, 0 if bare else GUARD) for name, x in inputs.items()}
+        guarded = {name: Guarded(x, self.device, around) for name, x in inputs.items()}
+        for simulator in self.simulators:
+            simulator.simulator_fill_shared(LARGE_BYTE if around.large else NAN_BYTE)
         try:
-            with nullcontext() if bare else poisoned_memory(), torch.no_grad():
+            with nullcontext() if around.bare else poisoned_memory(), torch.no_grad():
                 out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
-            raise CallFailed.because(error) from error
+            raise self._with_refusal(CallFailed.because(error)) from error
         changed = [name for name, x in guarded.items() if name not in case.in_place and x.changed()]
         overrun = [name for name, x in guarded.items() if x.overrun()]
         problems = [f"The input {name} was changed; the operator must only read it." for name in changed]
@@ -137,10 +172,28 @@ class InProcess(Caller):
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone() if case.in_place else out, "Tensor", str(out.device), problems)
 
+    def _with_refusal(self, failed: CallFailed) -> CallFailed:
+        """With what the launch was that the GPU refused, which the error code does not tell."""
+        if failed.words and REFUSED.search(failed.words[0]):
+            said = [simulator.simulator_refused().decode() for simulator in self.simulators]
+            failed.words[0] += ": " + (next(filter(None, said), "") or CAN_BE_REFUSED)
+        return failed
+
 
 def caller_of(ops) -> Caller:
     """The operators' caller: itself if they are one."""
     return ops if isinstance(ops, Caller) else InProcess(ops)
+
+
+def _simulators(libraries: Iterable[Path]) -> list[ctypes.CDLL]:
+    """The functions of the libraries that the simulator made."""
+    found = []
+    for library in libraries:
+        with contextlib.suppress(OSError, AttributeError):  # another library
+            functions = ctypes.CDLL(str(library))
+            functions.simulator_refused.restype = ctypes.c_char_p
+            found.append(functions)
+    return found
 
 
 def gpu_is_lost() -> bool:
@@ -155,8 +208,13 @@ def gpu_is_lost() -> bool:
 class Guarded:
     """A copy of an input that lies between two guards, and whether it or they were written to."""
 
-    def __init__(self, value: Tensor, device: torch.device, guard: int = GUARD) -> None:
+    def __init__(self, value: Tensor, device: torch.device, around: Around = POISONED) -> None:
+        guard = 0 if around.bare else GUARD
         fill = nan_of(GUARD_BITS) if value.is_floating_point() else torch.tensor(torch.iinfo(value.dtype).min)
+        if around.finite and value.is_floating_point():
+            fill = torch.tensor(OUTSIDE)
+        if around.unused and value.dtype == torch.float32:
+            value = torch.where(holds(value, UNUSED_BITS), OUTSIDE, value)
         size = value.numel() + 2 * guard
         self._buffer = fill.to(device, value.dtype).expand(size).clone()
         self._parts = (slice(guard), slice(guard, guard + value.numel()), slice(guard + value.numel(), None))

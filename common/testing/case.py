@@ -30,6 +30,9 @@ class Case:
         required: the part earns no points unless this case passes.
         mistakes: mistakes(**inputs) -> known wrong answers; see common.diagnosis.mistakes.known.
         stages: stages(**inputs) -> the right S, P, O, to show beside a wrong output.
+        steps: steps(**inputs) -> what --show prints between inputs and output; the stages if there is none.
+        values: the input, [batch, heads, S_k, head_dim], whose rows each row of the output is a sum of; "" if none is.
+            With it the weights of a wrong output can be read off (probing.py).
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
         hint: what to look at when the output is wrong and no known mistake explains it.
         nan_hint: the same, where the output holds NaN.
@@ -49,6 +52,8 @@ class Case:
     required: bool = False
     mistakes: Callable[..., list[Mistake]] | None = None
     stages: Callable[..., dict[str, Tensor]] | None = None
+    steps: Callable[..., dict[str, Tensor]] | None = None
+    values: str = ""
     is_softmax: bool = False
     hint: str = ""
     nan_hint: str = ""

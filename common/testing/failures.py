@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 
 from common.console.terminal import say, wide
 from common.console.words import counted
@@ -115,7 +114,7 @@ def _print_whole(console: Console, cause: Cause) -> None:
     first = cause.verdicts[0]
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
     for sentence in cause.sentences:
-        console.print(Padding(escape(sentence), (0, 0, 0, 2)), highlight=False)
+        say(console, sentence, indent=2)
     _print_same(console, cause.verdicts[1:])
 
 
@@ -126,7 +125,7 @@ def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
     if first.where and (with_finding or lines == [UNKNOWN]):
         lines = [cause.says, first.where]
     said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
-    console.print(Padding(escape(said), (0, 0, 0, 0)), highlight=False)
+    say(console, said, indent=0)
     _print_same(console, cause.verdicts[1:])
 
 
@@ -134,4 +133,4 @@ def _print_same(console: Console, others: Sequence[Verdict]) -> None:
     if others:
         names = "; ".join(other.case.name for other in others[:MOST_NAMES])
         more = f"; and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-        console.print(Padding(f"The same holds for: {escape(names)}{more}", (0, 0, 0, 2)), highlight=False)
+        say(console, f"The same holds for: {names}{more}", indent=2)

@@ -7,7 +7,8 @@ An output passes if
 where ref64 and ref32 are the case's plain PyTorch reference in float64 and float32: at most twice the error that
 PyTorch makes in the same precision (the rule of FlashAttention's own tests), plus a floor that the case states. NaN and
 Inf never pass where ref64 is finite. The call happens in poisoned and guarded memory (calling.py), and every case runs
-again with fresh inputs of the same shapes, on a GPU several times with the same inputs: nothing passes by luck.
+again with fresh inputs of the same shapes and other bytes in fresh shared memory, on a GPU several times with the same
+inputs: nothing passes by luck.
 
 Points: each case carries some. A part's points are earned case by case, but none of them until all of the part's
 `required` cases pass, so that a kernel that is right for a 1 x 1 matrix only earns nothing.
@@ -17,15 +18,19 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.diagnose import diagnose
+from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
+from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
-from common.testing.calling import Called, Caller, CallFailed, caller_of
+from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
 from common.testing.case import FAIL, PASS, SKIPPED, Case, Verdict
+from common.testing.probing import weights_of
 
 GPU_REPEATS = 3  # a race does not show on every run
 
@@ -82,10 +87,11 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
         inputs = {name: x.to(caller.device) for name, x in make_inputs(case, seed, draw).items()}
         verdict.shapes = ", ".join(dict.fromkeys("x".join(map(str, x.shape)) for x in inputs.values()))
         ref, bound = oracle(case, inputs)
+        around = BARE if bare else Around(large=draw % 2 == 1)
         repeats = GPU_REPEATS if caller.device.type == "cuda" and draw == 0 and not bare else 1
         for _ in range(repeats):
             try:
-                called = caller.call(case, inputs, bare)
+                called = caller.call(case, inputs, around)
             except CallFailed as failed:
                 found = Verdict(case, failed.status, verdict.shapes, diagnosis=failed.words)
                 found.file_line, found.ended = failed.file_line, failed.ended
@@ -97,7 +103,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             if not max_error <= bound:
                 verdict.status, verdict.max_error, verdict.bound = FAIL, max_error, bound
                 verdict.diagnosis = problems
-                _explain(verdict, caller, inputs, out, ref, previous)
+                _explain(verdict, caller, inputs, out, ref, previous, around)
                 return verdict
             if verdict.max_error is None or max_error / bound > verdict.max_error / verdict.bound:
                 verdict.max_error, verdict.bound = max_error, bound
@@ -122,8 +128,37 @@ def _wrong_form(called: Called, ref: Tensor, device: torch.device) -> str:
     return ""
 
 
+def _nan_from(
+    caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
+) -> dict[int, Tensor] | None:
+    """Where a NaN comes from whose bits do not tell: the call once more with finite numbers in one place after another.
+
+    Bits of the NaN that usually lies there -> the elements that are NaN no longer. None if nothing is to be found out.
+    """
+    nameless = nameless_nan(out, ref)
+    if not bool(nameless.any()):
+        return None
+    places = {GUARD_BITS: replace(around, finite=True)}
+    if any(bool(holds(x, UNUSED_BITS).any()) for x in inputs.values() if x.dtype == torch.float32):
+        places[UNUSED_BITS] = replace(around, unused=True)
+    found = {}
+    for bits, other in places.items():
+        try:
+            again = caller.call(case, inputs, other).out
+        except CallFailed:
+            return None
+        found[bits] = nameless & ~torch.isnan(again)
+    return found
+
+
 def _explain(
-    verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, previous: Tensor | None
+    verdict: Verdict,
+    caller: Caller,
+    inputs: dict[str, Tensor],
+    out: Tensor,
+    ref: Tensor,
+    previous: Tensor | None,
+    around: Around,
 ) -> None:
     """Adds the diagnosis to a failed verdict."""
     case, doubles = verdict.case, _as(inputs, torch.float64)
@@ -137,11 +172,15 @@ def _explain(
             )
         )
     try:
-        repeated = caller.call(case, inputs).out
+        repeated = caller.call(case, inputs, around).out
     except CallFailed:  # the first call gave an output: that is what matters
         repeated = None
-    stages = (lambda: case.stages(**doubles)) if case.stages else None
-    found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, stages, case.is_softmax)
+    nan_from = _nan_from(caller, case, inputs, out, ref, around)
+    found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from)
+    if case.stages:
+        steady = "changes from run to run" not in found.names
+        weights = weights_of(caller, case, inputs, out, around) if steady else None
+        found.sentences += show_stages(case.stages(**doubles), out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible = found.possible
     hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]

@@ -19,6 +19,9 @@ def points_of(verdicts: Sequence[Verdict]) -> tuple[float, float]:
     return sum(one.case.points for one in verdicts if one.ok), possible
 
 
+MOST_NAMES = 3  # of cases that a part waits for
+
+
 @dataclass(frozen=True)
 class PartPoints:
     """What one part earned, and why not more."""
@@ -35,7 +38,9 @@ def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence
     for part in dict.fromkeys(one.case.part for one in verdicts):
         of_part = [one for one in verdicts if one.case.part == part]
         missing = [one.case.name for one in of_part if one.case.required and not one.ok]
-        why = f"none before the case marked * passes: {'; '.join(missing)}" if missing else ""
+        more = f"; and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
+        before = "cases marked * pass" if len(missing) > 1 else "case marked * passes"
+        why = f"none before the {before}: {'; '.join(missing[:MOST_NAMES])}{more}" if missing else ""
         lines.append(PartPoints(part, *points_of(of_part), why))
     lines += others
     lines = [one for one in lines if one.possible]
@@ -45,7 +50,7 @@ def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence
     console.print()
     for one in lines:
         why = f"   {one.why}" if one.why else ""
-        say(console, f"  {one.part:<12} {_points(one.earned)} of {_points(one.possible)}{why}")
+        say(console, f"{one.part:<12} {_points(one.earned)} of {_points(one.possible)}{why}", indent=2)
     earned, possible = sum(one.earned for one in lines), sum(one.possible for one in lines)
     say(console, f"Points: {_points(earned)} of {_points(possible)}")
 

@@ -102,4 +102,6 @@ def lse_of(case: Case, causal: bool, B_r: int, B_c: int) -> Case:
         axes=("batch", "head", "row"),
         mistakes=None,
         stages=None,
+        steps=None,
+        values="",
     )

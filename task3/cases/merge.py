@@ -41,6 +41,7 @@ def merge_cases() -> list[Case]:
             floor=1e-6 + running_sum_floor(parts, 4),
             axes=("row", "col"),
             mistakes=merge_mistakes,
+            steps=lambda outs, lse: {"the parts' weights exp(lse - merged lse)": torch.softmax(lse, 0).nan_to_num()},
             **options,
         )
 
@@ -90,4 +91,4 @@ def split_attention_case(name, batch, heads, seq_q, seq_k, head_dim, causal: boo
         return out.view(query.shape)
 
     made = attention_case("", "merge", name, batch, heads, seq_q, seq_k, head_dim, causal, **options)
-    return replace(made, call=call, mistakes=None, stages=None)
+    return replace(made, call=call, mistakes=None, stages=None, steps=None, values="")

@@ -12,6 +12,7 @@ from common.reference import oracle as reference
 from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.softmax import with_high_end
+from common.testing.cases.steps import softmax_steps
 
 THREADS, ITEMS = 256, 4  # of online_softmax_kernel: threads per row, columns that each takes in at a time
 
@@ -33,6 +34,7 @@ def softmax_cases() -> list[Case]:
             floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size),
             axes=("row", "col"),
             mistakes=lambda x: softmax_mistakes(x) + online_softmax_mistakes(x, THREADS, ITEMS),
+            steps=softmax_steps,
             is_softmax=True,
             **both(rows, cols, change),
             **options,
@@ -47,6 +49,7 @@ def softmax_cases() -> list[Case]:
             floor=1e-6 + 2.0**-23 * size + running_sum_floor(cols, 1),
             axes=("row",),
             mistakes=lambda x: row_lse_mistakes(x, THREADS, ITEMS),
+            steps=softmax_steps,
             **both(rows, cols, change),
             **options,
         )

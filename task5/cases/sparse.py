@@ -107,6 +107,7 @@ def window_case(
         reference=partial(naive_sliding_window_attention, **arguments),
         mistakes=partial(window_mistakes, **arguments),
         stages=stages,
+        steps=None,
     )
 
 
@@ -232,4 +233,5 @@ def block_case(
         reference=partial(naive_block_sparse_attention, **arguments),
         mistakes=partial(block_mistakes, **arguments),
         stages=stages,
+        steps=None,
     )

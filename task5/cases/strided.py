@@ -110,5 +110,16 @@ def strided_case(
         call=lambda ops, query, key, value: ops.strided_attention(query, key, value, **arguments),
         reference=partial(naive_strided_attention, **arguments),
         mistakes=partial(strided_mistakes, **arguments),
-        stages=partial(strided_stages, **arguments),
+        stages=partial(_over_all_keys, **arguments),
+        steps=None,
     )
+
+
+def _over_all_keys(query: Tensor, key: Tensor, value: Tensor, stride: int, offset: int, **options) -> dict[str, Tensor]:
+    """strided_stages with a column of S and P for each key, as the kernel's output shows them."""
+    stages = strided_stages(query, key, value, stride, offset, **options)
+    for name, elsewhere in (("S", -math.inf), ("P", 0.0)):
+        whole = stages[name].new_full((*stages[name].shape[:-1], key.size(-2)), elsewhere)
+        whole[..., offset::stride] = stages[name]
+        stages[name] = whole
+    return stages

@@ -112,6 +112,8 @@ def decode_cases() -> list[Case]:
             floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
             axes=("batch", "head", "row", "col"),
             mistakes=lambda **inputs: mistakes.decode_mistakes(**inputs, scale=scale),
+            stages=lambda **inputs: mistakes.decode_stages(**inputs, scale=scale),
+            values="v_cache",
             hint=NAN_HINT,
             **options,
         )

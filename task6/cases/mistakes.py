@@ -216,8 +216,16 @@ def seen(
 
 def decoded(query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale: float | None = None) -> Tensor:
     """The right answer of decode_attention, [batch, heads, 1, head_dim], in the precision of query."""
+    return decode_stages(query, k_cache, v_cache, lengths, scale)["O"]
+
+
+def decode_stages(
+    query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale: float | None = None
+) -> dict[str, Tensor]:
+    """{"S", "P", "O"} of a decode step; S and P are [batch, heads, 1, max_seq_len]."""
     s, value = seen(query, k_cache, v_cache, lengths, scale)
-    return reference.softmax(s) @ value
+    p = reference.softmax(s)
+    return {"S": s, "P": p, "O": p @ value}
 
 
 def decode_mistakes(

@@ -51,6 +51,7 @@ def layernorm_cases() -> list[Case]:
             floor=running_sum_floor(width, size),
             axes=("output", "row", "col"),
             mistakes=lambda **given: mistakes.layernorm_mistakes(**given, eps=EPS),
+            steps=_layernorm_steps,
             **options,
         )
 
@@ -80,6 +81,13 @@ def layernorm_cases() -> list[Case]:
     ]
 
 
+def _layernorm_steps(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> dict[str, Tensor]:
+    whole = x if residual is None else x + residual
+    mean = whole.mean(-1, keepdim=True)
+    variance = (whole - mean).square().mean(-1, keepdim=True)
+    return {"the row's mean": mean, "its variance": variance, "1 / sqrt(variance + eps)": (variance + EPS).rsqrt()}
+
+
 def gelu_cases() -> list[Case]:
     """Around 0, where gelu bends, and far from it, where it is 0 or x."""
 
@@ -100,6 +108,7 @@ def gelu_cases() -> list[Case]:
             floor=4 * 2.0**-24 * 4 * scale,  # a few roundings of numbers of this size
             axes=("row", "col"),
             mistakes=mistakes.bias_gelu_mistakes,
+            steps=lambda x, bias: {"x + bias": x + bias},
             **options,
         )
 

@@ -8,12 +8,23 @@ import sys
 from common import doctor
 from common.compiling import toolchain
 
+RUN = "from common import doctor; raise SystemExit(doctor.main())"
+
 
 def test_this_machine_can_build(root):
     done = subprocess.run([sys.executable, "-m", "common.doctor"], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     for word in ("Python", "torch", "GPU", "nvcc", "C++ compiler", "ninja", "build folder", "backend"):
         assert word in done.stdout
+
+
+def test_without_any_package_it_says_what_is_missing(root):
+    """The standard library alone: no site-packages, so neither torch nor rich."""
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(root)!r}); {RUN}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and not done.stderr, done.stderr
+    assert "torch" in done.stdout and "not installed: filelock, matplotlib, numpy, rich" in done.stdout
+    assert f"packages: run  {doctor.INSTALL}" in done.stdout and "tasks cannot be built yet" in done.stdout
 
 
 def test_without_a_compiler_nothing_can_be_built(monkeypatch, capsys):

@@ -162,6 +162,13 @@ KERNELS = Planted(
         "first_row_for_all": [("«scores + index * cols»;", "scores", 1)],
         "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f", 1)],
         "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1)],
+        "max_without_the_last_column": [("«k < cols»; ++k) row_max", "k + 1 < cols", 1)],
+        "max_without_the_first_column": [("for (int64_t k = «0»; k < cols; ++k) row_max", "1", 1)],
+        "blocks_and_threads_exchanged": [
+            ("scores_kernel<<<«blocks_for(batch_heads * S_q * S_k)»", "THREADS", 1),
+            ("S_q * S_k), «THREADS»", "blocks_for(batch_heads * S_q * S_k)", 1),
+        ],
+        "grid_of_the_scores": [("output_kernel<<<blocks_for(batch_heads * S_q * «head_dim»)", "S_k", 1)],
         "not_normalised": [("weights_row[k] *= «inverse_sum»;", "1.0f", 1)],
         "zero_over_zero": [("sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum", 1)],
         "softmax_forgotten": [("launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);", "", 1)],
@@ -191,16 +198,20 @@ BOOL, PADDING, EMPTY = (
     "queries that may see nothing",
 )
 BIAS, BIAS_PER_HEAD = "float mask [1, 1, S_q, S_k]", "float mask [heads, S_q, S_k], causal"
+WIDE_PV = "P V, 513 queries, 40 keys, head_dim 521"
 MASKED_ROW = "masked entries, a masked row"
 
 # (planted, case, the mistake's name, words of the diagnosis)
 KERNEL = [
     ("number_without_block_size", SQUARE, "unwritten outputs", "never written"),
-    ("query_and_key_exchanged", SQUARE, "output transposed", "Each output matrix is written transposed"),
+    ("query_and_key_exchanged", SQUARE, "output transposed", "Each output matrix comes out transposed"),
     ("not_normalised", "7 x 31", "not normalised", "not divided by the sum of their row"),
     ("V_of_the_first_matrix", PV, "V of the first matrix", "the matrix's offset is missing"),
     ("K_of_the_first_matrix", CROSS, "K of the first matrix", "the matrix's offset is missing"),
     ("no_max", "large offsets", "no max subtraction", "exp.x. overflows float32"),
+    ("max_without_the_last_column", "large offsets", None, "elements are"),
+    ("max_without_the_first_column", "large offsets", None, "elements are"),
+    ("grid_of_the_scores", WIDE_PV, "unwritten outputs", "Does the grid cover the whole output"),
     ("V_transposed", PV, "V transposed", "V is read as if"),
     ("scale_forgotten", SQUARE, "scale forgotten", "must be multiplied by"),
     ("infinity_minus_infinity", MASKED_ROW, "masked row is NaN", "so is 0 / 0"),
@@ -287,6 +298,14 @@ def test_a_grid_without_blocks_is_reported(backend: str) -> None:
     verdict = judge(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
     assert verdict.status == ERROR
     assert re.search(r"naive_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
+
+
+def test_blocks_and_threads_exchanged_need_many_blocks_to_show(backend: str) -> None:
+    """With up to 1024 blocks the exchanged launch computes the same."""
+    ops = KERNELS.operators("blocks_and_threads_exchanged", backend)
+    assert judge(CASES[SQUARE], ops).ok
+    verdict = judge(CASES["Q K^T, 521 queries, 519 keys"], ops)
+    assert verdict.status == ERROR and "kernel launch: invalid" in verdict.diagnosis[0]
 
 
 @pytest.mark.parametrize(("planted", "case", "tensor"), OUT_OF_BOUNDS)

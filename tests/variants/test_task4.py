@@ -6,7 +6,6 @@ from variant_tests import VariantTests
 from variants import Kernel, Variants
 
 TASK4 = Variants("task4", ["task4_flash_attention"])
-ADDS_IN_ANY_ORDER = "task4_flash_attention/atomic_sums"
 
 
 class TestTask4(VariantTests):
@@ -21,10 +20,4 @@ class TestTask4(VariantTests):
                 "31 tokens, head_dim 5",
             ),
         ),
-    }
-    known_to_fail: ClassVar = {
-        (ADDS_IN_ANY_ORDER, "cuda"): (
-            "the case 50 times the same wants the same bits each time, and takes atomic additions for a race",
-            False,
-        )
     }

@@ -47,8 +47,8 @@ def any_mistakes(inputs: dict[str, Tensor], ref: Tensor) -> list[Mistake]:
         found.append(
             Mistake(
                 "output transposed",
-                "Each output matrix is written transposed: element [row, col] lies where [col, row] belongs. "
-                "Check the index of the store: row * columns + col.",
+                "Each output matrix comes out transposed: element [row, col] lies where [col, row] belongs. Either the "
+                "index of the store is not row * columns + col, or the operands of a product A B^T are exchanged.",
                 lambda: ref.transpose(-2, -1).contiguous().reshape(ref.shape),
             )
         )

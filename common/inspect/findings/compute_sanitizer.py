@@ -11,7 +11,8 @@ the sources (PyTorch's, say) are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,18 +63,35 @@ class _Record:
     detail: str = ""
 
 
-def findings_of(tool: Path, command: Sequence[str], sources: Sequence[Path]) -> list[tuple[str, list[Finding]]]:
+def findings_of(
+    tool: Path, command: Sequence[str], sources: Sequence[Path], done: Callable[[str], None] = lambda name: None
+) -> list[tuple[str, list[Finding]]]:
     """[(case, findings), ...] of all four tools over the command, a child of common.inspect.gpu_tools.
+
+    They run at the same time, each in a process of its own: most of what they take is the start.
+
+    Args:
+        tool: compute-sanitizer.
+        command: what it watches.
+        sources: findings in other files are left out.
+        done: is told which of TOOLS has come to its end.
 
     Raises:
         ToolchainError: a tool did not come to its end; the message holds its last words.
     """
     found: list[tuple[str, list[Finding]]] = []
     known = gpu_tools.output_of([tool, "--help"])  # older versions lack some
-    for name, more in TOOLS.items():
-        options = [word for pair in (OPTIONS | more).items() if pair[0] in known for word in pair]
+
+    def run(name: str) -> str:
+        options = [word for pair in (OPTIONS | TOOLS[name]).items() if pair[0] in known for word in pair]
         # PyTorch's allocator hands out parts of large blocks, whose ends memcheck does not know
         text = gpu_tools.output_of([tool, "--tool", name, *options, *command], PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+        done(name)
+        return text
+
+    with ThreadPoolExecutor(len(TOOLS)) as together:
+        said = dict(zip(TOOLS, together.map(run, TOOLS), strict=True))
+    for name, text in said.items():
         if "SUMMARY" not in text:
             last = "\n".join(text.strip().splitlines()[-8:])
             raise ToolchainError(f"compute-sanitizer --tool {name} did not finish:\n{last}")

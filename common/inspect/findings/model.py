@@ -141,6 +141,11 @@ class Group:
         """Whether both threads of every example belong to one warp, as far as can be told without the block's shape."""
         return all(map(_same_warp, self.findings))
 
+    @property
+    def only_writes(self) -> bool:
+        """Whether no side of it reads."""
+        return all(access.action == "write" for finding in self.findings for access in finding.accesses)
+
 
 def _distance(finding: Finding) -> int:
     """0: both sides are in the same function, called from the same place. 1: they are not."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 
 from common.console.terminal import say
 from common.console.words import counted
@@ -40,32 +39,32 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     finding = group.first
     others = [other for other in group.findings if other is not finding]
 
-    def say(text: str) -> None:
-        console.print(Padding(escape(text), (0, 0, 0, 3), expand=False), highlight=False)
+    def tell(text: str) -> None:
+        say(console, text, indent=3)
 
     times = f", {group.count:,} times" if group.count > 1 else ""
     console.print(f"\n[bold red]{number}. {escape(happened(finding))}[/]{times}", highlight=False)
     for access in finding.in_order:
         _print_access(console, access, _who(finding, access))
     if finding.launch and not finding.accesses:
-        say(f"{finding.launch.shown}  {finding.launch.text}")
-    say(explained(finding))
-    if group.kind == "race" and group.within_a_warp:
-        say(
-            "These two threads are in one warp, whose lanes need not run in step. If that is so always, __syncwarp() "
-            "is enough."
+        tell(f"{finding.launch.shown}  {finding.launch.text}")
+    tell(explained(finding))
+    if group.kind == "race" and group.within_a_warp and not group.only_writes:
+        tell(
+            "The threads seen here are in one warp, whose lanes need not run in step. Where that is so for every pair, "
+            "__syncwarp() does what __syncthreads() does."
         )
     if group.unwritten:
-        say("Threads that came first even read it before any thread had written it.")
+        tell("Threads that came first even read it before any thread had written it.")
     told = _brief(finding)
     pairs = [pair for pair in dict.fromkeys(map(_brief, others)) if pair != told]
     for pair in pairs[:MOST_OTHER_PAIRS]:
-        say(f"the same: {pair}")
+        tell(f"the same: {pair}")
     if len(pairs) > MOST_OTHER_PAIRS:
-        say(f"the same in {counted(len(pairs) - MOST_OTHER_PAIRS, 'more place')}")
+        tell(f"the same in {counted(len(pairs) - MOST_OTHER_PAIRS, 'more place')}")
     where = [_blocks(finding), f"launched at {finding.launch.shown}" if finding.launch and finding.accesses else ""]
     where.append(_cases(group.cases))
-    say("; ".join(part for part in where if part))
+    tell("; ".join(part for part in where if part))
 
 
 def _cases(cases: Sequence[str]) -> str:
@@ -94,16 +93,9 @@ def _print_access(console: Console, access: Access, who: str) -> None:
     """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line."""
     where = access.place.shown if access.place else "source line unknown"
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
-    console.print(
-        Padding(
-            f"{who} {_VERBS.get(access.action, access.action)}, {escape(where)}{escape(inlined)}",
-            (0, 0, 0, 3),
-            expand=False,
-        ),
-        highlight=False,
-    )
+    say(console, f"{who} {_VERBS.get(access.action, access.action)}, {where}{inlined}", indent=3)
     if access.place and access.place.text:
-        console.print(Padding(f"[bold]{escape(access.place.text)}[/]", (0, 0, 0, 9), expand=False), highlight=False)
+        say(console, access.place.text, "bold", indent=9)
 
 
 def _brief(finding: Finding) -> str:

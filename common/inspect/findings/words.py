@@ -11,11 +11,16 @@ import math
 import re
 from pathlib import Path
 
+from common.compiling.gaps import functions_of
 from common.console.paths import shown_path
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding
 from common.inspect.source_lines import Place
 
+MOST_THREADS = 1024  # of a block
+MOST_ROWS = 128  # of a tile that is usual
+_TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
+_RETURNS = re.compile(r"if\s*\([^;{}]*\)\s*\{?\s*return\s*;")
 FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
 TITLES = {
     "race": "race",
@@ -143,7 +148,10 @@ def _race(finding: Finding) -> str:
             "that each thread has elements of its own; or let one thread write; or add with atomicAdd."
         )
     if actions == {"write"}:
-        return f"Which of the two values stays is chance. {_where_to_wait(first, second)}"
+        return (
+            "Which of the two values stays is chance. Either an index is wrong, so that two threads share an element, "
+            f"or the later write must wait: {_where_to_wait(first, second)}"
+        )
     if "async copy" in actions:
         return (
             "cp_async_wait<N>() waits only for the copies that the thread started itself; the others' may not have "
@@ -234,11 +242,49 @@ def _out_of_bounds(finding: Finding) -> str:
         advice = (
             "The array is too small, or the index runs too far."
             if finding.space == "shared"
-            else "The last tile or row sticks out of the tensor: guard the access (row < rows && col < cols)."
+            else _guard_or_index(finding, past)
         )
     if offset < -FAR or offset > size + FAR:
         advice = "So far outside, the index itself is wrong: not set, or a product that overflowed 32 bits."
     return f"{_declared(finding)}, has {counted(elements, 'element')}; this is {where}. {advice}"
+
+
+def _guard_or_index(finding: Finding, past: int) -> str:
+    """What to do about an index that lies `past` elements behind the end of a tensor, the first of them being 1.
+
+    What sticks out of the tensor is not far outside, and needs a guard; a wrong index may lie anywhere.
+    """
+    row = finding.shape[-1]
+    wrong = f"the index is wrong: a row length (a row has {row}), an offset, or sizes that were exchanged in a call"
+    body = _body_of(finding)
+    if body and not _TILED.search(body):
+        guard = _RETURNS.search(body)
+        if guard and past > MOST_THREADS:
+            return f"A thread that computes one element is never so far outside: {wrong}."
+        if guard:
+            return f"Threads without an element return at `{guard[0]}`: that bound is wrong, or {wrong}."
+        if past <= MOST_THREADS:
+            return (
+                "The last block has more threads than there are elements left, and none of them returns: "
+                "if (index >= n) return; with n the number of elements."
+            )
+        return f"So far outside no guard helps: {wrong}."
+    if past > MOST_ROWS * row:
+        return f"No tile sticks out as far as that ({past // row:,} rows): {wrong}."
+    return (
+        "Where a tile or a row sticks out of the tensor, guard the access (row < rows && col < cols). If it does not, "
+        f"{wrong}."
+    )
+
+
+def _body_of(finding: Finding) -> str:
+    """The text of the kernel, without comments; "" if it is not known."""
+    file = next((access.place.file for access in finding.accesses if access.place), "")
+    if not file or not Path(file).is_file():
+        return ""
+    return next(
+        (one.body for one in functions_of(Path(file).read_text(), Path(file)) if one.name == finding.kernel_name), ""
+    )
 
 
 def _misaligned(finding: Finding) -> str:

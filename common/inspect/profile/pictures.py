@@ -13,7 +13,7 @@ from common.console.drawing import pyplot, save
 from common.inspect.profile.model import BANKS, LANES, KernelProfile, LineTraffic
 from common.inspect.profile.remarks import avoidable, line_passes
 from common.inspect.profile.report import shortened, size_of
-from common.inspect.profile.roofline import bounds
+from common.inspect.profile.roofline import bounds, leaves_most_idle
 from common.measure.gpus import GpuSpec
 
 MOST_TICKS = 11  # of the colour bar
@@ -95,9 +95,12 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
     axes.plot([left, corner], [left * bandwidth, corner * bandwidth], "-", color="0.3", linewidth=1.4)
     at_one_place: dict[tuple[int, int], list[int]] = {}
     for number, (kernel, intensity, rate) in enumerate(zip(kernels, intensities, rates, strict=True), 1):
-        limit = bounds(kernel, gpu)[0].resource
+        limit, full = bounds(kernel, gpu)[0].resource, kernel.measured_seconds or not leaves_most_idle(kernel, gpu)
+        if not full:  # it is not on the roof, but somewhere below
+            limit = f"the grid, {kernel.blocks} of {gpu.sms} SMs (below this mark)"
         label = f"{number}  {kernel.kernel} {size_of(kernel.grid)}: {limit}"
-        axes.plot([intensity], [rate], "o", markersize=8, label=label)
+        form = {"marker": "o"} if full else {"marker": "v", "markerfacecolor": "none"}
+        axes.plot([intensity], [rate], linestyle="none", markersize=8, label=label, **form)
         at_one_place.setdefault((round(8 * math.log2(intensity)), round(8 * math.log2(rate))), []).append(number)
     for numbers in at_one_place.values():
         first = numbers[0] - 1

@@ -42,7 +42,7 @@ def remark(line: LineTraffic) -> Remark:
     found = _shared_remark(line) if line.space == "shared" else _global_remark(line)
     if line.lanes is not None and line.lanes < FEW_LANES * line.requests:
         active = line.lanes / line.requests
-        return Remark(f"{found.note}, {active:.0f}/{LANES} lanes", found.advice)
+        return Remark(f"{found.note}, {active:.2g} of {LANES} lanes active", found.advice)
     return found
 
 
@@ -74,7 +74,9 @@ def _shared_remark(line: LineTraffic) -> Remark:
     stride = stride_of(line.offsets)
     # an access of 8 or 16 bytes per lane takes several passes even where no two lanes meet in a bank
     if line.ratio <= FINE or (line.bytes > WORD and line.transactions <= line.requests * line.bytes // WORD):
-        return Remark("broadcast" if stride == 0 else "no conflicts")
+        passes = line.transactions / line.requests if line.requests else 1.0
+        least = f", {passes:.2g} passes at least" if line.ratio > FINE else ""
+        return Remark(("broadcast" if stride == 0 else "no conflicts") + least)
     per_request = line.transactions / line.requests
     ways = f"{per_request:.0f} passes" if per_request >= 10 else f"{per_request:.1f} passes".replace(".0 ", " ")
     if stride and stride % WORD == 0 and line.bytes <= WORD:

@@ -15,7 +15,7 @@ from rich.table import Table
 from common.console.terminal import say
 from common.inspect.profile.model import KernelProfile, LineTraffic
 from common.inspect.profile.remarks import avoidable, remark, worst_first
-from common.inspect.profile.roofline import bounds
+from common.inspect.profile.roofline import bounds, leaves_most_idle
 from common.inspect.source_lines import Place
 from common.measure.gpus import GpuSpec
 
@@ -142,7 +142,7 @@ def _print_advice(console: Console, lines: list[LineTraffic], gpu: GpuSpec) -> N
         if advice and line.seconds(gpu, avoidable(line)) > NEGLIGIBLE * whole:
             said.setdefault(advice, []).append(line_number(line.place))
     for advice, where in list(said.items())[:MOST_ADVICE]:
-        console.print(Padding(escape(f"line {', '.join(where)}: {advice}"), (0, 0, 0, 2)), highlight=False)
+        say(console, f"line {', '.join(where)}: {advice}", indent=2)
     if said:
         console.print()
 
@@ -158,7 +158,7 @@ def _traffic(kernel: KernelProfile) -> str:
     if kernel.dram_bytes is not None:
         parts.append(f"DRAM: {amount(kernel.dram_bytes)} measured")
     if kernel.wavefronts:
-        parts.append(f"shared: {number(kernel.wavefronts)} wavefronts")
+        parts.append(f"shared: {number(kernel.wavefronts)} passes (wavefronts)")
     return "; ".join(parts)
 
 
@@ -206,6 +206,8 @@ def _estimate(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
         return []
     times = ", ".join(f"{bound.resource} {duration(bound.seconds)}" for bound in found)
     limited = found[0].resource
+    if leaves_most_idle(kernel, gpu):
+        limited = f"the grid: {kernel.blocks} of {gpu.sms} SMs have work; the times above take all to be busy"
     if kernel.intensity:
         limited += (
             f"; {kernel.intensity:.3g} operations per byte of DRAM traffic, "
@@ -224,6 +226,9 @@ def print_legend(console: Console, gpu: GpuSpec, measured: bool = False) -> None
         "request: one instruction of a warp. transactions: sectors of 32 bytes (global memory), passes over the 32 "
         "banks (shared memory). ideal: what the same bytes take at best. 126 < 209: line 126, in a function called "
         "from line 209.",
+        "No fault: an access of 8 or 16 bytes per lane is served in groups of 16 or 8 lanes, so it takes several "
+        "passes without any conflict, also where all lanes want one address (a broadcast). Lanes that are not active, "
+        "on average of all requests, stand behind a guard or a condition, or the block has fewer than 32 threads.",
         "moved: all sectors, repeats included. compulsory: each sector that a launch touches, once; caches may catch "
         "the rest.",
     ]

@@ -20,6 +20,11 @@ class Bound:
     seconds: float
 
 
+def leaves_most_idle(kernel: KernelProfile, gpu: GpuSpec) -> bool:
+    """Whether the grid occupies fewer than half of the SMs: then no bound below tells how fast the kernel can be."""
+    return 2 * kernel.blocks < gpu.sms
+
+
 def bounds(kernel: KernelProfile, gpu: GpuSpec) -> list[Bound]:
     """The least time for each resource, as if all SMs were busy with it all the time; the longest first.
 

@@ -297,6 +297,29 @@ static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const Ke
     return cudaSuccess;
 }
 
+// Why the last launch that was refused was, in words: the error code says no more than "invalid argument".
+static char refused[320];
+
+static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
+    const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
+    char why[160];
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+        snprintf(why, sizeof why, "a grid of 0 blocks");
+    else if (threads == 0)
+        snprintf(why, sizeof why, "a block of 0 threads");
+    else if (threads > MAX_THREADS || block.x > 1024 || block.y > 1024)
+        snprintf(why, sizeof why, "a block has at most %u threads", MAX_THREADS);
+    else if (block.z > 64)
+        snprintf(why, sizeof why, "a block has at most 64 threads along z");
+    else if (grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535)
+        snprintf(why, sizeof why, "a grid has at most 2^31 - 1 blocks along x, 65,535 along y and z");
+    else
+        snprintf(why, sizeof why, "static and dynamic shared memory are %zu bytes; without cudaFuncSetAttribute %zu are allowed, with it %zu",
+                 dynamic_bytes + state.static_bytes, DEFAULT_SHARED_LIMIT, OPTIN_SHARED_LIMIT);
+    snprintf(refused, sizeof refused, "%.60s was to be launched with grid (%u, %u, %u), block (%u, %u, %u): %s", kernel.name, grid.x,
+             grid.y, grid.z, block.x, block.y, block.z, why);
+}
+
 // How many blocks fit on the device at a time.
 static uint64_t most_together(const Kernel& kernel, dim3 block, size_t dynamic_bytes) {
     int blocks = 0, processors = 0;
@@ -311,7 +334,11 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
              kernel.position.line, kernel.name);
     LaunchLock lock;
     KernelState& state = kernel_state(kernel.address);
-    if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) return;
+    refused[0] = 0;
+    if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) {
+        say_refused(kernel, size, block, dynamic_bytes, state);
+        return;
+    }
     if (kernel.cooperative && static_cast<uint64_t>(size.x) * size.y * size.z > most_together(kernel, block, dynamic_bytes)) {
         finished(cudaErrorCooperativeLaunchTooLarge);
         return;
@@ -381,3 +408,6 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
 }
 
 }  // namespace simulator
+
+// For Python (common/testing/calling.py): why the last launch was refused; "" if it was not.
+extern "C" __attribute__((visibility("default"), used)) const char* simulator_refused() { return simulator::refused; }

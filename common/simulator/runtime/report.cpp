@@ -88,7 +88,7 @@ static void describe_address(const Worker& worker, const char* address, char* te
         snprintf(text, size, "illegal memory access at address %p", static_cast<const void*>(address));
 }
 
-// Host code failed, in a program of its own.
+// Host code failed, in a program of its own or in a process that tells of its crashes.
 static std::string host_failure(int signal, const void* address) {
     alarm(30);  // what the failure left locked must not keep the program from ending
     static Worker nobody;  // for its call stack
@@ -103,10 +103,18 @@ static std::string host_failure(int signal, const void* address) {
     return what + source_lines(nobody);
 }
 
+static bool tells_crashes = false;
+
 static void on_signal(int signal, siginfo_t* info, void*) {
     if (!in_kernel()) {
         if (signal == INTERRUPT) return;
         if (is_program()) end_program(host_failure(signal, info->si_addr));
+        if (tells_crashes) {
+            tells_crashes = false;
+            fprintf(stderr, "%s\n", host_failure(signal, info->si_addr).c_str());
+            for (int each : SIGNALS) ::signal(each, SIG_DFL);  // it happens again, and ends the process
+            return;
+        }
         for (int i = 0; i < SIGNAL_COUNT; ++i)  // not ours: let the previous handler see it happen again
             if (SIGNALS[i] == signal) sigaction(signal, &previous_actions[i], nullptr);
         return;
@@ -147,6 +155,13 @@ void install_handlers() {
 }
 void restore_handlers() {
     for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &previous_actions[i], nullptr);
+}
+
+// For Python (common/testing/worker): from now on the host code of this process, too, names its line when it crashes.
+extern "C" __attribute__((visibility("default"), used)) void simulator_tell_crashes() {
+    prepare_reports();
+    tells_crashes = true;
+    install_handlers();
 }
 
 // Signals are handled on a stack of their own: the thread's may be the one that overflowed.

@@ -18,6 +18,8 @@
 
 namespace simulator {
 
+int fresh_shared = 0xff;
+
 // ---- who runs next
 
 SIMULATOR_INLINE static void make_ready(Worker& worker, unsigned warp, uint32_t lanes) {
@@ -330,7 +332,7 @@ char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
     worker.static_top += SHARED_GAP;  // what runs past a variable's end shall not land in the next one
     check_shared_placed(declaration, slot.address);
 #endif
-    memset(slot.address, 0xff, declaration.bytes);
+    memset(slot.address, fresh_shared, declaration.bytes);
     return slot.address;
 }
 
@@ -395,7 +397,7 @@ void begin_block(Worker& worker, uint64_t i) {
         worker.warps[warp].asking = worker.warps[warp].yielded = 0;
         make_ready(worker, warp, worker.warps[warp].alive);
     }
-    memset(worker.dynamic_end - grid.dynamic_bytes, 0xff, grid.dynamic_bytes);
+    memset(worker.dynamic_end - grid.dynamic_bytes, fresh_shared, grid.dynamic_bytes);
     for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next)
         variable->prepare(&worker);
 }
@@ -421,3 +423,6 @@ void run_block(Worker& worker, uint64_t i) {
 }
 
 }  // namespace simulator
+
+// For Python (common/testing/calling.py): the bytes of shared memory that nobody has written.
+extern "C" __attribute__((visibility("default"), used)) void simulator_fill_shared(int byte) { simulator::fresh_shared = byte; }

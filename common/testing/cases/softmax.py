@@ -13,6 +13,7 @@ from common.diagnosis.mistakes.known import softmax_mistakes
 from common.reference import oracle as reference
 from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
+from common.testing.cases.steps import softmax_steps
 
 
 def softmax_case(
@@ -46,13 +47,20 @@ def softmax_case(
         floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size),
         axes=("row", "col"),
         mistakes=softmax_mistakes,
+        steps=softmax_steps,
         is_softmax=True,
         **options,
     )
 
 
 def with_offsets(x: Tensor) -> Tensor:
-    """Rows around 0, 1000 and -1000, where exp() of the entries themselves gives inf and 0; rows a multiple of 3."""
+    """Rows around 0, 1000 and -1000, where exp() of the entries themselves gives inf and 0; rows a multiple of 3.
+
+    The first row ends with an entry 1000 above the others, the fourth begins with one: a maximum that leaves out the
+    last or the first column gives exp(1000).
+    """
+    x[0, -1] += 1000
+    x[3, 0] += 1000
     return x + torch.tensor([0.0, 1000.0, -1000.0]).repeat(x.size(0) // 3)[:, None]
 
 
@@ -64,6 +72,10 @@ def with_masks(x: Tensor) -> Tensor:
 
 
 def with_high_end(x: Tensor) -> Tensor:
-    """The last three entries of a row count as much as its largest one: whoever forgets them is far off."""
+    """The last three entries of a row count as much as its largest one: whoever forgets them is far off.
+
+    From the second row on the last is 1000 above the others: it must not be missing from the maximum either.
+    """
     x[:, -3:] = x.amax(1, keepdim=True) - torch.arange(3)
+    x[1:, -1] += 1000
     return x

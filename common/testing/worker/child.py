@@ -1,6 +1,6 @@
 """What a worker does: loads the operators, then answers until nobody asks any more.
 
-{"do": "call", "case": "gemm: K = 1", "bare": false} and the inputs     -> a Called
+{"do": "call", "case": "gemm: K = 1", "around": {...}} and the inputs     -> a Called
 {"do": "measure", ...}                                                   -> whatever Served.answer gives
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from common.testing.calling import CallFailed, InProcess, gpu_is_lost
+from common.testing.calling import Around, CallFailed, InProcess, gpu_is_lost
 from common.testing.case import Case
 from common.testing.case_choice import full_name
 from common.testing.worker.messages import DTYPES, receive, send
@@ -63,6 +63,8 @@ def work(served: Served, connection: Connection) -> None:
     except (Exception, SystemExit) as error:
         send(connection, {"loaded": False, "words": str(CallFailed.because(error)), "kind": type(error).__name__})
         return
+    for simulator in caller.simulators:
+        simulator.simulator_tell_crashes()
     cases = {full_name(case): case for case in served.cases()}
     while True:
         try:
@@ -70,16 +72,16 @@ def work(served: Served, connection: Connection) -> None:
         except (EOFError, OSError):
             return
         if request["do"] == "call":
-            _call(connection, caller, cases[request["case"]], tensors, request["bare"])
+            _call(connection, caller, cases[request["case"]], tensors, Around(**request["around"]))
         else:
             send(connection, _answer(served, caller.ops, request))
         sys.stdout.flush()
 
 
-def _call(connection: Connection, caller: InProcess, case: Case, inputs: dict[str, Tensor], bare: bool) -> None:
+def _call(connection: Connection, caller: InProcess, case: Case, inputs: dict[str, Tensor], around: Around) -> None:
     """Calls one case and sends what came of it."""
     try:
-        called = caller.call(case, inputs, bare)
+        called = caller.call(case, inputs, around)
     except CallFailed as failed:
         told = {"status": failed.status, "words": failed.words, "file_line": failed.file_line, "more": caller.more}
         send(connection, {"called": False, **told, "lost": caller.backend == "cuda" and gpu_is_lost()})

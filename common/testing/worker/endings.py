@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
+from common.testing.stack import readable
+
+CRASH = "host code failed"  # what the simulator says before its lines
+MOST_LINES = 3
 _MEANING = {
     signal.SIGSEGV: "memory that does not exist was read or written: an index or a pointer is far outside its array",
     signal.SIGBUS: "memory that does not exist was read or written",
@@ -35,7 +40,9 @@ def words_of(status: int, printed: str = "", when: str = "while it ran your code
         return [f"The process ended {when}, by exit({os.WEXITSTATUS(status)}) or the like, before it had an answer."]
     number = os.WTERMSIG(status)
     name = signal.strsignal(number) or f"signal {number}"
-    last = [line for line in printed.splitlines() if line.strip()][-3:]
+    lines = readable([line for line in printed.replace(f"{Path.cwd()}/", "").splitlines() if line.strip()])
+    crash = next((number for number, line in enumerate(lines) if line.startswith(CRASH)), None)
+    last = lines[-MOST_LINES:] if crash is None else [line.strip() for line in lines[crash + 1 :][:MOST_LINES]]
     meaning = next((says for part, says in _SAID.items() if any(part in line for line in last)), "")
     meaning = meaning or _MEANING.get(number, "")
     sentence = f"The process died {when}: {name}" + (f": {meaning}." if meaning else ".")

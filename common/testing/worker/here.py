@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from common.testing.calling import Called, Caller, CallFailed, InProcess
+from common.testing.calling import POISONED, Around, Called, Caller, CallFailed, InProcess
 from common.testing.case import ERROR, Case
 from common.testing.worker.child import Served
 from common.testing.worker.worker import NotLoaded
@@ -36,11 +36,11 @@ class Here(Caller):
             self.backend = self.about["backend"]
             self.device, self.libraries = self._caller.device, self._caller.libraries
 
-    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call."""
         self.load()
         try:
-            return self._caller.call(case, inputs, bare)
+            return self._caller.call(case, inputs, around)
         finally:
             self.more = self._caller.more
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common.testing.calling import Called, Caller, CallFailed
+from common.testing.calling import POISONED, Around, Called, Caller, CallFailed
 from common.testing.case import ERROR, Case
 from common.testing.case_choice import full_name
 from common.testing.worker.child import Served, work
@@ -84,14 +85,14 @@ class Worker(Caller):
         self.backend, self.libraries = self.about["backend"], [Path(one) for one in self.about["libraries"]]
         self.device = torch.device("cuda" if self.backend == "cuda" else "cpu")
 
-    def call(self, case: Case, inputs: dict[str, Tensor], bare: bool = False) -> Called:
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call. Raises CallFailed also for a process that ends or does not answer in time."""
         try:
             self.load()
         except NotLoaded as error:
             raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
         self.more = {}
-        request = {"do": "call", "case": full_name(case), "bare": bare}
+        request = {"do": "call", "case": full_name(case), "around": asdict(around)}
         answer, tensors = self._ask(request, inputs, CALL_SECONDS[self.backend])
         self.more = answer["more"]
         if not answer["called"]:

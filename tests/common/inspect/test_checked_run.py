@@ -251,7 +251,7 @@ def test_the_command(root, tmp_path):
 
 
 @pytest.fixture
-def gpu_run(monkeypatch, tmp_path):
+def gpu_tests(monkeypatch, tmp_path):
     """run(*flags): `--backend cuda` with operators in PyTorch in place of a build, and a tool that is there."""
     from common.cli.test import test_main
     from task2.test import TEST
@@ -262,7 +262,13 @@ def gpu_run(monkeypatch, tmp_path):
     monkeypatch.setattr("common.cli.workers.load", lambda request: ops)
     monkeypatch.setattr(look_inside, "sources_of", lambda task, options: [source])
     monkeypatch.setattr(gpu_tools, "find", lambda tool: tool)
-    return lambda *flags: test_main(TEST, ["--backend", "cuda", "--in-process", "--case", "7 x 31", *flags])
+    return lambda *flags: test_main(TEST, ["--backend", "cuda", "--in-process", *flags])
+
+
+@pytest.fixture
+def gpu_run(gpu_tests):
+    """The same for one case."""
+    return lambda *flags: gpu_tests("--case", "7 x 31", *flags)
 
 
 def test_check_on_a_gpu(gpu_run, monkeypatch, capsys):
@@ -288,6 +294,28 @@ def test_check_on_a_gpu(gpu_run, monkeypatch, capsys):
     said[:] = ["========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"]
     assert gpu_run("--check") == 0
     assert "No findings in 1 case." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [("--check",), ("--profile",), ("--check", "--all")])
+def test_on_a_gpu_the_tools_get_few_cases_unless_all_are_asked_for(gpu_tests, monkeypatch, capsys, tmp_path, flags):
+    """None fails: the smallest that launches the kernel; and what is running is told."""
+    commands = []
+    monkeypatch.setattr(look_inside, "kernels_of", lambda places: {"softmax": frozenset({"softmax_kernel"})})
+    monkeypatch.setattr(ncu, "profile", lambda tool, command, sources: commands.append(command) or [])
+
+    def output(command, **environment):
+        commands.append(command)
+        return "========= ERROR SUMMARY: 0 errors"
+
+    monkeypatch.setattr(gpu_tools, "output_of", output)
+    assert gpu_tests("--softmax", "--picture", str(tmp_path), *flags) == 0
+    watched = [command for command in commands if "--under-tool" in command]
+    assert len(watched) == (4 if "--check" in flags else 1)
+    cases = 10 if "--all" in flags else 1
+    assert all(command.count("--case") == cases for command in watched), watched
+    out = " ".join(capsys.readouterr().out.split())
+    told = "looks at the smallest for each kernel (--all: at more): softmax: masked entries, a masked row"
+    assert (told in out) == ("--all" not in flags)
 
 
 def test_profile_on_a_gpu(gpu_run, monkeypatch, capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from fake_operators import fake_operators
 from rich.console import Console
 
+from common.diagnosis.locating import UNUSED_BITS, nan_of
 from common.reference import oracle as reference
 from common.testing import calling, judging
 from common.testing.case import ERROR, PASS, SKIPPED, Case, Verdict
@@ -54,6 +56,59 @@ def test_outputs_are_poisoned_and_the_setting_is_restored() -> None:
     assert torch.get_deterministic_debug_mode() == before
     with calling.poisoned_memory():
         assert bool(torch.isnan(torch.empty(7)).all())
+
+
+@pytest.mark.parametrize(
+    ("behind", "inside", "says", "not_said"),
+    [
+        (True, False, "1 of 24 elements come from outside an input", "inf - inf"),
+        (False, True, "6 elements are NaN: inf - inf", "outside"),
+        (True, True, "1 of 24 elements come from outside an input, .* 6 elements are NaN: inf - inf", "a read outside"),
+    ],
+)
+def test_a_gpu_makes_one_nan_of_all_and_a_finite_fill_tells_them_apart(behind, inside, says, not_said) -> None:
+    of_a_gpu = nan_of(0x7FFFFFFF)  # what its arithmetic leaves of any NaN
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        y = reference.softmax(x)
+        if inside:
+            y[0] += torch.inf - torch.tensor(torch.inf)
+        if behind:
+            y[3, 5] += torch.as_strided(x, (1,), (1,), x.storage_offset() + 24)[0]
+        return torch.where(torch.isnan(y), of_a_gpu, y)
+
+    told = " ".join(judge(softmax_case(), fake_operators(softmax=softmax)).diagnosis)
+    assert re.search(says, told) and not_said not in told, told
+
+
+def test_what_must_not_be_read_of_an_input_is_told_as_well() -> None:
+    def inputs(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        x = torch.randn(4, 6, generator=generator)
+        x[:, 5] = nan_of(UNUSED_BITS)
+        return {"x": x}
+
+    def right(x: torch.Tensor) -> torch.Tensor:
+        return reference.softmax(x[:, :5])
+
+    def reads_all(x: torch.Tensor) -> torch.Tensor:
+        y = right(x) + torch.tensor([0, 0, 0, 1.0])[:, None] * x[:, 5:].nan_to_num(0)
+        return torch.where(x[:, 5:].isnan() & (torch.arange(4) == 3)[:, None], nan_of(0x7FFFFFFF), y)
+
+    told = " ".join(judge(softmax_case(inputs=inputs, reference=right), fake_operators(softmax=reads_all)).diagnosis)
+    assert "5 of 20 elements come from a part of an input that must not be read" in told, told
+
+
+def test_fresh_shared_memory_holds_other_bytes_for_the_second_inputs() -> None:
+    """fmaxf swallows a NaN; a large number it does not."""
+    seen = []
+
+    class Watched(calling.InProcess):
+        def call(self, case, inputs, around=calling.POISONED):
+            seen.append(around.large)
+            return super().call(case, inputs, around)
+
+    assert judge(softmax_case(), Watched(fake_operators(softmax=reference.softmax))).ok
+    assert seen == [False, True]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -20,6 +20,7 @@ from common.compiling.variant import Variant
 from common.console.paths import ROOT, build_root
 from common.measure import gpus
 from common.reference import oracle as reference
+from common.testing.calling import BARE
 from task4.given import tiles
 from task4.given.tiles import HEAD_DIMS, TileSizes
 from task4.tools.tuning import plan_command as plan
@@ -141,7 +142,7 @@ def test_the_plan_is_what_the_kernel_does(head_dim):
     counted = {}
     for key_tiles in (2, 5):
         query, key = torch.randn(1, 1, sizes.B_r, head_dim), torch.randn(1, 1, key_tiles * sizes.B_c, head_dim)
-        caller.call(case, {"query": query, "key": key}, bare=True)
+        caller.call(case, {"query": query, "key": key}, BARE)
         (counted[key_tiles],) = collected.kernels()
     assert counted[2].shared_bytes == one.shared_bytes
     assert counted[2].threads == one.threads

@@ -162,15 +162,18 @@ struct Launcher {
     }
 };
 
+// The bytes of shared memory that nobody has written: 0xff, which makes floats NaN, unless a test asks for others.
+extern __attribute__((visibility("hidden"))) int fresh_shared;
+
 }  // namespace simulator
 
 // A static __shared__ variable at namespace scope, before every block.
 #ifdef SIMULATOR_CHECKED
 #define SIMULATOR_PREPARE_SHARED(name)            \
-    memset((void*)&name, 0xff, sizeof name);      \
+    memset((void*)&name, ::simulator::fresh_shared, sizeof name); \
     ::simulator::check_namespace_shared(::simulator::describe<decltype(name)>(#name, 0), &name)
 #else
-#define SIMULATOR_PREPARE_SHARED(name) memset((void*)&name, 0xff, sizeof name)
+#define SIMULATOR_PREPARE_SHARED(name) memset((void*)&name, ::simulator::fresh_shared, sizeof name)
 #endif
 
 // SIMULATOR_KERNEL is the first part of a Launcher; SIMULATOR_CALL is for arguments that have no type of

@@ -190,7 +190,10 @@ def test_remarks_on_global_memory():
     assert "The lanes' addresses are scattered" in scattered.advice
     assert remark(line("global", offsets=[64] * 32)).note == "one address"
     shifted = remark(line("global", offsets=[28 + 4 * i for i in range(7)] + [-1] * 25))
-    assert shifted.note == "not aligned, 7/32 lanes" and "begin in the middle of a 32-byte sector" in shifted.advice
+    assert (
+        shifted.note == "not aligned, 7 of 32 lanes active"
+        and "begin in the middle of a 32-byte sector" in shifted.advice
+    )
     assert "float4" not in remark(line("global", offsets=[16 * i for i in WARP], bytes=16)).advice
 
 
@@ -213,7 +216,7 @@ def test_no_remark_where_there_are_no_conflicts():
     vector = line(offsets=[16 * i for i in WARP], bytes=16)
     assert vector.worst == 4 and vector.ideal == 40 and remark(vector) == remark(line())
     one_vector = line(offsets=[0] * 32, bytes=16)  # takes several passes, but no lane waits for another's word
-    assert remark(one_vector).note == "broadcast" and not remark(one_vector).advice
+    assert remark(one_vector).note == "broadcast, 2 passes at least" and not remark(one_vector).advice
 
 
 def test_conflicts_of_vectors():
@@ -305,10 +308,11 @@ def test_what_is_printed_of_a_kernel(tmp_path):
     assert "7 < 30" in text and "shared read" in text and "2,048" in text and "conflicts: 32 passes" in text
     assert "tile[threadIdx.x][r] = matr" in text and "…" in text
     assert "line 7 < 30: Neighbouring lanes are 32 words apart" in text
-    assert "1 MB compulsory" not in text and "shared: 2,048 wavefronts" in text
+    assert "1 MB compulsory" not in text and "shared: 2,048 passes (wavefronts)" in text
     assert "4 M float operations, 500,000 special functions, 2 barriers per block" in text
     assert "100% on H200: 8 blocks per SM, limited by threads" in text
     assert "8 blocks: 124 of the 132 SMs have nothing to do" in text
+    assert "limited by  the grid: 8 of 132 SMs have work; the times above take all to be busy" in text
     assert "DRAM 208 ns" in text and "(roofline estimate, H200)" in text
     assert "4 operations per byte of DRAM traffic, H200 is in balance at 13.9" in text
     assert max(len(row.rstrip()) for row in text.splitlines()) <= 120

@@ -1,0 +1,45 @@
+"""Launches whose success nobody asks for: unchecked_launches(sources).
+
+A launch that the GPU refuses (too many threads, too much shared memory) runs nothing and says nothing; the next call of
+cudaGetLastError(), which CUDA_CHECK_LAUNCH() makes, tells. As long as no launch is refused its absence does not show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from common.compiling.gaps import Function, functions_of
+from common.console.paths import shown_path
+
+_ASKED = re.compile(r"\b(?:CUDA_CHECK_LAUNCH|cudaGetLastError|cudaPeekAtLastError)\b")
+
+
+def unchecked_launches(sources: Iterable[Path]) -> list[str]:
+    """A sentence for each function whose last launch is followed by no question, neither there nor in a caller."""
+    says = []
+    for source in sources:
+        functions = functions_of(source.read_text(), source)
+        for one in functions:
+            launch = one.body.rfind("<<<")
+            if launch < 0 or _ASKED.search(one.body, launch) or _asked_by_callers(one.name, functions, set()):
+                continue
+            line = one.line + one.body.count("\n", 0, launch)
+            says.append(
+                f"{shown_path(source)}:{line}: warning: no CUDA_CHECK_LAUNCH() follows this launch in {one.name}(): "
+                "if the GPU refuses it, nothing runs and nobody is told"
+            )
+    return says
+
+
+def _asked_by_callers(name: str, functions: Sequence[Function], seen: set[str]) -> bool:
+    """Whether a function asks behind its call of the one of that name, or one that calls such a function."""
+    if name in seen:
+        return False
+    seen.add(name)
+    for caller in functions:
+        called = re.search(rf"\b{name}\b", caller.body)
+        if called and (_ASKED.search(caller.body, called.end()) or _asked_by_callers(caller.name, functions, seen)):
+            return True
+    return False

@@ -1,0 +1,74 @@
+"""The stages of attention beside each other: what should come out of each, and what came.
+
+show_stages({"S": ..., "P": ..., "O": ...}, out, ref, bound, axes, weights)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.locating import place, wrong_mask
+
+SHOWN = 5  # entries of a row, as many as fit into 80 columns
+WEIGHTS_DIFFER = 1e-4  # beyond the rounding of float32 and of the 16-bit types' smallest weights
+
+
+def show_stages(
+    stages: dict[str, Tensor],
+    out: Tensor,
+    ref: Tensor,
+    bound: float,
+    axes: tuple[str, ...],
+    weights: Tensor | None = None,
+) -> list[str]:
+    """The right S, P and O of the first wrong row beside the O that came out, where they differ.
+
+    Args:
+        stages: the right S and P [..., row, key] and O, as far as they are known.
+        out, ref: what came, and the right answer.
+        bound: the largest error that passes.
+        axes: the names of out's axes.
+        weights: the P that came, [..., row, key], NaN where it is not known.
+    """
+    wrong = wrong_mask(out, ref, bound)
+    rows = wrong.any(-1)
+    p = stages.get("P")
+    known = p is not None and weights is not None and weights.shape == p.shape
+    if known:
+        differ = (weights - p).abs() > max(WEIGHTS_DIFFER, bound)
+        told = rows & ~weights.isnan().any(-1) & differ.any(-1)
+        known = bool(told.any())
+        rows = told if known else rows
+    row = tuple(rows.nonzero()[0].tolist())
+    key = int(differ[row].nonzero()[0]) if known else 0
+    col = int(wrong[row].nonzero()[0])
+    says = [f"What should come out of each stage in {place(row, axes[:-1])}, and what came:"]
+    lines: list[str] = []
+    for name, stage in stages.items():
+        if name != "O" and stage.shape[:-1] == out.shape[:-1]:
+            got = weights[row] if known and name == "P" else None
+            lines += _beside(name, "key", key, stage[row], got)[bool(lines) :]  # the keys once
+    says += lines + _beside("O", "column", col, ref[row], out[row])
+    if known:
+        got, right = float(weights[row][key]), float(p[row][key])
+        says.append(
+            "P was read off the output, with a V of ones and zeros: it is what each key's row of V is multiplied by. "
+            f"Key {key} is the first to differ: {got:.4g}, not {right:.4g}. The row's weights sum to "
+            f"{float(weights[row].sum()):.4g}, not {float(p[row].sum()):.4g}."
+        )
+    return says
+
+
+def _beside(name: str, axis: str, first: int, right: Tensor, got: Tensor | None) -> list[str]:
+    """Lines of a small table, from an entry before `first` on."""
+    start = max(0, min(first - 1, right.numel() - SHOWN))
+    shown = slice(start, start + SHOWN)
+    more = "  ..." if right.numel() > start + SHOWN else ""
+    numbers = "".join(f"{number:>11}" for number in range(*shown.indices(right.numel())))
+    says = [f"    {axis:<11}{numbers}", f"    {name} expected {_entries(right[shown])}{more}"]
+    return says if got is None else [*says, f"    {name} got      {_entries(got[shown])}{more}"]
+
+
+def _entries(row: Tensor) -> str:
+    return "".join(f"{value:>11.4g}" for value in row.to(torch.float64).tolist())

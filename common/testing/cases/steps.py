@@ -1,0 +1,40 @@
+"""What `--show` prints between the inputs and the output, in the words of the tasks.
+
+softmax_steps(x)                   the row's maximum, the exponentials, their sum
+attention_steps(stages, tile)      S, P, and for a loop over tiles m and l after each of them
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def _shift(m: Tensor) -> Tensor:
+    """A maximum as it is subtracted: 0 for a row that is masked throughout."""
+    return torch.where(m == -math.inf, 0.0, m)
+
+
+def softmax_steps(x: Tensor) -> dict[str, Tensor]:
+    """x [rows, cols]."""
+    m = x.amax(-1, keepdim=True)
+    e = torch.exp(x - _shift(m))
+    return {"the row's maximum": m, "exp(x - maximum)": e, "their sum": e.sum(-1, keepdim=True)}
+
+
+def attention_steps(stages: Mapping[str, Tensor], tile: int | None = None) -> dict[str, Tensor]:
+    """Of the stages S and P [..., row, key]; tile: how many keys a turn of the loop takes, None where there is none."""
+    steps = {"S, the scaled and masked scores": stages["S"]}
+    if tile:
+        s = stages["S"]
+        ends = [min(first + tile, s.size(-1)) for first in range(0, s.size(-1), tile)]
+        m = [s[..., :end].amax(-1) for end in ends]
+        l = [torch.exp(s[..., :end] - _shift(one)[..., None]).sum(-1) for end, one in zip(ends, m, strict=True)]  # noqa: E741
+        steps |= {
+            f"m after each tile of {tile} keys": torch.stack(m, -1),
+            f"l after each tile of {tile} keys": torch.stack(l, -1),
+        }
+    return steps | {"P = softmax(S)": stages["P"]}

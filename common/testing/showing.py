@@ -1,0 +1,106 @@
+"""`--show CASE`: a case in numbers, to compare with a calculation by hand: show_case(console, case, caller, seed)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from torch import Tensor
+
+from common.console.terminal import say
+from common.diagnosis.locating import place, wrong_mask
+from common.testing.calling import Caller, CallFailed
+from common.testing.case import Case
+from common.testing.case_choice import full_name
+from common.testing.judging import make_inputs, oracle
+
+MOST_ROWS = 8
+CELL, LABEL = 10, 6  # characters of a number and of a row's label
+BY_HAND = 2048  # numbers in the inputs, beyond which nobody calculates a case by hand
+
+
+def show_case(console: Console, case: Case, caller: Caller, seed: int, others: Sequence[Case]) -> bool:
+    """Prints inputs, the right steps in between, the right output and what came; whether that is right.
+
+    Args:
+        console: where to print.
+        case: which.
+        caller: calls its operator.
+        seed: of the inputs.
+        others: the cases of the task, among which there may be a smaller one.
+    """
+    inputs = make_inputs(case, seed)
+    console.print()
+    say(console, f"{full_name(case)}, first inputs", "bold")
+    numbers = sum(x.numel() for x in inputs.values())
+    if numbers > BY_HAND:
+        smaller = _smallest(case, others, seed)
+        instead = f"; a smaller case: --show {full_name(smaller)!r}" if smaller is not case else ""
+        say(console, f"{numbers:,} numbers: of each tensor the first corner{instead}", "dim")
+    for name, x in inputs.items():
+        _show(console, name, x)
+    ref, bound = oracle(case, inputs)
+    doubles = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+    between = case.steps or case.stages
+    for name, x in (between(**doubles) if between else {}).items():
+        if name != "O":
+            _show(console, f"right: {name}", x)
+    try:
+        called = caller.call(case, {name: x.to(caller.device) for name, x in inputs.items()})
+    except CallFailed as failed:
+        _show(console, "right: the output", ref)
+        console.print()
+        for line in failed.words:
+            say(console, line, "yellow")
+        return False
+    out = called.out.cpu() if called.out is not None else None
+    if out is None or out.shape != ref.shape:
+        _show(console, "right: the output", ref)
+        say(console, f"came: {called.returned if out is None else list(out.shape)}", "red")
+        return False
+    wrong = wrong_mask(out, ref, bound)
+    matrix = tuple(wrong.nonzero()[0].tolist())[:-2] if bool(wrong.any()) else (0,) * (ref.dim() - 2)
+    _show(console, "right: the output", ref, matrix)
+    _show(console, "came", out, matrix, wrong)
+    count = int(wrong.sum())
+    first = f"; * marks them, the first is at {place(wrong.nonzero()[0].tolist(), case.axes)}" if count else ""
+    say(
+        console,
+        f"{count} of {wrong.numel()} elements differ by more than {bound:.1e}{first}",
+        "red" if count else "green",
+    )
+    return not count
+
+
+def _smallest(case: Case, others: Sequence[Case], seed: int) -> Case:
+    """The smallest case of the same part with more than one number in its output."""
+    alike = [one for one in others if one.part == case.part and not one.gpu_only]
+
+    def size(one: Case) -> int:
+        return sum(x.numel() for x in make_inputs(one, seed).values())
+
+    return min((one for one in alike if size(one) > 4), key=size, default=case)
+
+
+def _show(console: Console, name: str, x: Tensor, matrix: tuple[int, ...] = (), wrong: Tensor | None = None) -> None:
+    """One matrix of a tensor, its first corner; that in which something is wrong where `matrix` says which."""
+    shape = "x".join(map(str, x.shape)) or "one number"
+    if x.dim() < 2:
+        x, wrong = x.reshape(1, -1), None if wrong is None else wrong.reshape(1, -1)
+    matrix = (matrix + (0,) * x.dim())[: x.dim() - 2]
+    of = f", [{', '.join(map(str, matrix))}] of it" if any(size > 1 for size in x.shape[:-2]) else ""
+    part, marks = x[matrix], None if wrong is None else wrong[matrix]
+    rows, cols = min(part.size(0), MOST_ROWS), min(part.size(1), max(1, (console.width - LABEL - 3) // CELL))
+    say(console, f"{name}  {shape}{of}")
+    says = [" " * LABEL + "".join(f"{col:>{CELL}}" for col in range(cols))]
+    for row in range(rows):
+        cells = []
+        for col in range(cols):
+            value = part[row, col].item()
+            text = f"{value:.4g}" if isinstance(value, float) else str(value)
+            cells.append(f"{text + ('*' if marks is not None and bool(marks[row, col]) else ''):>{CELL}}")
+        says.append(f"{row:>{LABEL}}" + "".join(cells) + (" .." if cols < part.size(1) else ""))
+    if rows < part.size(0):
+        says.append(f"{'..':>{LABEL}}")
+    for line in says:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
