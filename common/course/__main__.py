@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 # Name of the command -> what the list of commands says of it. The module is common.course.NAME.
 FOR_STUDENTS: dict[str, str] = {}
-FOR_INSTRUCTORS: dict[str, str] = {}
+FOR_INSTRUCTORS: dict[str, str] = {
+    "grade": "grade submissions, each in a sandbox; a table, grades.csv, a page for each",
+}
 
 
 def _listed(commands: dict[str, str]) -> list[str]:
