@@ -16,17 +16,13 @@ from pathlib import Path
 
 from common.compiling.manifest import tasks
 from common.compiling.skeletons import SkeletonError, skeleton_of, solution_files, student_file
-from common.console.files import write_whole
+from common.console.files import free_name, read_source, write_whole
 from common.console.paths import ROOT
 
 
 def _keep_old(file: Path) -> Path:
-    number, backup = 1, file.with_name(file.name + ".bak")
-    while backup.exists():
-        number += 1
-        backup = file.with_name(f"{file.name}.bak{number}")
-    file.rename(backup)
-    return backup
+    """Renames a file; returns its new name."""
+    return file.rename(free_name(file))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,11 +36,11 @@ def main(argv: list[str] | None = None) -> int:
         target = student_file(solution)
         name = target.relative_to(ROOT)
         try:
-            text = skeleton_of(solution.read_text(), str(solution.relative_to(ROOT)))
+            text = skeleton_of(read_source(solution), str(solution.relative_to(ROOT)))
         except SkeletonError as error:
             print(error, file=sys.stderr)
             return 2
-        if target.exists() and target.read_text() == text:
+        if target.exists() and target.read_bytes() == text.encode():
             print(f"{name}: up to date")
             continue
         differing += 1

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.console.files import read_source
 from common.console.paths import shown_path
 from common.simulator.rewriter import blanked
 
@@ -43,7 +44,7 @@ class _Function:
 
 def _functions(file: Path) -> list[_Function]:
     """Every function of a source that has a body. Namespaces and classes are entered, function bodies are not."""
-    text = blanked(file.read_text())
+    text = blanked(read_source(file))
     found: list[_Function] = []
     position = 0
     while (brace := text.find("{", position)) >= 0:
@@ -72,7 +73,7 @@ def with_own_headers(sources: Iterable[Path]) -> list[Path]:
         if file in begun:
             return
         begun.add(file)
-        for name in _INCLUDE.findall(file.read_text()):
+        for name in _INCLUDE.findall(read_source(file)):
             if (file.parent / name).is_file():
                 add(file.parent / name)
         found.append(file)

@@ -25,6 +25,15 @@ def read_source(path: Path) -> str:
         ) from None
 
 
+def free_name(file: Path) -> Path:
+    """A name beside the file for what it held: x.cu.bak, or x.cu.bak2 where that is taken (by a link, too)."""
+    kept, number = file.with_name(f"{file.name}.bak"), 1
+    while kept.exists() or kept.is_symlink():
+        number += 1
+        kept = file.with_name(f"{file.name}.bak{number}")
+    return kept
+
+
 def write_whole(path: Path, text: str) -> bool:
     """Puts a file in its place in one step, so that nobody ever reads half of it; a link stays a link.
 
