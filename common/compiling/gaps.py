@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.console.files import read_source
 from common.console.paths import ROOT, shown_path
 from common.simulator.rewriter import blanked
 
@@ -78,7 +79,7 @@ def with_own_headers(sources: Iterable[Path]) -> list[Path]:
         if file in begun:
             return
         begun.add(file)
-        for name in _INCLUDE.findall(file.read_text()):
+        for name in _INCLUDE.findall(read_source(file)):
             if (file.parent / name).is_file():
                 add(file.parent / name)
         found.append(file)
@@ -100,7 +101,7 @@ def find_gaps(sources: Iterable[Path]) -> list[Gap]:
 
 
 def _functions_in(file: Path) -> list[Function]:
-    return functions_of(file.read_text(), file)
+    return functions_of(read_source(file), file)
 
 
 def registered_operators(binding: Path) -> set[str]:

@@ -25,14 +25,18 @@ def read_source(path: Path) -> str:
         ) from None
 
 
-def keep_old(file: Path) -> Path:
-    """Copies a file to NAME.bak (.bak2, .bak3, ... if that is taken) beside it, and returns the copy."""
-    number, backup = 1, file.with_name(file.name + ".bak")
-    while backup.exists():
+def free_name(file: Path) -> Path:
+    """A name beside the file for what it held: x.cu.bak, or x.cu.bak2 where that is taken (by a link, too)."""
+    kept, number = file.with_name(f"{file.name}.bak"), 1
+    while kept.exists() or kept.is_symlink():
         number += 1
-        backup = file.with_name(f"{file.name}.bak{number}")
-    shutil.copy2(file, backup)
-    return backup
+        kept = file.with_name(f"{file.name}.bak{number}")
+    return kept
+
+
+def keep_old(file: Path) -> Path:
+    """Copies a file to a free name beside it, and returns the copy."""
+    return Path(shutil.copy2(file, free_name(file)))
 
 
 def write_whole(path: Path, text: str) -> bool:
