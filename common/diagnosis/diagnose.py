@@ -105,13 +105,13 @@ def diagnose(
 
 
 def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) -> list[Mistake]:
-    """The mistakes whose answer the output equals, the nearest first; each sentence once."""
-    found: list[tuple[float, int, Mistake]] = []
+    """The mistakes whose answer the output equals, the nearest first, vague ones behind; each sentence once."""
+    found: list[tuple[float, bool, int, Mistake]] = []
     for order, mistake in enumerate(mistakes):
         distance = distance_to(out, ref, bound, mistake.answer())
-        if distance is not None and all(mistake.says != other.says for _, _, other in found):
-            found.append((distance, order, mistake))
-    return [mistake for _, _, mistake in sorted(found, key=lambda entry: entry[:2])]
+        if distance is not None and all(mistake.says != other.says for *_, other in found):
+            found.append((distance, mistake.vague, order, mistake))
+    return [mistake for *_, mistake in sorted(found, key=lambda entry: entry[:3])]
 
 
 def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float | None:

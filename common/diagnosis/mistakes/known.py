@@ -22,11 +22,15 @@ THREADS = (32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer: a short name, what to tell the student, and the function that computes the output it gives."""
+    """A wrong answer: a short name, what to tell the student, and the function that computes the output it gives.
+
+    A vague one says what the output looks like and not what was done wrong: of two that fit it is told second.
+    """
 
     name: str
     says: str
     answer: Callable[[], Tensor]
+    vague: bool = False
 
 
 def last_tile_starts(size: int) -> list[int]:
@@ -54,7 +58,7 @@ def any_mistakes(inputs: dict[str, Tensor], ref: Tensor) -> list[Mistake]:
         )
     for name, x in inputs.items():
         if x.is_floating_point() and x.shape == ref.shape:
-            found.append(Mistake(f"copy of {name}", f"The output is a copy of the input {name}.", lambda x=x: x))
+            found.append(Mistake(f"copy of {name}", f"The output is a copy of the input {name}.", lambda x=x: x, True))
     for axis in range(ref.dim() - 2):
         if ref.size(axis) > 1:
             found.append(
