@@ -41,7 +41,7 @@ def print_next(
         ends = not any(ENDLESS in line for line in wrong[0].diagnosis)
         if not inside and ends:
             steps = [f"python -m {program} --check --case {one} looks inside: races, accesses out of bounds", *steps]
-        elif not any(inside.values()):
+        elif inside and not any(inside.values()):
             steps.append("--check looks inside all cases")
         console.print()
         say(console, f"Next: {'; '.join(steps)}.", "dim")

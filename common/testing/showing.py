@@ -36,7 +36,7 @@ def show_case(console: Console, case: Case, caller: Caller, seed: int, others: S
     if numbers > BY_HAND:
         smaller = _smallest(case, others, seed)
         instead = f"; a smaller case: --show {full_name(smaller)!r}" if smaller is not case else ""
-        say(console, f"{numbers:,} numbers: of each tensor the first corner{instead}", "dim")
+        say(console, f"{numbers:,} numbers: of each tensor the first corner{instead}", "dim", indent=0)
     for name, x in inputs.items():
         _show(console, name, x)
     ref, bound = oracle(case, inputs)

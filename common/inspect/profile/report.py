@@ -205,15 +205,17 @@ def _estimate(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
     if not found:
         return []
     times = ", ".join(f"{bound.resource} {duration(bound.seconds)}" for bound in found)
-    limited = found[0].resource
+    limited = [found[0].resource]
     if leaves_most_idle(kernel, gpu):
-        limited = f"the grid: {kernel.blocks} of {gpu.sms} SMs have work; the times above take all to be busy"
+        limited = [f"the grid: {kernel.blocks} of {gpu.sms} SMs have work; the times above take all to be busy"]
     if kernel.intensity:
-        limited += (
-            f"; {kernel.intensity:.3g} operations per byte of DRAM traffic, "
+        limited.append(
+            f"{kernel.intensity:.3g} operations per byte of DRAM traffic, "
             f"{gpu.name} is in balance at {gpu.fp32 / gpu.bandwidth:.3g} (float32)"
         )
-    text = [("at least", f"{times} (roofline estimate, {gpu.name})"), ("limited by", limited)]
+    lines = ["; ".join(limited)] if limited[0] == found[0].resource else limited
+    text = [("at least", f"{times} (roofline estimate, {gpu.name})"), ("limited by", lines[0])]
+    text += [("", line) for line in lines[1:]]
     if kernel.measured_seconds:
         share = found[0].seconds / kernel.measured_seconds
         text.append(("measured", f"{duration(kernel.measured_seconds)}; the longest bound is {share:.0%} of that"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from fake_operators import fake_operators
 
 from common.compiling import toolchain
 
@@ -53,3 +54,34 @@ def test_nvcc_shows_registers_without_a_gpu(root):
 def test_a_bad_option_is_explained(root, arguments, words):
     done = run(root, "task2.compile", *arguments)
     assert done.returncode == 2 and words in done.stdout and "Traceback" not in done.stdout + done.stderr
+
+
+def test_parts_in_python_compile_nothing(monkeypatch, capsys):
+    """The layer of task 1 calls no kernel: an editor's slip in the .cu is no matter."""
+    from common.cli.test import test_main
+    from task1.test import TEST
+
+    def refuses(request):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr("common.cli.workers.load", refuses)
+    assert test_main(TEST, ["--layer", "--solution", "--in-process"]) == 0
+    out = capsys.readouterr().out
+    assert "Points: 1 of 1" in out and "compiling" not in out and "--profile" not in out
+    assert test_main(TEST, ["--layer", "--scores", "--solution", "--in-process"]) == 2
+    assert "AssertionError: compiled" in capsys.readouterr().out
+
+
+def test_show_prints_numbers_and_no_verdict(monkeypatch, capsys):
+    from common.cli.test import test_main
+    from task2.test import TEST
+
+    ops = fake_operators()
+    ops.backend, ops.libraries = "simulator", ()
+    monkeypatch.setattr("common.cli.workers.load", lambda request: ops)
+    assert test_main(TEST, ["--show", "7 x 31", "--in-process"]) == 0
+    out = capsys.readouterr().out
+    assert "softmax: 7 x 31, first inputs" in out and "right: their sum" in out and "Points" not in out
+    with pytest.raises(SystemExit):
+        test_main(TEST, ["--show", "7 x 31", "--check"])
+    assert "--show prints numbers and no verdict: leave --check out" in capsys.readouterr().err
