@@ -15,15 +15,13 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "common/**/*.md", "task*/**/*.md", "tests/**/*.md")
-NO_PAGES = ("AGENTS.md",)
 _LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)|<img[^>]*\ssrc=\"([^\":]+)\"")
 
 
 def pages() -> list[str]:
     """The paths of all pages, from the checkout's root."""
     found = {file for pattern in PAGES for file in ROOT.glob(pattern)}
-    names = sorted(file.relative_to(ROOT).as_posix() for file in found)
-    return [name for name in names if name not in NO_PAGES]
+    return sorted(file.relative_to(ROOT).as_posix() for file in found)
 
 
 def linked(page: str) -> set[str]:

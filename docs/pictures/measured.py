@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.axes import Axes
 
-from common.console.drawing import pyplot, save  # noqa: E402
+from common.console.drawing import pyplot, save
 
 ROOMS = ROOT / "common" / "kernels"
 OURS, OTHERS, TAUGHT, INK = "#2a6fdb", "#98a2b3", "#93b9f0", "#1f2937"

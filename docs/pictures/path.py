@@ -9,10 +9,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle  # noqa: E402
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from common.console.drawing import pyplot, save  # noqa: E402
+from common.console.drawing import pyplot, save
 
 INK, PALE, MARK, LINE = "#1f2937", "#dbe4f3", "#2a6fdb", "#b6c2d6"
 WIDTH, GAP, HEIGHT = 2.0, 0.42, 2.9  # of a card, in inches

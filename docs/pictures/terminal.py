@@ -21,7 +21,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from common.compiling.manifest import read_manifest, tasks  # noqa: E402
+from common.compiling.manifest import read_manifest, tasks
 
 # rich's own frame, without the fonts that it would fetch from the network
 FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -67,7 +67,7 @@ KERNEL = "task2/attention_kernel.cu"
 SHOTS = {
     "story": Shot("task7.inference --solution", begins="Once upon"),
     "race": Shot(
-        f"task2.test --gemm --first",
+        "task2.test --gemm --first",
         mistake=(
             KERNEL,
             "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n            __syncthreads();\n",
@@ -75,7 +75,7 @@ SHOTS = {
         ),
     ),
     "mistake": Shot(
-        f"task2.test --gemm",
+        "task2.test --gemm",
         mistake=(
             KERNEL,
             "for (int k0 = 0; k0 < K; k0 += TILE) {\n            load_tile(a_tile, a_matrix, M, K, first_row, k0);\n"
@@ -87,12 +87,12 @@ SHOTS = {
     "hint": Shot(
         "common.course hint task2",
         mistake=(KERNEL, "? 0.0f : 1.0f / row_sum;", "? 0.0f : 1.0f;"),
-        before=(f"task2.test --softmax --first",),
+        before=("task2.test --softmax --first",),
         width=90,
     ),
     "progress": Shot(
         "common.course progress",
-        before=(f"task7.test --kernels", f"task3.test"),
+        before=("task7.test --kernels", "task3.test"),
         width=90,
     ),
 }
@@ -147,7 +147,9 @@ def draw(name: str, shot: Shot, folder: Path) -> Path:
             console.print(line, soft_wrap=False)
         if len(shown) < len(lines) - first:
             console.print(Text("..."))
-        svg = console.export_svg(title=f"python -m {shot.command}", theme=MONOKAI, code_format=FRAME, unique_id=f"t-{name}")
+        svg = console.export_svg(
+            title=f"python -m {shot.command}", theme=MONOKAI, code_format=FRAME, unique_id=f"t-{name}"
+        )
     if shot.mistake:
         (folder / shot.mistake[0]).write_text(text)
     target = Path(__file__).with_name(f"{name}.svg")
