@@ -187,6 +187,8 @@ def _build_folder() -> Finding:
 
 def examine() -> list[Finding]:
     """Every check in turn; those that need torch are left out without it."""
+    if windows := toolchain.refused_windows():
+        return [Finding("system", windows, "wsl --install", True)]
     findings = [_python(), _torch()]
     if not findings[-1].stops:
         findings += [_gpu(), _nvcc()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 
@@ -13,7 +13,9 @@ from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, NOT_RUN, SKIPPED, 
 from common.testing.failures import print_failures
 
 
-def only_first(console: Console, verdicts: Sequence[Verdict], chosen: int, workers: Workers, seed: int) -> None:
+def only_first(
+    console: Console, verdicts: Sequence[Verdict], chosen: int, workers: Workers, seed: int, in_python: Collection[str]
+) -> None:
     """Tells of the first wrong case; if none is wrong, of the first gap; else that all is well.
 
     Args:
@@ -22,6 +24,7 @@ def only_first(console: Console, verdicts: Sequence[Verdict], chosen: int, worke
         chosen: how many cases there are.
         workers: the processes that run kernels; the checked one looks at the wrong case.
         seed: of the inputs.
+        in_python: the parts that run no kernel: there is nothing in them for the checked build to look at.
     """
     wrong = [one for one in verdicts if one.status in (FAIL, ERROR)]
     unfilled = [one for one in verdicts if one.status in (NOT_IMPLEMENTED, NOT_RUN)]
@@ -31,7 +34,8 @@ def only_first(console: Console, verdicts: Sequence[Verdict], chosen: int, worke
 
         for warning in workers.plain.about["warnings"][:1]:
             say(console, warning, "yellow")
-        inside = look_inside.at_failures(console, wrong[:1], workers.checked, seed)
+        looked_at = [one for one in wrong[:1] if one.case.part not in in_python]
+        inside = look_inside.at_failures(console, looked_at, workers.checked, seed)
         if any(inside.values()):
             look_inside.print_inside(console, inside)
         print_failures(console, wrong[:1], [part for part, groups in inside.items() if groups])

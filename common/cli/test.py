@@ -143,7 +143,7 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     plain = workers.plain
     verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed), options.first)
     if verdicts and options.first:
-        only_first(console, verdicts, len(cases), workers, options.seed)
+        only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
     elif verdicts:
         twice = ", each case on 2 inputs" if any(one.case.draws > 1 for one in verdicts) else ""
         title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"

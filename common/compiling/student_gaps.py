@@ -3,6 +3,7 @@
     gaps_of("task2")          every gap of the task, in the order in which it is worked on
     gap.filled, gap.line      in the student's file as it stands
     reset(gap)                the file's text with this gap as it was given out
+    filled_with(gap, code)    the same with this code in it
 
 What was given out is the skeleton of solution/NAME; where a checkout has no solutions, given/start/NAME. A gap is known
 by its function, "softmax_kernel 2" being the second gap of that function, so that its name outlives a new wording of
@@ -14,6 +15,8 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,13 +139,30 @@ def reset(gap: StudentGap) -> str:
     Raises:
         GapError: the gap cannot be told from what is around it.
     """
+    return _with(gap, gap.todo)
+
+
+def filled_with(gap: StudentGap, code: str) -> str:
+    """The text of the gap's file with this code in the gap, indented as the gap is, all else as it stands.
+
+    Raises:
+        GapError: the gap cannot be told from what is around it.
+    """
+    first, *_, last = gap.todo
+    indent = first[: len(first) - len(first.lstrip())]
+    hint = [line for line in gap.todo[:-1] if not _UNFILLED.match(line)]
+    lines = textwrap.indent(textwrap.dedent(code.strip("\n")), indent).split("\n")
+    return _with(gap, (*hint, *(line.rstrip() for line in lines), last))
+
+
+def _with(gap: StudentGap, new: Sequence[str]) -> str:
     if gap.first is None:
         raise GapError(
             f"{shown_path(gap.file)}: where {gap.name} was cannot be told any more: its lines and those around it have "
             "changed. Reset the whole file"
         )
     lines = read_source(gap.file).split("\n")
-    return "\n".join([*lines[: gap.first - 1], *gap.todo, *lines[gap.last :]])
+    return "\n".join([*lines[: gap.first - 1], *new, *lines[gap.last :]])
 
 
 def _todos(lines: list[str]) -> list[tuple[int, int]]:

@@ -226,12 +226,25 @@ def driver_gpu_name() -> str:
     return _first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") if shutil.which("nvidia-smi") else ""
 
 
+def refused_windows() -> str:
+    """What to say on Windows itself, where neither the simulator nor the tests' processes run; "" elsewhere."""
+    if sys.platform != "win32":
+        return ""
+    return (
+        "Windows itself is not supported; its Linux is. Install WSL2 (`wsl --install` in PowerShell, then restart), "
+        "open Ubuntu, and follow README.md there; a GPU is seen from inside WSL2, too."
+    )
+
+
 def choose_backend(requested: str = "auto") -> Backend:
     """ "auto" takes the GPU if torch sees one and a matching nvcc is there, else the simulator and says why.
 
     Raises:
         ValueError: `requested` is not auto, cuda or simulator.
+        ToolchainError: this is Windows itself, and not its Linux.
     """
+    if windows := refused_windows():
+        raise ToolchainError(windows)
     if requested not in ("auto", *BACKENDS):
         raise ValueError(f"backend is {requested!r}; it must be auto, cuda or simulator")
     if requested != "auto":

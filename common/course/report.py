@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Writes the page; the exit status."""
     console = Console()
     folders, page = options.folders or [build_root()], options.page or build_root() / "course" / "report.html"
-    if missing := [folder for folder in folders if not folder.is_dir()]:
+    if missing := [folder for folder in options.folders if not folder.is_dir()]:
         say(console, f"{missing[0]}: there is no such folder; name the one that `--output` was given", "red")
         return BAD_INPUT
     try:

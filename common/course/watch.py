@@ -9,19 +9,22 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.rule import Rule
 
 from common.compiling.manifest import read_manifest
-from common.console.paths import ROOT, shown_path
+from common.console.paths import ROOT
 from common.console.terminal import say
 from common.course.arguments import BAD_INPUT, add_task
+from common.testing.kept import digests
 
 CALM_MS = 200  # an editor may write a file in several steps
+INTERRUPTED = 130  # exit status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,35 +42,50 @@ def run(options: argparse.Namespace) -> int:
         say(console, "watch needs the package watchfiles: pip install -e . -c constraints.txt", "red")
         return BAD_INPUT
     manifest = read_manifest(options.task)
-    names = {manifest.folder / name for name in manifest.files}
-    saves = watch(
+    files = [manifest.folder / name for name in manifest.files]
+    wakes = watch(
         manifest.folder,
-        watch_filter=lambda _, path: Path(path) in names,
+        watch_filter=lambda _, path: Path(path) in files,
         debounce=CALM_MS,
+        yield_on_timeout=True,
         raise_interrupt=False,
         recursive=False,
     )
-    return follow(console, options.task, saves, lambda: one_test(options.task, options.flags))
+    try:
+        return follow(
+            console, options.task, wakes, partial(digests, files), partial(one_test, options.task, options.flags)
+        )
+    except KeyboardInterrupt:  # while a test ran
+        return INTERRUPTED
 
 
-def follow(console: Console, task: str, saves: Iterable[set[tuple[object, str]]], test: Callable[[], int]) -> int:
-    """Tests now and at every save.
+def follow(
+    console: Console,
+    task: str,
+    wakes: Iterable[object],
+    state: Callable[[], Mapping[str, str]],
+    test: Callable[[], int],
+) -> int:
+    """Tests now, and whenever a file is no longer what was tested, also when it was saved while a test ran.
 
     Args:
         console: where to say what happens.
         task: "task2".
-        saves: at each turn, what was saved: (kind of change, path).
+        wakes: each turn is a moment to look at the files.
+        state: name -> digest of each file.
         test: runs the test; its exit status.
 
     Returns:
         The exit status of the last test.
     """
+    tested = state()
     _begin(console, f"{task}: tested as it is; save one of its files to test again, Ctrl-C ends")
     status = test()
-    for changed in saves:
-        names = ", ".join(sorted({shown_path(Path(path)) for _, path in changed}))
-        _begin(console, f"{datetime.now():%H:%M:%S}  {names} saved")
-        status = test()
+    for _ in wakes:
+        now = state()
+        if changed := [name for name in now if now[name] != tested.get(name)]:
+            _begin(console, f"{datetime.now():%H:%M:%S}  {', '.join(changed)} saved")
+            tested, status = now, test()
     return status
 
 

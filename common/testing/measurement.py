@@ -93,6 +93,13 @@ class Measurement:
         if self.needs_gpu and test_run.ops.backend != "cuda":
             if self.without_gpu:
                 say(test_run.console, self.without_gpu)
+            if self.reports and getattr(test_run.options, "report", False):
+                say(
+                    test_run.console,
+                    f"--report: nothing is written into Results.md, for {', '.join(test_run.parts)} cannot be measured "
+                    "in the simulator. The same command on a machine with a GPU writes it.",
+                    "yellow",
+                )
             why = "not run in the simulator: these are given on a GPU"
             return [PartPoints(name, 0.0, most, why) for name, most in self._possible(test_run)], True
         earned: dict[str, Earned] = {}

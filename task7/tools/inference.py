@@ -15,12 +15,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from common.cli import options as cli
+from common.compiling.variant import Variant
 from common.console.terminal import say
 from common.measure.timing import middle
 from task7.tools.compare import compare
 from task7.tools.options import Options, parse
 from task7.tools.session import explain_gap, load_writer, write_texts
 
+YOUR_TURN = (
+    "These were the reference solution's kernels. Your turn: open task1/README.md; "
+    "`python -m common.course progress` says where you stand."
+)
 EXPECTED_ERRORS = (*cli.EXPECTED_ERRORS, ConnectionError)
 
 
@@ -62,6 +67,8 @@ def run(options: Options, console: Console, reference: bool) -> None:
     tokenizer, prompts, writer = load_writer(options, console, reference)
     result = write_texts(tokenizer, prompts, writer, options, console)
     console.print(summary(result, writer))
+    if options.variant == Variant.SOLUTION and not reference:
+        say(console, YOUR_TURN)
 
 
 def main(argv=None, reference=False):

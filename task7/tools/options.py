@@ -12,6 +12,7 @@ from task7.tools import models
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 ENGINES = ("lean", "transformers")
 PROMPT = "Once upon a time"
+STORY_TOKENS, COMPARED_TOKENS = 200, 100
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,13 @@ def parse(argv, reference: bool = False) -> Options:
         metavar="TEXT",
         help=f"default: {PROMPT!r}; '' starts a new text; several --prompt make a batch",
     )
-    parser.add_argument("--max-new-tokens", type=int, default=100, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        metavar="N",
+        help=f"default: {STORY_TOKENS}, enough for most stories of the storyteller"
+        + ("" if reference else f"; with --compare {COMPARED_TOKENS}"),
+    )
     parser.add_argument(
         "--temperature",
         type=float,
@@ -120,6 +127,8 @@ def parse(argv, reference: bool = False) -> Options:
     options.pop("variant_flag", None)
     if options.get("report") and not options["compare"]:
         parser.error("--report writes what --compare measures: give both")
+    if options["max_new_tokens"] is None:
+        options["max_new_tokens"] = COMPARED_TOKENS if options.get("compare") else STORY_TOKENS
     program = "task7.inference" + "_ref" * reference
     given = {"prompts": options.pop("prompts") or [PROMPT], "command": command_of(program, argv)}
     return Options(**given, **options | {"dtype": DTYPES[options["dtype"]]})

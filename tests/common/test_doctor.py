@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from common import doctor
 from common.compiling import toolchain
 
@@ -49,3 +51,11 @@ def test_a_build_folder_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("ATTENTION_BUILD_DIR", str(blocked / "build"))
     finding = next(finding for finding in doctor.examine() if finding.what == "build folder")
     assert finding.stops and "ATTENTION_BUILD_DIR" in finding.mend
+
+
+def test_windows_itself_is_refused_in_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(toolchain.ToolchainError, match="WSL2"):
+        toolchain.choose_backend("simulator")
+    assert doctor.main() == 1
+    assert "wsl --install" in capsys.readouterr().out

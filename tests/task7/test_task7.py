@@ -253,6 +253,13 @@ def test_several_prompts_are_a_batch_and_written_one_after_the_other(no_kernels,
     assert together.index(stories[0]) < together.index(stories[1])
 
 
+def test_the_first_command_tells_a_whole_story_and_what_comes_next(no_kernels, capsys):
+    assert inference.main(["--solution"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert '"You\'re the best!" ' in said and "(stopped by end of text)" in said
+    assert said.endswith("Your turn: open task1/README.md; `python -m common.course progress` says where you stand.")
+
+
 def test_a_text_that_ends_says_so(no_kernels, capsys):
     """After this much of a story the storyteller comes to its end."""
     prompt = "Once upon a time there was a cat. The cat was happy. They all lived happily ever after."

@@ -10,6 +10,7 @@ import torch
 from common.cli import test as command
 from common.cli.test import TaskTest, test_main
 from common.testing.case import Case
+from common.testing.kept import kept
 from common.testing.measurement import Earned, Measurement
 
 
@@ -27,8 +28,10 @@ def case(right: bool) -> Case:
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, capsys, tmp_path):
     """run(argv, backend, earned, right=True, **measurement) -> (exit status, what was printed, the measured parts)."""
+
+    monkeypatch.setenv("ATTENTION_BUILD_DIR", str(tmp_path))
 
     def run(argv, backend="cuda", earned=None, right=True, parts=("speed",), **options):
         ops = SimpleNamespace(backend=backend, device=torch.device("cpu"), variant="student")
@@ -56,6 +59,22 @@ def test_in_the_simulator_the_part_is_not_run_and_says_so(run):
     assert status == 0 and not ran
     assert "speed        0 of 2   not run in the simulator: these are given on a GPU" in said
     assert "Points: 2 of 4" in said
+
+
+def test_a_report_without_a_gpu_says_what_is_missing(run):
+    _, said, ran = run(["--report"], "simulator", reports=True)
+    assert not ran and "nothing is written into Results.md, for speed cannot be measured in the simulator" in said
+
+
+def test_what_was_tested_and_measured_is_kept(run, tmp_path):
+    run([], "simulator")
+    parts = kept("task2")
+    assert set(parts) == {"sums"} and parts["sums"].is_full and parts["sums"].backend == "simulator"
+    run([], "cuda", right=False)
+    parts = kept("task2")
+    assert parts["speed"].earned == 2.0 and parts["sums"].failures[0].case == "wrong" and not parts["sums"].is_full
+    run(["--first"], "simulator", right=False)
+    assert kept("task2")["sums"].earned == 0 and "speed" in kept("task2")
 
 
 @pytest.mark.parametrize(

@@ -93,17 +93,37 @@ def test_the_report_holds_tests_and_benchmarks(call, checkout, tmp_path):
     assert "no such folder" in call("report", str(tmp_path / "nowhere"), status=2)
 
 
-def test_watch_tests_at_once_and_at_every_save():
-    runs = []
-    console = Console(file=io.StringIO())
-    saves = [{(2, "/somewhere/task2/attention_kernel.cu")}, {(2, "/somewhere/task2/attention_kernel.cu")}]
+def test_watch_tests_at_once_and_whatever_was_saved_since_a_test_began():
+    """The third wake finds nothing new; the file saved while the second test ran is tested without another save."""
+    contents = iter(["a", "b", "c", "c"])
+    console, runs = Console(file=io.StringIO()), []
 
     def one_test() -> int:
         runs.append(len(runs))
         return len(runs)
 
-    assert watch.follow(console, "task2", saves, one_test) == 3 and runs == [0, 1, 2]
+    status = watch.follow(console, "task2", [1, 2, 3], lambda: {"attention_kernel.cu": next(contents)}, one_test)
+    assert status == 3 and len(runs) == 3
     assert console.file.getvalue().count("attention_kernel.cu saved") == 2
+
+
+def test_watch_sees_a_save(tmp_path, monkeypatch):
+    """The whole command, with a test that only counts."""
+    import threading
+    import time
+    from types import SimpleNamespace
+
+    (tmp_path / "kernel.cu").write_text("a")
+    manifest = SimpleNamespace(folder=tmp_path, files=("kernel.cu",))
+    monkeypatch.setattr(watch, "read_manifest", lambda task: manifest)
+    runs = threading.Semaphore(0)
+    monkeypatch.setattr(watch, "one_test", lambda task, flags: runs.release() or 0)
+    options = SimpleNamespace(task="task2", flags=[])
+    threading.Thread(target=watch.run, args=(options,), daemon=True).start()
+    assert runs.acquire(timeout=60)
+    time.sleep(0.1)
+    (tmp_path / "kernel.cu").write_text("b")
+    assert runs.acquire(timeout=60)
 
 
 def standing(**parts: KeptPart) -> Standing:

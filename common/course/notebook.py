@@ -1,0 +1,43 @@
+"""For notebooks: `%load_ext common.course.notebook`, and a cell that begins with `%%gap task1 scores_kernel 1`.
+
+Running such a cell puts what stands below its first line into that gap of the student's file. docs/colab.py makes the
+notebooks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.compiling.student_gaps import chosen_gap, filled_with, gaps_of
+from common.console.files import write_whole
+from common.console.paths import shown_path
+from common.course.arguments import EXPECTED
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def put(task: str, name: str, code: str) -> str:
+    """Puts code into a gap of the student's file, and says where it is now.
+
+    Raises:
+        ValueError: no such task or gap, or the gap cannot be found any more.
+        OSError: the file cannot be written.
+    """
+    gap = chosen_gap(gaps_of(task), name)
+    write_whole(gap.file, filled_with(gap, code))
+    gap = chosen_gap(gaps_of(task), name)
+    return f"{shown_path(gap.file)}:{gap.first}: {gap.name} is {'filled' if gap.filled else 'still open'}"
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """What %load_ext calls."""
+
+    def gap(line: str, cell: str) -> None:
+        task, _, name = line.strip().partition(" ")
+        try:
+            print(put(task, name, cell))
+        except EXPECTED as error:
+            print(f"nothing was written: {error}")
+
+    shell.register_magic_function(gap, "cell", "gap")

@@ -1,0 +1,163 @@
+"""Fills one machine's part of docs/reference-results.md in: what the --report commands write with the kernels here.
+
+    python docs/reference_results.py simulator
+    python docs/reference_results.py gpu          on a machine with a GPU
+    python docs/reference_results.py gpu --only task4,task7
+
+Every command runs in a copy of the checkout, so nobody's Results.md is touched. A part stands between the markers
+<!-- BEGIN simulator --> and <!-- END simulator -->; the answers below them are written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from common.console.files import write_whole
+from common.testing.results import markers, replaced
+
+PAGE = Path(__file__).with_name("reference-results.md")
+POINTS = r"(?m)^  \w[^\n]* of [\d.]+[^\n]*$|^Points: [^\n]*$"  # of a test's last lines
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command.
+
+    Attributes:
+        command: behind python -m.
+        block: the name of the block that it writes into Results.md; "" if it writes none.
+        keep: the lines of its output to keep, a regular expression; "" for none.
+        of: where it is run.
+    """
+
+    command: str
+    block: str = ""
+    keep: str = ""
+    of: tuple[str, ...] = ("simulator", "gpu")
+
+
+GPU = ("gpu",)
+STEPS: dict[str, list[Step]] = {
+    "task1": [Step("task1.test --solution", keep=POINTS)],
+    "task2": [
+        Step("task2.test --solution", keep=POINTS),
+        Step("task2.benchmark --steps", keep=r"(?s).*", of=GPU),
+    ],
+    "task3": [Step("task3.test --solution", keep=POINTS), Step("task3.memory --solution", keep=r"(?s).*")],
+    "task4": [
+        Step("task4.test --full --causal --solution", keep=POINTS),
+        Step("task4.test --speed --report --solution", "task4 speedups", of=GPU),
+        Step("task4.test --speed --report --tuned", "task4 speedups", of=GPU),
+        Step("task4.tune --solution", keep=r"(?s).*", of=GPU),
+    ],
+    "task5": [
+        Step("task5.test --mode=correctness --solution", keep=POINTS),
+        Step("task5.test --mode=benchmark --report --solution", "task5 benchmark", of=GPU),
+        Step("task5.test --mode=benchmark --report --tuned", "task5 benchmark", of=GPU),
+        Step("task5.train --solution", keep=r"(?m)^.*(?:step|loss|accuracy)[^\n]*$"),
+    ],
+    "task6": [
+        Step("task6.test --solution --update --decode --generate --split", keep=POINTS),
+        Step("task6.test --pipeline --report --solution", "task6 pipeline"),
+        Step("task6.test --pipeline --report --tuned", "task6 pipeline", of=GPU),
+        Step("task6.test --speed --report --solution", "task6 speedups", of=GPU),
+        Step("task6.test --speed --report --tuned", "task6 speedups", of=GPU),
+    ],
+    "task7": [
+        Step("task7.test --solution", keep=POINTS),
+        Step("task7.inference --compare --report --solution", "task7 compare"),
+        Step("task7.inference --compare --report --tuned --dtype fp16 --held-out 16", "task7 compare", of=GPU),
+    ],
+}
+
+
+def copied(folder: Path) -> Path:
+    """The checkout without builds, in a folder of its own."""
+    ignored = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", ".venv", "venv", "tests")
+    shutil.copytree(ROOT, folder, ignore=ignored)
+    return folder
+
+
+def said(folder: Path, step: Step, backend: str) -> list[str]:
+    """The step's lines in Markdown. A command that fails is said to have failed, with its last lines."""
+    flags = f" --backend {backend}" if backend == "simulator" and "memory" not in step.command else ""
+    command = step.command + flags
+    environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "110"}
+    words = [sys.executable, "-m", *command.split()]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment)
+    print(f"python -m {command}: exit status {done.returncode}", flush=True)
+    lines = [f"`python -m {command}`", ""]
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        return [*lines, "failed:", "", *indented((done.stdout + done.stderr).strip().split("\n")[-8:]), ""]
+    if step.block:
+        return [*block(folder / "Results.md", step.block), ""]
+    kept = done.stdout if step.keep == r"(?s).*" else "\n".join(re.findall(step.keep, done.stdout))
+    return [*lines, *indented(kept.strip("\n").split("\n")), ""]
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """As a block of code."""
+    return [f"    {line}".rstrip() for line in lines]
+
+
+def block(file: Path, name: str) -> list[str]:
+    """What stands between a block's markers."""
+    begin, end = markers(name)
+    text = file.read_text(encoding="utf-8")
+    return text[text.index(begin) + len(begin) : text.index(end)].strip("\n").split("\n")
+
+
+def machine(folder: Path) -> list[str]:
+    """What the doctor says of this machine, without its paths."""
+    done = subprocess.run(
+        [sys.executable, "-m", "common.doctor"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200"},
+    )
+    wanted = ("Python", "torch", "GPU", "nvcc ", "C++ compiler", "backend")
+    lines = [line for line in done.stdout.split("\n") if any(f" {word}" in line for word in wanted)]
+    return [re.sub(r" ?\(/[^)]*\)", "", line).rstrip() for line in lines]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("machine", choices=("simulator", "gpu"))
+    parser.add_argument("--only", metavar="TASKS", help="task4,task7: these tasks, the others are left out")
+    parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="default: docs/reference-results.md")
+    options = parser.parse_args()
+    chosen = options.only.split(",") if options.only else list(STEPS)
+    if unknown := [name for name in chosen if name not in STEPS]:
+        parser.error(f"--only: {unknown[0]!r} is no task; there are {', '.join(STEPS)}")
+    backend = "simulator" if options.machine == "simulator" else "cuda"
+    lines = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = copied(Path(scratch, "course"))
+        lines += [f"On {datetime.date.today()}:", "", *indented(machine(folder)), ""]
+        for task in chosen:
+            lines += [f"### {task.replace('task', 'Task ')}, {options.machine}", ""]
+            for step in STEPS[task]:
+                if options.machine in step.of:
+                    lines += said(folder, step, backend)
+    text = options.page.read_text(encoding="utf-8")
+    write_whole(options.page, replaced(text, options.machine, ["", *lines]))
+    print(options.page)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,40 @@
+"""mkdocs' hook: the pages of the site are the READMEs where they lie, so that no text is there twice.
+
+mkdocs takes pages from one folder, and that folder cannot be the checkout. So docs/ is that folder in name, and here
+its list of files is replaced: every page under its path in the checkout, and every file that a page links to, such as
+a picture or a .cu. A link that leads nowhere stays one, and `mkdocs build --strict` fails.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("*.md", "docs/*.md", "common/**/*.md", "task*/**/*.md", "tests/**/*.md")
+_LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)|<img[^>]*\ssrc=\"([^\":]+)\"")
+
+
+def pages() -> list[str]:
+    """The paths of all pages, from the checkout's root."""
+    found = {file for pattern in PAGES for file in ROOT.glob(pattern)}
+    return sorted(file.relative_to(ROOT).as_posix() for file in found)
+
+
+def linked(page: str) -> set[str]:
+    """The files, other than pages, that a page links to or shows."""
+    file = ROOT / page
+    targets = {(file.parent / (link or image)).resolve() for link, image in _LINK.findall(file.read_text("utf-8"))}
+    inside = {target for target in targets if target.is_file() and target.is_relative_to(ROOT)}
+    return {target.relative_to(ROOT).as_posix() for target in inside if target.suffix != ".md"}
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """What mkdocs builds."""
+    theirs = [one for one in files if not Path(one.abs_src_path or "").is_relative_to(ROOT / "docs")]
+    every = [*pages(), *sorted({target for page in pages() for target in linked(page)})]
+    ours = [File(path, str(ROOT), config.site_dir, config.use_directory_urls) for path in every]
+    return Files([*theirs, *ours])

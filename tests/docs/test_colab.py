@@ -1,0 +1,62 @@
+"""The notebook: it is the handout's, and it runs from top to bottom with the gaps filled in its cells."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from filled_checkout import copy_of_the_checkout
+
+from common.compiling.manifest import read_manifest
+from common.compiling.skeletons import parse, solution_files
+from common.compiling.student_gaps import given_out
+
+TASK = "task1"
+
+
+def test_the_notebook_is_made_of_the_handout(root):
+    done = subprocess.run(
+        [sys.executable, str(root / "docs" / "colab.py"), "--compare"], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def source(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+def test_every_gap_has_a_cell_and_no_cell_a_solution(root):
+    cells = json.loads((root / "docs" / "colab.ipynb").read_text())["cells"]
+    gaps = [source(cell) for cell in cells if source(cell).startswith("%%gap")]
+    parts = [part for file in solution_files(TASK) for part in parse(file.read_text(), file.name) if part.is_gap]
+    assert len(gaps) == len(parts) and all(len(gap.split("\n")) == 2 for gap in gaps)
+
+
+@pytest.mark.cpu
+@pytest.mark.xdist_group("task1")
+def test_it_runs_from_top_to_bottom_with_the_gaps_filled_in_its_cells(root, tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    folder = copy_of_the_checkout(tmp_path)
+    for name in read_manifest(TASK).with_gaps:
+        (folder / TASK / name).write_text(given_out(root / TASK / name))
+    notebook = nbformat.read(root / "docs" / "colab.ipynb", 4)
+    parts = [part for file in solution_files(TASK) for part in parse(file.read_text(), file.name) if part.is_gap]
+    cells = [cell for cell in notebook.cells if cell.source.startswith("%%gap")]
+    for cell, part in zip(cells, parts, strict=True):
+        cell.source = "\n".join([cell.source.split("\n")[0], *part.lines])
+    shutil.copy(root / "pyproject.toml", folder)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    said = "".join(
+        output.get("text", "") + "\n".join(output.get("traceback", []))
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    )
+    assert "Traceback" not in said and "FAIL" not in said, said
+    assert len(re.findall(r"(?m)^task1/.* is filled$", said)) == len(parts) and "Points: 2 of 2" in said, said
+    assert "Once upon a time" in said and "You're the best!" in said, said
+    assert re.search(r"task1 +15 of 15 +2 of 2 +done", said), said

@@ -1,0 +1,90 @@
+"""The site's pages, the front page and the pictures' figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_BYTES = 300_000  # of a picture
+
+
+def script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / "docs" / name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def links(page: str) -> list[str]:
+    text = re.sub(r"(?m)^ {4}.*$|`[^`]*`", "", (ROOT / page).read_text())
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/set-up.md", "docs/reference-results.md"])
+def test_every_link_of_a_page_leads_somewhere(page):
+    for link in links(page):
+        if not link.startswith("http"):
+            assert ((ROOT / page).parent / link.split("#")[0]).exists(), link
+
+
+def test_pictures_are_small_and_shown():
+    pictures = [file for file in (ROOT / "docs").rglob("*") if file.suffix in (".png", ".svg")]
+    assert pictures and all(file.stat().st_size < MOST_BYTES for file in pictures)
+    shown = {(ROOT / link).resolve() for link in links("README.md")}
+    assert {ROOT / "docs" / "pictures" / f"{name}.svg" for name in ("story", "race", "mistake", "hint")} <= shown
+
+
+def test_the_commands_of_the_front_page_stand_as_others_read_them():
+    """.ci/run and whoever adopts the course take them from the page."""
+    text = (ROOT / "README.md").read_text()
+    lines = [line.strip() for line in text.split("\n") if line.startswith("    ")]
+    assert "pip install -e . -c constraints.txt && python -m task7.inference --solution" in lines
+    assert "pip install -e '.[test]' -c constraints.txt && pytest -n auto --dist loadfile" in lines
+    assert "pip install -e '.[site]' -c constraints.txt && mkdocs serve" in lines
+
+
+def test_the_figures_are_read_from_the_tables():
+    measured = script("pictures/measured.py")
+    rows = measured.table("gemm", "version", "median")
+    assert rows[0][0] == "taught" and rows[-1][0].startswith("cuBLAS")
+    assert next(name for name, _, _ in measured.ladder("gemm", 2, "cuBLAS")) == "taught"
+    assert measured.number("5,082") == 5082.0
+    with pytest.raises(LookupError, match="gemm"):
+        measured.table("gemm", "no such column")
+
+
+def test_every_page_of_the_site_is_a_readme_and_what_it_shows_is_found():
+    pytest.importorskip("mkdocs")
+    site = script("site.py")
+    pages = site.pages()
+    assert {"README.md", "task1/README.md", "common/simulator/README.md", "docs/commands.md"} <= set(pages)
+    assert "docs/pictures/path.png" in site.linked("README.md") and "LICENSE" in site.linked("README.md")
+    navigation = re.findall(r"[\w/.-]+\.md", (ROOT / "mkdocs.yml").read_text().split("nav:")[1])
+    assert set(navigation) <= set(pages)
+
+
+def test_a_block_of_results_is_taken_from_between_its_markers(tmp_path):
+    results = script("reference_results.py")
+    (tmp_path / "Results.md").write_text("a\n<!-- BEGIN x -->\n| 1 |\n<!-- END x -->\nb\n")
+    assert results.block(tmp_path / "Results.md", "x") == ["| 1 |"]
+    assert results.indented(["a", ""]) == ["    a", ""]
+    page = (ROOT / "docs" / "reference-results.md").read_text()
+    assert all(f"<!-- {word} {name} -->" in page for word in ("BEGIN", "END") for name in ("simulator", "gpu"))
+
+
+def test_the_points_at_the_end_of_a_test_are_kept():
+    results = script("reference_results.py")
+    said = "table\n\n  softmax      1 of 1\n  gemm         0.5 of 1   none before ...\nPoints: 1.5 of 2\n"
+    assert re.findall(results.POINTS, said) == [
+        "  softmax      1 of 1",
+        "  gemm         0.5 of 1   none before ...",
+        "Points: 1.5 of 2",
+    ]
