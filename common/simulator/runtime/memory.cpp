@@ -39,6 +39,8 @@ struct Memory {
     size_t device_bytes = 0;             // given out
     unsigned open = 0;                   // how many launches and copies are at work
     bool closes = false;                 // the region is closed while there are none
+    std::map<uintptr_t, size_t> hidden;  // further pages that only device code may touch: see simulator_hide()
+    uint64_t read_back = 0;              // bytes of those that were copied to the host
 };
 static Memory& memory() {
     static auto* all = new Memory;  // never destroyed: frees may come late
@@ -48,18 +50,19 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 static void protect(Memory& m, int how) {
     const size_t bytes = (m.top - m.region + PAGE - 1) & ~(PAGE - 1);
-    if (bytes) mprotect(reinterpret_cast<void*>(m.region), bytes, how);
+    if (bytes && m.closes) mprotect(reinterpret_cast<void*>(m.region), bytes, how);
+    for (const auto& [start, size] : m.hidden) mprotect(reinterpret_cast<void*>(start), size, how);
 }
 
 OpenMemory::OpenMemory() {
     Memory& m = memory();
     Lock lock(m.lock);
-    if (m.open++ == 0 && m.closes) protect(m, PROT_READ | PROT_WRITE);
+    if (m.open++ == 0) protect(m, PROT_READ | PROT_WRITE);
 }
 OpenMemory::~OpenMemory() {
     Memory& m = memory();
     Lock lock(m.lock);
-    if (--m.open == 0 && m.closes) protect(m, PROT_NONE);
+    if (--m.open == 0) protect(m, PROT_NONE);
 }
 
 void close_memory_to_host() {
@@ -270,9 +273,18 @@ cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyK
     return finished(cudaErrorInvalidValue);
 }
 
+static void count_read_back(const void* from, size_t bytes) {
+    Memory& m = memory();
+    Lock lock(m.lock);
+    const uintptr_t address = reinterpret_cast<uintptr_t>(from);
+    for (const auto& [start, size] : m.hidden)
+        if (address + bytes > start && address < start + size) m.read_back += bytes;
+}
+
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at) {
     if (const cudaError_t error = may_copy(to, from, bytes, kind, at)) return error;
     const OpenMemory open;
+    if (kind != cudaMemcpyDeviceToDevice) count_read_back(from, bytes);
     if (bytes) memmove(to, from, bytes);
     written_by_host(to, bytes);
     return cudaSuccess;
@@ -287,3 +299,26 @@ cudaError_t fill(void* address, int value, size_t bytes, Position at) {
 }
 
 }  // namespace simulator
+
+// ---- for Python (common/testing/hidden_inputs.py): exported functions
+
+// Whole pages that from now on only device code and the copies of the API may touch, as on a GPU: host code that reads
+// or writes them dies of SIGSEGV. Before a launch runs they are opened, after it closed.
+extern "C" __attribute__((visibility("default"), used)) void simulator_hide(void* start, size_t bytes) {
+    using namespace simulator;
+    Memory& m = memory();
+    Lock lock(m.lock);
+    m.hidden[reinterpret_cast<uintptr_t>(start)] = bytes;
+    m.read_back = 0;
+    mprotect(start, bytes, PROT_NONE);
+}
+
+// Opens all of them for good; gives how many of their bytes were copied to the host.
+extern "C" __attribute__((visibility("default"), used)) uint64_t simulator_show() {
+    using namespace simulator;
+    Memory& m = memory();
+    Lock lock(m.lock);
+    for (const auto& [start, size] : m.hidden) mprotect(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE);
+    m.hidden.clear();
+    return m.read_back;
+}

@@ -30,6 +30,7 @@ class Served:
         describe: describe(ops) -> what the test wants to know of them, as JSON.
         caller: calls them.
         answer: answer(ops, request) -> the answer to a request that is none for a call, as JSON.
+        prepare: prepare(caller, request) is called before each call.
     """
 
     load: Callable[[], Any]
@@ -37,6 +38,7 @@ class Served:
     describe: Callable[[Any], dict] = lambda ops: {}
     caller: Callable[[Any], InProcess] = InProcess
     answer: Callable[[Any, Mapping], dict] | None = None
+    prepare: Callable[[InProcess, Mapping], None] = lambda caller, request: None
 
     def start(self) -> tuple[InProcess, dict]:
         """Loads the operators: (what calls them, what to know of them, as JSON). Raises what `load` raises."""
@@ -70,6 +72,7 @@ def work(served: Served, connection: Connection) -> None:
         except (EOFError, OSError):
             return
         if request["do"] == "call":
+            served.prepare(caller, request)
             _call(connection, caller, cases[request["case"]], tensors, request["bare"])
         else:
             send(connection, _answer(served, caller.ops, request))

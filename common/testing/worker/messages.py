@@ -2,11 +2,14 @@
 
 send(connection, {"do": "call"}, {"x": tensor})
 message, tensors = receive(connection)
+
+What comes from a worker comes from the student's code: it is looked at before it is believed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
@@ -15,6 +18,8 @@ from torch import Tensor
 
 DTYPES = {str(one): one for one in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
 DTYPES |= {str(one): one for one in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}
+
+MOST_BYTES = 1 << 32
 
 
 def send(connection: Connection, message: Mapping[str, object], tensors: Mapping[str, Tensor] | None = None) -> None:
@@ -31,23 +36,34 @@ def send(connection: Connection, message: Mapping[str, object], tensors: Mapping
             connection.send_bytes(x.reshape(-1).view(torch.uint8).numpy())
 
 
-def receive(connection: Connection) -> tuple[dict, dict[str, Tensor]]:
+def receive(connection: Connection, most: int = MOST_BYTES) -> tuple[dict, dict[str, Tensor]]:
     """What send() sent.
 
+    Args:
+        connection: to the other side.
+        most: bytes that the message may have, and that its tensors may have together.
+
     Raises:
-        EOFError: the other side is gone. ValueError: what came is no message.
+        EOFError, OSError: the other side is gone, or sends more. ValueError: what came is no message.
     """
-    whole = json.loads(connection.recv_bytes())
+    try:
+        whole = json.loads(connection.recv_bytes(most))
+        message, forms = whole["message"], whole["tensors"]
+        read = {name: (DTYPES[form["dtype"]], [int(size) for size in form["shape"]]) for name, form in forms.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"what came is no message: {type(error).__name__}: {str(error)[:200]}") from None
+    if not isinstance(message, dict) or any(size < 0 for _, shape in read.values() for size in shape):
+        raise ValueError("what came is no message")
+    total = sum(math.prod(shape) * dtype.itemsize for dtype, shape in read.values())
+    if total > most:
+        raise ValueError(f"its tensors have {total:,} bytes; at most {most:,} are allowed")
     tensors = {}
-    for name, form in whole["tensors"].items():
-        if form["dtype"] not in DTYPES:
-            raise ValueError(f"tensor {name} has dtype {form['dtype']!r}; it must be one of {', '.join(DTYPES)}")
-        dtype, shape = DTYPES[form["dtype"]], form["shape"]
+    for name, (dtype, shape) in read.items():
         empty = torch.empty(shape, dtype=dtype)
         if empty.numel():
-            data = connection.recv_bytes()
-            if len(data) != empty.numel() * empty.element_size():
+            data = connection.recv_bytes(empty.nbytes)
+            if len(data) != empty.nbytes:
                 raise ValueError(f"tensor {name} has {len(data)} bytes; {shape} of {dtype} has {empty.nbytes}")
             empty = torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
         tensors[name] = empty
-    return whole["message"], tensors
+    return message, tensors

@@ -29,6 +29,7 @@ class Nursery:
 
     Args:
         work: what a worker does with its end of the connection; when it returns the worker ends.
+        elsewhere: the socket to a nursery that some other process runs by serve(); `work` is not used then.
 
     Raises:
         OSError: no process can be started.
@@ -36,7 +37,11 @@ class Nursery:
 
     _sockets: ClassVar[weakref.WeakSet[socket.socket]] = weakref.WeakSet()  # of all nurseries of this process
 
-    def __init__(self, work: Callable[[Connection], None]) -> None:
+    def __init__(self, work: Callable[[Connection], None] | None, elsewhere: socket.socket | None = None) -> None:
+        self._process = 0
+        if elsewhere is not None:
+            self._socket = elsewhere
+            return
         self._socket, theirs = socket.socketpair()
         self._sockets.add(self._socket)
         sys.stdout.flush()
@@ -46,7 +51,7 @@ class Nursery:
             for one in list(self._sockets):  # whoever holds one keeps its nursery from ending
                 one.close()
             with contextlib.suppress(BaseException):
-                _nurse(theirs, work)
+                serve(theirs, work)
             os._exit(0)
         theirs.close()
 
@@ -58,14 +63,14 @@ class Nursery:
         return self._number(), Connection(ours.detach())
 
     def status(self, process: int) -> int:
-        """Waits for the end of a worker and gives its wait status, see os.WIFSIGNALED."""
+        """Ends a worker and what it started; gives its wait status, see os.WIFSIGNALED."""
         self._socket.sendall(_STATUS + _NUMBER.pack(process))
         return self._number()
 
     def close(self) -> None:
         """Ends the nursery; workers end with it."""
+        self._socket.close()
         if self._process:
-            self._socket.close()
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._process, 0)
             self._process = 0
@@ -77,7 +82,8 @@ class Nursery:
         return _NUMBER.unpack(data)[0]
 
 
-def _nurse(requests: socket.socket, work: Callable[[Connection], None]) -> None:
+def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
+    """Is a nursery until nobody holds the other end of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test decides what Ctrl-C ends
     os.setsid()
     while True:
@@ -85,7 +91,7 @@ def _nurse(requests: socket.socket, work: Callable[[Connection], None]) -> None:
         if not data:
             return
         if data[:1] == _STATUS:
-            requests.sendall(_NUMBER.pack(os.waitpid(_NUMBER.unpack(data[1:])[0], 0)[1]))
+            requests.sendall(_NUMBER.pack(_end(*_NUMBER.unpack(data[1:]))))
             continue
         process = os.fork()
         if not process:
@@ -94,6 +100,13 @@ def _nurse(requests: socket.socket, work: Callable[[Connection], None]) -> None:
         for file in files:
             os.close(file)
         requests.sendall(_NUMBER.pack(process))
+
+
+def _end(process: int) -> int:
+    """Its wait status; a process that has ended by itself keeps the one it had."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, signal.SIGKILL)
+    return os.waitpid(process, 0)[1]
 
 
 def _begin_worker(connection: int, stderr: int, work: Callable[[Connection], None]) -> None:

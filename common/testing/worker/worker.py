@@ -8,9 +8,7 @@ A crash, an exit, a hang over there is a CallFailed here, and the next call begi
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -26,10 +24,12 @@ from common.testing.case import ERROR, Case
 from common.testing.case_choice import full_name
 from common.testing.worker.child import Served, work
 from common.testing.worker.endings import words_of
-from common.testing.worker.messages import receive, send
+from common.testing.worker.messages import MOST_BYTES, receive, send
 from common.testing.worker.nursery import Nursery
 
+LOAD_SECONDS = 1800  # for building and loading: nvcc on a loaded machine takes minutes, a stuck compiler for ever
 CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator itself gives up on a kernel much earlier
+NO_ANSWER = "The process that runs your code gave no answer that can be read"
 NOT_IN_TIME = "an endless loop, or threads that wait for each other"
 
 
@@ -46,12 +46,19 @@ class Worker(Caller):
 
     To be made before this process starts threads or uses CUDA: the workers are forked from it as it is then.
 
+    Args:
+        served: what the workers can do.
+        nursery: one that runs elsewhere and knows that itself; `served` is not used then.
+
     Attributes:
         about: what Served.describe said of the operators.
     """
 
-    def __init__(self, served: Served) -> None:
-        self._nursery = Nursery(partial(work, served))
+    load_seconds: float | None = LOAD_SECONDS
+    most_bytes = MOST_BYTES  # of an answer
+
+    def __init__(self, served: Served | None, nursery: Nursery | None = None) -> None:
+        self._nursery = nursery or Nursery(partial(work, served))
         self._process: int | None = None
         self._connection: Connection | None = None
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
@@ -75,9 +82,21 @@ class Worker(Caller):
             return
         self._process, self._connection = self._nursery.fork(self._printed.fileno())
         try:
-            self.about, _ = receive(self._connection)
+            self._begin()
+            if not self._connection.poll(self.load_seconds):
+                self._end()
+                raise NotLoaded(
+                    f"Your code was not built and loaded within {self.load_seconds} seconds.", "not in time"
+                )
+            self.about, _ = receive(self._connection, self.most_bytes)
         except (EOFError, OSError):
             raise NotLoaded("\n".join(self._ending("while your code was loaded")), "ended") from None
+        except ValueError as error:
+            self._end()
+            raise NotLoaded(str(error), "ended") from None
+        except BaseException:  # Ctrl-C
+            self._end()
+            raise
         if not self.about["loaded"]:
             self._end()
             raise NotLoaded(self.about["words"], self.about["kind"])
@@ -91,15 +110,19 @@ class Worker(Caller):
         except NotLoaded as error:
             raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
         self.more = {}
-        request = {"do": "call", "case": full_name(case), "bare": bare}
+        request = {"do": "call", "case": full_name(case), "bare": bare, **self._further()}
         answer, tensors = self._ask(request, inputs, CALL_SECONDS[self.backend])
-        self.more = answer["more"]
-        if not answer["called"]:
-            if answer["lost"]:
-                self._end()
-            raise CallFailed(answer["status"], answer["words"], answer["file_line"])
-        out = tensors["out"].to(self.device) if "out" in tensors else None
-        return Called(out, answer["returned"], answer["device"], answer["problems"])
+        try:
+            self.more = answer["more"]
+            if not answer["called"]:
+                if answer["lost"]:
+                    self._end()
+                raise CallFailed(answer["status"], [*map(str, answer["words"])], answer["file_line"])
+            out = tensors["out"].to(self.device) if "out" in tensors else None
+            return Called(out, str(answer["returned"]), str(answer["device"]), [*map(str, answer["problems"])])
+        except (KeyError, TypeError) as error:
+            self._end()
+            raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
 
     def answer(self, request: Mapping[str, object]) -> dict:
         """Asks for something that is no call, without a limit on time.
@@ -113,6 +136,13 @@ class Worker(Caller):
             raise CallFailed(ERROR, answer["words"])
         return answer
 
+    def _begin(self) -> None:
+        """Tells a new process what else it must know before it loads the operators."""
+
+    def _further(self) -> dict:
+        """What else is said with a request for a call."""
+        return {}
+
     def close(self) -> None:
         """Ends the process, and what it started."""
         self._end()
@@ -125,9 +155,14 @@ class Worker(Caller):
             if seconds is not None and not self._connection.poll(seconds):
                 self._end()
                 raise CallFailed(ERROR, [f"No answer within {seconds} seconds: {NOT_IN_TIME}."], ended=True)
-            answer = receive(self._connection)
+            answer = receive(self._connection, self.most_bytes)
         except (EOFError, OSError):
             raise CallFailed(ERROR, self._ending(), ended=True) from None
+        except ValueError as error:
+            self._end()
+            raise CallFailed(
+                ERROR, [f"The answer of the process that runs your code is none: {error}."], ended=True
+            ) from None
         except BaseException:  # Ctrl-C
             self._end()
             raise
@@ -146,8 +181,6 @@ class Worker(Caller):
         """Ends the process and what it started: (its wait status, what it printed last)."""
         process, self._process = self._process, None
         self._connection.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process, signal.SIGKILL)
         return self._nursery.status(process), self._new_words()
 
     def _new_words(self) -> str:
