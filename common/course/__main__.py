@@ -15,7 +15,9 @@ FOR_STUDENTS: dict[str, str] = {
     "reset": "a file or a gap as it was given out; a copy is kept",
     "report": "every test and benchmark so far on one page",
 }
-FOR_INSTRUCTORS: dict[str, str] = {}
+FOR_INSTRUCTORS: dict[str, str] = {
+    "grade": "grade submissions, each in a sandbox; a table, grades.csv, a page for each",
+}
 
 
 def _listed(commands: dict[str, str]) -> list[str]:

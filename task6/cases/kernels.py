@@ -145,10 +145,10 @@ def generate_cases() -> list[Case]:
             return {"query": 1.5 * normal(), "key": 1.5 * normal(), "value": 2 + normal()}
 
         def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            cache = KVCache(ops, batch, heads, total, head_dim)
+            cache = KVCache(ops, *query.shape)
             cache.append(key[:, :, :prompt].contiguous(), value[:, :, :prompt].contiguous())
             steps = []
-            for i in range(prompt, total):
+            for i in range(prompt, query.size(2)):
                 cache.append(key[:, :, i : i + 1].contiguous(), value[:, :, i : i + 1].contiguous())
                 steps.append(cache.attend(query[:, :, i : i + 1].contiguous()))
             return torch.cat(steps, dim=2)

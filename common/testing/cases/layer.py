@@ -62,13 +62,13 @@ def layer_case(
         return module.eval()
 
     def as_torch_module(x: Tensor, **weights: Tensor) -> Tensor:
-        hidden = ~reference.causal_mask(seq_len, seq_len, x.device) if causal else None
+        hidden = ~reference.causal_mask(x.size(1), x.size(1), x.device) if causal else None
         return torch_module(x, **weights)(x, x, x, attn_mask=hidden, need_weights=False)[0]
 
     def as_torch_function(
         x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor
     ) -> Tensor:
-        projected = F.linear(x, in_weight, in_bias).view(batch, seq_len, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
+        projected = F.linear(x, in_weight, in_bias).view(*x.shape[:2], 3, heads, head_dim).permute(2, 0, 3, 1, 4)
         out = F.scaled_dot_product_attention(*projected, is_causal=causal)
         return F.linear(out.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 

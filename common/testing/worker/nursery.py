@@ -85,7 +85,8 @@ class Nursery:
 def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
     """Is a nursery until nobody holds the other end of the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test decides what Ctrl-C ends
-    os.setsid()
+    with contextlib.suppress(PermissionError):  # it leads a session already
+        os.setsid()
     while True:
         data, files, _, _ = socket.recv_fds(requests, 1 + _NUMBER.size, 2)
         if not data:

@@ -1,0 +1,125 @@
+"""Grade submissions: each in a sandbox, with secret inputs and hidden cases, points decided outside of it.
+
+A submission is a folder, a zip, a tar or a git repository. Only the files that the tasks name are taken. Run it again,
+after a deadline or an interruption, and only what changed is graded: the salt in DIR stays the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from common.compiling.manifest import tasks
+from common.console.terminal import say
+from common.course.grading.gathered import print_class, write_grades
+from common.course.grading.outcome import Outcome
+from common.course.grading.running import grade_all, grade_on_slurm, workshop
+from common.course.grading.salt import salt_in
+from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind, why_no_bubblewrap
+
+FINE, PROBLEMS, NOTHING = 0, 1, 2  # exit statuses
+WARNING = {
+    "user": "the submissions run as another user; the network is not shut off: {why}",
+    "trusted": "NO SANDBOX. The submissions' code runs with your own rights: it can read and change all that you can, "
+    "these results and the salt included. {why}",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line."""
+    add = parser.add_argument
+    add(
+        "submissions",
+        nargs="+",
+        metavar="SUBMISSION",
+        help="folder, .zip, .tar(.gz), .bundle or address of a repository",
+    )
+    add("--out", required=True, metavar="DIR", type=Path, help="where the results go, and the secret salt")
+    add("--task", action="append", dest="tasks", choices=tasks(), help="only this task; can be repeated")
+    add("--jobs", type=int, default=1, metavar="N", help="how many at a time (default 1)")
+    add("--slurm", action="store_true", help="as a job array, through submitit")
+    add("--slurm-partition", metavar="NAME", help="with --slurm: the partition")
+    add("--sandbox", choices=KINDS, help="insist on this kind (default: the strongest that works)")
+    add("--trusted", action="store_true", help="where no sandbox can be had, grade without one")
+    add("--likeness", action="store_true", help="compare the submissions with each other, by copydetect")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: all were graded. 1: some could not be. 2: nothing was."""
+    console = Console()
+    if options.jobs < 1:
+        say(console, f"--jobs is {options.jobs}; it must be at least 1", "red")
+        return NOTHING
+    names = tuple(options.tasks or tasks())
+    try:
+        if missing := [task for task in names if not _has_secrets(task)]:
+            raise ValueError(f"{missing[0]}/hidden.py is missing: a student's edition cannot grade")
+        kind = choose_kind(options.trusted, options.sandbox)
+        if kind in WARNING:
+            why = why_no_bubblewrap() or f"--sandbox {kind} was asked for"
+            say(console, WARNING[kind].format(why=why), "bold red" if kind == "trusted" else "yellow")
+        options.out.mkdir(parents=True, exist_ok=True)
+        os.chmod(options.out, 0o700)
+        salt = salt_in(options.out)
+    except (NoSandbox, ValueError, OSError) as error:
+        say(console, error, "red")
+        return NOTHING
+    sources = list(dict.fromkeys(options.submissions))
+    parent = options.out if options.slurm else None
+    try:
+        with workshop(kind, salt, names, Limits(), parent) as shop:
+            if options.slurm:
+                partition = {"slurm_partition": options.slurm_partition} if options.slurm_partition else {}
+                running = grade_on_slurm(sources, options.out, shop, options.jobs, **partition)
+            else:
+                running = grade_all(sources, options.out, shop, options.jobs)
+            outcomes = _with_bar(console, running, len(sources))
+    except ValueError as error:
+        say(console, error, "red")
+        return NOTHING
+    except KeyboardInterrupt:
+        say(console, "\ninterrupted; what is graded is kept, and the same command goes on from there", "yellow")
+        return PROBLEMS
+    write_grades(options.out / "grades.csv", outcomes, names)
+    print_class(console, outcomes, names)
+    if options.likeness:
+        from common.course.grading.likeness import compare
+
+        compare(console, options.out, [one.name for one in outcomes])
+    say(console, f"\n{options.out}/grades.csv, and {options.out}/NAME/ with report.html, results.json, build.log")
+    return PROBLEMS if any(one.problem for one in outcomes) else FINE
+
+
+def _has_secrets(task: str) -> bool:
+    from common.compiling.manifest import read_manifest
+
+    return (read_manifest(task).folder / "hidden.py").is_file()
+
+
+def _with_bar(console: Console, running, total: int) -> list[Outcome]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    outcomes: list[Outcome] = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("grading", total=total)
+        for outcome, new in running:
+            outcomes.append(outcome)
+            progress.update(bar, description=outcome.name[:30])
+            progress.advance(bar)
+            if not console.is_terminal:
+                words = (
+                    outcome.problem.splitlines()[-1]
+                    if outcome.problem
+                    else f"{outcome.earned:g} of {outcome.possible:g}"
+                )
+                say(console, f"[{len(outcomes)}/{total}] {outcome.name}: {words}" + ("" if new else " (graded before)"))
+    return outcomes

@@ -1,0 +1,84 @@
+"""The course as the process sees it in which student code runs: no solutions, no hidden cases, no oracle.
+
+    base = make_base(folder)                    once for a class
+    tree = with_submission(base, folder, files) once for each submission
+
+What is left out: solution/ and hidden.py of every task, the files that students write, the fast kernels (.cu, .cuh) and
+the headers that are attention itself, tests, grading. attention() and stages() of the oracle raise.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.compiling.manifest import read_manifest, tasks
+from common.console.paths import ROOT
+
+NOT_COPIED = ("__pycache__", "build", "solution", "hidden.py", "README.md", "*.bak*", "*.png", "*.svg")
+STUB = """
+
+def _absent(*_, **__):
+    raise RuntimeError("the oracle is not here: the grader keeps it")
+
+
+stages = attention = _absent
+"""
+# The simulator is a stand-in for a GPU: code that asks for it gets the branch that it gives a GPU.
+ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = "CUDA_SIMULATOR", "CUDA_SIMULATOR_WHILE_GRADING"
+
+
+def make_base(folder: Path) -> Path:
+    """Writes the tree that all submissions share."""
+    skip = shutil.ignore_patterns(*NOT_COPIED)
+    shutil.copytree(ROOT / "common", folder / "common", ignore=_but_grading(skip))
+    for task in tasks():
+        theirs = {ROOT / task / name for name in read_manifest(task).files}
+
+        def ignored(place: str, names: list[str], theirs: set[Path] = theirs) -> set[str]:
+            return set(skip(place, names)) | {name for name in names if Path(place) / name in theirs}
+
+        shutil.copytree(ROOT / task, folder / task, ignore=ignored)
+    oracle = folder / "common" / "reference" / "oracle.py"
+    oracle.write_text(oracle.read_text(encoding="utf-8") + STUB, encoding="utf-8")
+    return folder
+
+
+def _but_grading(skip):
+    """What of common is left out."""
+    kept_of_course = {"__init__.py", "grading"}
+    kept_of_grading = {"__init__.py", "inside.py"}
+
+    def ignored(place: str, names: list[str]) -> set[str]:
+        here = Path(place).relative_to(ROOT / "common")
+        left_out = set(skip(place, names))
+        if here.parts[:2] == ("course", "grading"):
+            left_out |= set(names) - kept_of_grading
+        elif here.parts[:1] == ("course",):
+            left_out |= set(names) - kept_of_course
+        elif here.parts[:1] == ("kernels",):
+            left_out |= {name for name in names if name.endswith((".cu", ".cuh"))}
+        elif here.parts[:1] == ("cuda",):
+            left_out |= {name for name in names if name.startswith("flash_")}
+        return left_out
+
+    return ignored
+
+
+def with_submission(base: Path, folder: Path, files: Mapping[str, str], copy: bool = False) -> Path:
+    """The base with a submission's files.
+
+    Args:
+        base: what make_base wrote.
+        folder: a new one on the same disk.
+        files: "task2/attention_kernel.cu" -> text.
+        copy: the base's files are copied, not linked: where student code could write to them.
+    """
+    shutil.copytree(base, folder, copy_function=shutil.copy2 if copy else os.link)
+    for name, text in files.items():
+        path = folder / name
+        path.write_text(text.replace(ASKS_FOR_SIMULATOR, ASKS_IN_VAIN), encoding="utf-8")
+        path.chmod(0o644)
+    return folder

@@ -1,0 +1,95 @@
+"""A class: the table, the histogram, what it fails most, grades.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from common.console.files import write_whole
+from common.console.terminal import say, wide
+from common.console.words import counted
+from common.course.grading.outcome import Outcome
+
+BINS, WIDEST = 10, 40  # of the histogram; characters of its longest bar
+MOST_CASES = 10  # that are listed
+
+
+def print_class(console: Console, outcomes: Sequence[Outcome], tasks: Sequence[str]) -> None:
+    """All of it."""
+    console = wide(console)
+    table = Table(title=counted(len(outcomes), "submission"), title_justify="left")
+    table.add_column("submission", overflow="fold")
+    for name in (*tasks, "points", "of", "look", "CPU s", "MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in sorted(outcomes, key=lambda outcome: (-outcome.earned, outcome.name)):
+        earned = {task.task: f"{task.earned:g}" for task in one.tasks}
+        table.add_row(
+            one.name,
+            *(earned.get(task, "") for task in tasks),
+            *(f"{one.earned:g}", f"{one.possible:g}", str(len(one.flags) or "")),
+            *(f"{one.cpu_seconds:.0f}", f"{one.peak_bytes / 2**20:.0f}"),
+        )
+    console.print(table)
+    for one in outcomes:
+        if one.problem:
+            say(console, f"{one.name}: {one.problem}", "red")
+    for line in histogram([one.earned for one in outcomes], max((one.possible for one in outcomes), default=0)):
+        say(console, line)
+    if failed := failed_most(outcomes):
+        say(console, "\nfailed most often")
+        for (task, part, title), number in failed:
+            say(console, f"  {number:>4} of {len(outcomes)}  {task} {part}: {title}")
+    missing = {name: points for one in outcomes for name, (points, _) in one.not_graded.items()}
+    if missing:
+        what = ", ".join(f"{name} ({points:g})" for name, points in missing.items())
+        say(console, f"\nnot graded on this machine, and in none of these points: {what}: speed is measured on a GPU")
+
+
+def histogram(points: Sequence[float], most: float) -> list[str]:
+    """Lines with a bar each."""
+    if not points or most <= 0:
+        return []
+    bins = Counter(min(BINS - 1, int(BINS * one / most)) for one in points)
+    widest = max(bins.values())
+    lines = ["", "points"]
+    for number in range(BINS - 1, -1, -1):
+        low, high = most * number / BINS, most * (number + 1) / BINS
+        bar = "#" * round(WIDEST * bins[number] / widest)
+        lines.append(f"  {low:5.1f} - {high:5.1f}  {bins[number]:>4}  {bar}".rstrip())
+    return lines
+
+
+def failed_most(outcomes: Sequence[Outcome]) -> list[tuple[tuple[str, str, str], int]]:
+    """((task, part, case), how many submissions do not pass it), the most frequent first."""
+    found = Counter(
+        (task.task, part.part, case.title)
+        for one in outcomes
+        for task in one.tasks
+        for part in task.parts
+        for case in part.cases
+        if case.status != "pass"
+    )
+    return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MOST_CASES]
+
+
+def write_grades(file: Path, outcomes: Sequence[Outcome], tasks: Sequence[str]) -> None:
+    """grades.csv: a row for each submission, with the points of every task."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["submission", *tasks, "points", "possible", "look", "problem", "source"])
+    for one in sorted(outcomes, key=lambda outcome: outcome.name):
+        earned = {task.task: round(task.earned, 4) for task in one.tasks}
+        row = [one.name, *(earned.get(task, 0) for task in tasks), one.earned, one.possible, len(one.flags)]
+        writer.writerow([_plain(value) for value in (*row, one.problem, one.source)])
+    write_whole(file, text.getvalue())
+
+
+def _plain(value: object) -> object:
+    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value

@@ -1,0 +1,103 @@
+"""What runs in the sandbox: a nursery whose workers build a task, load it and call its operators.
+
+Nothing here knows a seed, a reference or a verdict. A worker is told a task first,
+{"do": "begin", "task": "task2"}, and is then asked for calls as any other (common/testing/worker).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+MOST_LOG = 60_000  # characters of a compiler's output
+
+
+def main(root: str, file: str, cpu: str, file_bytes: str, processes: str) -> None:
+    """Serves until the grader closes its end.
+
+    Args:
+        root: the tree; nothing of common or a task may come from elsewhere.
+        file: the number of the socket to the grader.
+        cpu, file_bytes, processes: limits of each process, see sandbox.Limits.
+    """
+    hard = {resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024}
+    if os.getuid():
+        hard[resource.RLIMIT_NPROC] = 40 * int(processes)  # threads are counted, too
+    for what, most in hard.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(what, (most, most))
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parents stays below this process
+    if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
+        shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
+
+    import torch.utils.cpp_extension
+
+    from common.compiling.manifest import tasks
+    from common.testing.worker.nursery import serve
+
+    torch.set_num_threads(1)
+    for task in tasks():
+        getattr(importlib.import_module(f"{task}.cases"), "warm_up", lambda: None)()
+    assert_all_from(root)
+    serve(socket.socket(fileno=int(file)), partial(_work, root, int(cpu)))
+
+
+def assert_all_from(root: str) -> None:
+    """Raises ImportError if a module of the course was not taken from the tree."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "common" or name.split(".")[0].removeprefix("task").isdigit():
+            files = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+            if strange := [one for one in files if one and not Path(one).is_relative_to(root)]:
+                raise ImportError(f"{name} comes from {strange[0]}; it must come from {root}")
+
+
+def _work(root: str, cpu: int, connection: Connection) -> None:
+    from common.testing.worker import child
+    from common.testing.worker.messages import receive
+
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+    begin, _ = receive(connection)
+    child.work(served(begin["task"]), connection)
+
+
+def served(task: str):
+    """What a worker of this task can do."""
+    from common.compiling.load import load
+    from common.compiling.request import BuildRequest
+    from common.testing.hidden_inputs import HiddenInputs
+    from common.testing.worker.child import Served
+
+    return Served(
+        lambda: load(BuildRequest(task, "student", "simulator")),
+        partial(cases_of, task),
+        lambda ops: {"log": _log(ops)},
+        caller=HiddenInputs,
+        prepare=_prepare,
+    )
+
+
+def cases_of(task: str) -> list:
+    """A task's cases, and those that only grading runs."""
+    module = importlib.import_module(f"{task}.cases")
+    return [*module.cases(), *getattr(module, "graded", list)()]
+
+
+def _prepare(caller, request: Mapping) -> None:
+    caller.hide, caller.watch = bool(request.get("hide")), bool(request.get("watch"))
+
+
+def _log(ops) -> str:
+    """What the compilers said."""
+    logs = [library.path.parent / "compile.log" for library in ops.libraries]
+    return "\n".join(log.read_text(errors="replace") for log in logs if log.is_file())[-MOST_LOG:]

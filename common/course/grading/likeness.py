@@ -1,0 +1,75 @@
+"""Which submissions are like each other, or like the solution: compare(console, out, names), by copydetect.
+
+copydetect compares tokens by winnowing (Schleimer, Wilkerson, Aiken 2003), as MOSS does. Much alike is a reason to look
+and to ask, and no more: the gaps of the early tasks are a few lines that can hardly be written in two ways.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from common.compiling.skeletons import skeleton_of, solution_files
+from common.console.terminal import say
+
+SHARE = 0.6  # of one's own code, that the other has as well
+MOST_PAIRS = 20  # that are said
+
+
+def alike(out: Path, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
+    """(share of the first's own code, the first, the second, the file), the most alike first; copydetect must be there.
+
+    What the skeleton holds counts for neither.
+    """
+    import copydetect
+
+    found = []
+    for solution in solution_files():
+        file = f"{solution.parents[1].name}/{solution.name}"
+        texts = {name: out / name / "files" / file for name in names if (out / name / "files" / file).is_file()}
+        given = skeleton_of(solution.read_text(encoding="utf-8"), solution.name)
+        prints = {}
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            boilerplate = copydetect.CodeFingerprint("skeleton.cpp", 12, 8, fp=io.StringIO(given))
+            for name, path in {**texts, "the solution": solution}.items():
+                prints[name] = copydetect.CodeFingerprint(
+                    str(path.with_suffix(".py" if path.suffix == ".py" else ".cpp")),
+                    12,
+                    8,
+                    boilerplate=boilerplate.hashes,
+                    fp=io.StringIO(path.read_text(encoding="utf-8", errors="replace")),
+                )
+            order = list(prints)
+            for number, first in enumerate(order):
+                for second in order[number + 1 :]:
+                    if not len(prints[first].hashes) or not len(prints[second].hashes):
+                        continue
+                    _, shares, _ = copydetect.compare_files(prints[first], prints[second])
+                    if max(shares) >= SHARE:
+                        found.append((float(max(shares)), first, second, file))
+    return sorted(found, key=lambda one: (-one[0], one[1:]))
+
+
+def compare(console: Console, out: Path, names: Sequence[str]) -> None:
+    """Prints the pairs that are most alike."""
+    try:
+        pairs = alike(out, names)
+    except ImportError:
+        say(console, "--likeness needs copydetect: pip install -e '.[grade]' -c constraints.txt", "red")
+        return
+    say(
+        console,
+        f"\nmuch alike ({SHARE:.0%} and more of what is not given, by copydetect); a reason to look, no verdict",
+    )
+    for share, first, second, file in pairs[:MOST_PAIRS]:
+        say(console, f"  {share:4.0%}  {first} and {second}: {file}")
+    if len(pairs) > MOST_PAIRS:
+        say(console, f"  and {len(pairs) - MOST_PAIRS} more pairs")
+    if not pairs:
+        say(console, "  none")

@@ -1,0 +1,350 @@
+"""Grades one submission: grade(submission, workshop) -> Outcome.
+
+For each part a process of its own in the sandbox; inputs go in, bytes come out, and what they are worth is decided
+here. A part earns its cases' points if all of its required cases pass (the hidden ones are required), and if its kernels did
+the work: one hidden case runs once more with inputs that host code cannot see (common/testing/hidden_inputs.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import math
+import resource
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.compiling.manifest import Manifest, read_manifest, tasks
+from common.compiling.skeletons import skeleton_of
+from common.course.grading.clean_tree import with_submission
+from common.course.grading.flags import flags_of
+from common.course.grading.hidden import HiddenCase, hidden_cases
+from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
+from common.course.grading.salt import mark_of, seed_of
+from common.course.grading.sandbox import Limits, Sandbox
+from common.course.grading.submissions import Submission
+from common.course.grading.worker import SandboxedWorker
+from common.testing.calling import CallFailed
+from common.testing.case import ERROR, NOT_RUN, Case, Verdict
+from common.testing.judging import judge
+from common.testing.points import points_of
+from common.testing.worker.nursery import Nursery
+from common.testing.worker.worker import NotLoaded
+
+FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
+COUNTS = ("launches", "threads", "read_back")
+PART_SECONDS = 400  # of wall clock
+MOST_BOXES = 12  # sandboxes in a row for one submission; each is ended by its watcher before there is a next one
+PYTORCHS_OWN = ("scaled_dot_product", "multi_head_attention", "flex_attention", "_transformer_encoder")
+MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all submissions of a class share.
+
+    Attributes:
+        folder: a temporary one that other users may enter; base and runtime lie in it.
+        base: the clean tree, see clean_tree.py.
+        runtime: the simulator's compiled runtime.
+        kind: of sandbox.
+        salt: the class's secret.
+        course: a hash of all that decides a grade beside the submission.
+        tasks: those that are graded.
+        limits: see sandbox.Limits.
+    """
+
+    folder: Path
+    base: Path
+    runtime: Path
+    kind: str
+    salt: bytes
+    course: str
+    tasks: tuple[str, ...]
+    limits: Limits = field(default_factory=Limits)
+
+    def key(self, submission: Submission) -> str:
+        """Two gradings with the same key give the same points."""
+        digest = hashlib.sha256(f"{mark_of(self.salt)} {self.course} {self.tasks}".encode())
+        for name, text in sorted(submission.files.items()):
+            digest.update(f"{name} {len(text)} ".encode() + text.encode())
+        return digest.hexdigest()[:24]
+
+
+def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
+    """Grades it. Whatever the submission does, the outcome is complete; errors are the grader's own."""
+    begun, cpu = time.monotonic(), _cpu()
+    outcome = Outcome(submission.name, source, sandbox=workshop.kind, key=workshop.key(submission))
+    outcome.flags = flags_of(submission.files)
+    boxes = _Boxes(submission, workshop)
+    shown: dict[str, bool] = {}  # "task6 update": whether its kernels were found to do the work
+    try:
+        for task in workshop.tasks:
+            outcome.tasks.append(_task(task, submission, workshop, boxes, shown))
+    finally:
+        boxes.close()
+    for task in workshop.tasks:
+        outcome.not_graded |= _not_graded(task)
+    outcome.peak_bytes = boxes.peak_bytes
+    outcome.cpu_seconds, outcome.wall_seconds = round(_cpu() - cpu, 2), round(time.monotonic() - begun, 2)
+    return outcome
+
+
+def _cpu() -> float:
+    """Seconds of CPU of this process and of all its children that have ended."""
+    every = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in every)
+
+
+class _Boxes:
+    """The sandbox that runs; a new one after it was ended."""
+
+    def __init__(self, submission: Submission, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._tree = workshop.folder / f"tree-{id(self)}-{time.monotonic_ns()}"
+        files = {**_skeletons(), **submission.files}
+        with_submission(workshop.base, self._tree, files, copy=workshop.kind == "trusted")
+        self._box: Sandbox | None = None
+        self._nursery: Nursery | None = None
+        self._made = 0
+        self.peak_bytes = 0
+
+    def worker(self, task: str) -> SandboxedWorker:
+        """A worker, in a new process once it is used.
+
+        Raises:
+            NotLoaded: too many sandboxes were ended.
+        """
+        self.check()
+        if self._box is None:
+            if self._made >= MOST_BOXES:
+                raise NotLoaded(f"The code's sandbox was ended {MOST_BOXES} times; it gets no further one.", "ended")
+            self._made += 1
+            limits = self._workshop.limits
+            self._box = Sandbox(self._tree, self._workshop.runtime, self._workshop.kind, limits)
+            self._nursery = Nursery(None, elsewhere=self._box.socket)
+        return SandboxedWorker(self._box, self._nursery, task)
+
+    def check(self) -> None:
+        """Takes a sandbox away that was ended, or whose nursery does not answer any more."""
+        if self._box is not None and (self._box.ended_because or not self._box.alive()):
+            self._leave()
+
+    @property
+    def ended_because(self) -> str:
+        return self._box.ended_because if self._box else ""
+
+    def _leave(self) -> None:
+        box, self._box, self._nursery = self._box, None, None
+        if box is not None:
+            self.peak_bytes = max(self.peak_bytes, box.peak_bytes)
+            box.close()
+
+    def close(self) -> None:
+        self._leave()
+        shutil.rmtree(self._tree, ignore_errors=True)
+
+
+def _skeletons() -> dict[str, str]:
+    """What stands for a missing file: the one with gaps."""
+    found = {}
+    for manifest in map(read_manifest, tasks()):
+        for name in manifest.files:
+            solution = manifest.folder / "solution" / name
+            if solution.is_file():
+                found[f"{manifest.task}/{name}"] = skeleton_of(solution.read_text(encoding="utf-8"), name)
+            elif (manifest.folder / name).is_file():
+                found[f"{manifest.task}/{name}"] = (manifest.folder / name).read_text(encoding="utf-8")
+    return found
+
+
+def _not_graded(task: str) -> dict[str, tuple[float, str]]:
+    """The parts that are measured and not compared."""
+    test = importlib.import_module(f"{task}.test").TEST
+    graded = {case.part for case in getattr(importlib.import_module(f"{task}.cases"), "graded", list)()}
+    return {
+        f"{task} {part}": (points, "speed is measured on a GPU, by python -m " + test.program)
+        for one in test.measurements
+        for part, points in one.points.items()
+        if part not in graded
+    }
+
+
+# ---- a task
+
+
+def _task(task: str, submission: Submission, workshop: Workshop, boxes: _Boxes, shown: dict[str, bool]) -> TaskOutcome:
+    manifest = read_manifest(task)
+    module = importlib.import_module(f"{task}.cases")
+    public = module.cases()
+    hidden = hidden_cases(task, public, seed_of(workshop.salt, f"{task} shapes"))
+    every = [case for case in [*public, *getattr(module, "graded", list)()] if not case.gpu_only]
+    parts = [part for part in dict.fromkeys(c.part for c in every) if sum(c.points for c in every if c.part == part)]
+    outcome = TaskOutcome(task, files=_problems(manifest, submission))
+    not_loaded = ""
+    for part in parts:
+        cases = [case for case in every if case.part == part]
+        of_part = [one for one in hidden if one.case.part == part]
+        if not_loaded:
+            outcome.parts.append(_nothing(part, cases, not_loaded))
+            continue
+        try:
+            with boxes.worker(task) as worker:
+                worker.load()
+                outcome.log = outcome.log or worker.about["log"]
+                outcome.parts.append(_part(task, part, cases, of_part, worker, workshop, shown))
+        except NotLoaded as error:
+            words = _cut([boxes.ended_because or str(error)])
+            outcome.parts.append(_nothing(part, cases, words[0]))
+            if error.kind == "BuildError":
+                not_loaded = outcome.problem = words[0]
+                outcome.log = outcome.log or str(error)[:60_000]
+        boxes.check()
+    return outcome
+
+
+def _problems(manifest: Manifest, submission: Submission) -> dict[str, str]:
+    names = [f"{manifest.task}/{name}" for name in manifest.files]
+    return {name: submission.problems[name] for name in names if name in submission.problems}
+
+
+def _nothing(part: str, cases: Sequence[Case], why: str) -> PartOutcome:
+    listed = [CaseOutcome(case.name, NOT_RUN, case.points, case.required) for case in cases]
+    return PartOutcome(part, 0.0, round(sum(case.points for case in cases), 6), why, cases=listed)
+
+
+# ---- a part
+
+
+def _part(
+    task: str,
+    part: str,
+    cases: Sequence[Case],
+    hidden: Sequence[HiddenCase],
+    worker: SandboxedWorker,
+    workshop: Workshop,
+    shown: dict[str, bool],
+) -> PartOutcome:
+    """Every case of a part, public ones first; then the run that shows who did the work."""
+    begun = time.monotonic()
+    listed = [(case, case.name, False) for case in cases] + [(one.case, one.title, True) for one in hidden]
+    verdicts, outcomes, stopped = [], [], ""
+    for case, title, is_hidden in listed:
+        if not stopped and time.monotonic() - begun > PART_SECONDS:
+            stopped = f"The part took more than {PART_SECONDS} seconds."
+        if stopped:
+            verdict = Verdict(case, NOT_RUN, diagnosis=[stopped])
+        else:
+            verdict = judge(case, worker, seed_of(workshop.salt, f"{task} {title}"))
+            stopped = _stopped_by(verdict)
+        verdicts.append(verdict)
+        outcomes.append(_case_outcome(verdict, title, is_hidden))
+    earned, possible = points_of(verdicts)
+    why, kernel = "", {}
+    if earned:
+        why, kernel = _who_did_the_work(task, part, hidden, worker, workshop, shown)
+    shown[f"{task} {part}"] = bool(earned) and not why
+    return PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
+
+
+def _stopped_by(verdict: Verdict) -> str:
+    """Why the rest of the part is not run: every further case might take as long."""
+    if verdict.status == ERROR and any("endless loop" in line for line in verdict.diagnosis):
+        return "An earlier case of this part did not end."
+    return ""
+
+
+def _case_outcome(verdict: Verdict, title: str, hidden: bool) -> CaseOutcome:
+    case = verdict.case
+    error = verdict.max_error if verdict.max_error is None or math.isfinite(verdict.max_error) else None
+    return CaseOutcome(
+        title, verdict.status, case.points, case.required, hidden, _cut(verdict.diagnosis), error, verdict.bound
+    )
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    """As much of it as is kept; without characters that are none for a page."""
+    clean = ["".join(c if c.isprintable() or c == "\n" else "?" for c in line[:MOST_CHARACTERS]) for line in lines]
+    return clean[:MOST_LINES]
+
+
+def _who_did_the_work(
+    task: str,
+    part: str,
+    hidden: Sequence[HiddenCase],
+    worker: SandboxedWorker,
+    workshop: Workshop,
+    shown: dict[str, bool],
+) -> tuple[str, dict[str, int]]:
+    """(why the part earns nothing although its outputs are right; "" if kernels did it, what was counted)."""
+    secrets = importlib.import_module(f"{task}.hidden") if hidden else None
+    for other in getattr(secrets, "RESTS_ON", {}).get(part, ()):
+        if other.split()[0] in workshop.tasks and not shown.get(other):
+            return f"It stands on the kernels of {other}, which earned nothing or were not seen at work.", {}
+    if part in getattr(secrets, "IN_PYTORCH", ()):
+        return _without_pytorchs_attention(task, hidden[0], worker, workshop), {}
+    counted: dict[str, int] = {}
+    for one in hidden:
+        if one.closed:
+            why, counts = _kernels_alone(task, one, worker, workshop)
+            counted = {
+                name: counts.get(name, 0) + counted.get(name, 0) for name in ("launches", "threads", "read_back")
+            }
+            if why:
+                return why, counted
+    return "", counted
+
+
+def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop: Workshop) -> tuple[str, dict]:
+    worker.hide = True
+    try:
+        verdict = judge(one.case, worker, seed_of(workshop.salt, f"{task} {one.title} closed"), bare=True)
+    finally:
+        worker.hide = False
+    counts = {name: value for name, value in worker.more.items() if isinstance(value, int)}
+    if verdict.ended:
+        return (
+            "With inputs that only kernels can see (as on a GPU) the process ended: host code reads or writes the "
+            f"tensors itself. {verdict.diagnosis[0] if verdict.diagnosis else ''}"
+        ), counts
+    if not counts.get("launches"):
+        return "No kernel was launched.", counts
+    if counts.get("threads", 0) < FEWEST_THREADS:
+        return f"The largest launch has {counts['threads']} threads; at least {FEWEST_THREADS} are expected.", counts
+    if counts.get("read_back"):
+        return f"{counts['read_back']:,} bytes of the inputs were copied to the host.", counts
+    if not verdict.ok:
+        words = verdict.diagnosis[0] if verdict.diagnosis else verdict.status
+        return (
+            f"With inputs that only kernels can see, and outputs that nobody filled, the answer is wrong: {words}",
+            counts,
+        )
+    return "", counts
+
+
+def _without_pytorchs_attention(task: str, one: HiddenCase, worker: SandboxedWorker, workshop: Workshop) -> str:
+    worker.watch = True
+    try:
+        judge(one.case, worker, seed_of(workshop.salt, f"{task} {one.title} watched"))
+        used = [str(name) for name in worker.more.get("operators", ["no answer"])]
+    except (CallFailed, TypeError, AttributeError):
+        used = ["no answer"]
+    finally:
+        worker.watch = False
+    found = [name for name in used if name == "no answer" or any(own in name for own in PYTORCHS_OWN)]
+    return f"The attention is PyTorch's own: {found[0]} was called." if found else ""
+
+
+def course_hash(base: Path) -> str:
+    """Of the clean tree and the hidden cases: what decides grades beside submission and salt."""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in base.rglob("*") if path.is_file()):
+        digest.update(str(file.relative_to(base)).encode() + file.read_bytes())
+    for task in tasks():
+        with contextlib.suppress(OSError):
+            digest.update((read_manifest(task).folder / "hidden.py").read_bytes())
+    return digest.hexdigest()

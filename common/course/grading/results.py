@@ -1,0 +1,142 @@
+"""The files that an outcome becomes, in a folder of the submission's own.
+
+result.json    everything, as plain data (outcome.py)
+results.json   Gradescope's: https://gradescope-autograders.readthedocs.io/en/latest/specs/
+report.html    a page for the instructor
+build.log      what the compilers said
+files/         the files that were graded
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+
+from common.console.files import write_whole
+from common.course.grading.outcome import Outcome, PartOutcome, TaskOutcome
+from common.course.grading.submissions import Submission
+
+SHOWN = "visible"
+MOST_OUTPUT = 20_000  # characters of one test's output
+
+
+def write_outcome(folder: Path, outcome: Outcome, submission: Submission | None) -> None:
+    """Writes all of them; result.json last, since its presence says that the submission is done."""
+    if submission is not None:
+        for name, text in submission.files.items():
+            write_whole(folder / "files" / name, text)
+    logs = [f"--- {task.task}\n{task.log}" for task in outcome.tasks if task.log]
+    write_whole(folder / "build.log", "\n".join(logs) + "\n")
+    write_whole(folder / "results.json", json.dumps(gradescope(outcome), indent=1) + "\n")
+    write_whole(folder / "report.html", page(outcome))
+    write_whole(folder / "result.json", json.dumps(outcome.as_json(), indent=1) + "\n")
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """What was written there; None if nothing was, or what is there cannot be read."""
+    try:
+        return Outcome.from_json(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def gradescope(outcome: Outcome) -> dict:
+    """results.json: a test for each part. The sizes of hidden cases are not said, nor what a human shall look at."""
+    tests = []
+    for task in outcome.tasks:
+        for part in task.parts:
+            tests.append(
+                {
+                    "name": f"{task.task}: {part.part}",
+                    "score": part.earned,
+                    "max_score": part.possible,
+                    "status": "passed" if part.earned >= part.possible else "failed",
+                    "output": _told(task, part)[:MOST_OUTPUT],
+                    "output_format": "text",
+                    "visibility": SHOWN,
+                }
+            )
+    said = [outcome.problem] if outcome.problem else []
+    said += [f"{name}: {why}" for task in outcome.tasks for name, why in task.files.items()]
+    said += [
+        f"{name} ({points:g} points) is not graded here: {why}." for name, (points, why) in outcome.not_graded.items()
+    ]
+    return {
+        "score": outcome.earned,
+        "execution_time": round(outcome.wall_seconds),
+        "output": "\n".join(said)[:MOST_OUTPUT],
+        "output_format": "text",
+        "visibility": SHOWN,
+        "stdout_visibility": "hidden",
+        "tests": tests,
+    }
+
+
+def _told(task: TaskOutcome, part: PartOutcome) -> str:
+    """What a student reads about a part."""
+    lines = [part.why] if part.why else []
+    for case in part.cases:
+        title = "a hidden case: other shapes, other numbers" if case.hidden else case.title
+        star = " *" if case.required else ""
+        lines.append(f"{case.status:>16}  {title}{star}" + (f"  ({case.points:g})" if case.points else ""))
+        if case.status != "pass" and not case.hidden:
+            lines += [f"                  {line}" for line in case.diagnosis]
+    if any(case.required and case.status != "pass" for case in part.cases):
+        lines.append("The part earns nothing before every case marked * passes.")
+    return "\n".join(lines)
+
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1b1b1b; }
+table { border-collapse: collapse; width: 100%; }
+td, th { text-align: left; padding: .15rem .7rem .15rem 0; vertical-align: top; }
+tr { border-bottom: 1px solid #e3e3e3; } 
+pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; white-space: pre-wrap; }
+.pass { color: #17692b; } .FAIL, .error { color: #a11818; } .look { background: #fff5d6; padding: .2rem .8rem; }
+@media (prefers-color-scheme: dark) {
+ body { background: #16181b; color: #e4e4e4; } tr { border-color: #333; } pre { background: #1f2226; }
+ .pass { color: #69c47f; } .FAIL, .error { color: #f08080; } .look { background: #3a3319; }
+}
+"""
+
+
+def page(outcome: Outcome) -> str:
+    """report.html: all that is known, for the instructor alone."""
+    body = [f"<h1>{escape(outcome.name)}: {outcome.earned:g} of {outcome.possible:g}</h1>"]
+    body.append(
+        f"<p>{escape(outcome.source)}. Sandbox: {escape(outcome.sandbox or 'none')}. "
+        f"{outcome.cpu_seconds:.0f} s of CPU, {outcome.wall_seconds:.0f} s, {outcome.peak_bytes / 2**20:.0f} MiB.</p>"
+    )
+    if outcome.problem:
+        body.append(f"<p class=error>{escape(outcome.problem)}</p>")
+    if outcome.flags:
+        items = "".join(f"<li>{escape(flag)}</li>" for flag in outcome.flags)
+        body.append(
+            f"<div class=look><h2>For a human to look at</h2><p>No points depend on these.</p><ul>{items}</ul></div>"
+        )
+    for name, (points, why) in outcome.not_graded.items():
+        body.append(f"<p>{escape(name)}: {points:g} points are not graded here: {escape(why)}.</p>")
+    for task in outcome.tasks:
+        body.append(f"<h2>{escape(task.task)}: {task.earned:g} of {task.possible:g}</h2>")
+        body += [f"<p class=error>{escape(name)}: {escape(why)}</p>" for name, why in task.files.items()]
+        for part in task.parts:
+            body.append(f"<h3>{escape(part.part)}: {part.earned:g} of {part.possible:g}</h3>")
+            body += [f"<pre class=error>{escape(part.why)}</pre>"] if part.why else []
+            if part.kernel:
+                counted = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in part.kernel.items())
+                body.append(f"<p>With inputs that only kernels can see: {escape(counted)}.</p>")
+            body.append("<table><tr><th>case<th>verdict<th>points<th>max error<th>bound</tr>")
+            for case in part.cases:
+                numbers = "".join(f"<td>{'' if x is None else f'{x:.1e}'}" for x in (case.max_error, case.bound))
+                star = " *" if case.required else ""
+                points = f"{case.points:g}" if case.points else ""
+                verdict = f"<td class='{escape(case.status.split()[0])}'>{escape(case.status)}"
+                body.append(f"<tr><td>{escape(case.title)}{star}{verdict}<td>{points}{numbers}</tr>")
+                if case.status != "pass" and case.diagnosis:
+                    body.append(f"<tr><td colspan=5><pre>{escape(chr(10).join(case.diagnosis))}</pre></tr>")
+            body.append("</table>")
+        if task.log:
+            body.append(f"<details><summary>What the compilers said</summary><pre>{escape(task.log)}</pre></details>")
+    title = escape(f"{outcome.name}: {outcome.earned:g} of {outcome.possible:g}")
+    return f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>\n" + "\n".join(body) + "\n"

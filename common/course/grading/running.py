@@ -1,0 +1,156 @@
+"""Grades many submissions: some at a time here, or through Slurm.
+
+    with workshop(folder, ...) as shop:
+        for outcome in grade_all(sources, out, shop, jobs=2): ...
+
+Each is graded by a process of its own, so that what goes wrong with one costs that one.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import multiprocessing
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+
+from common.compiling.runtime import simulator_runtime
+from common.course.grading.clean_tree import make_base
+from common.course.grading.one import Workshop, course_hash, grade
+from common.course.grading.outcome import Outcome
+from common.course.grading.results import read_outcome, write_outcome
+from common.course.grading.sandbox import Limits
+from common.course.grading.submissions import NoSubmission, name_of, read_submission
+
+
+@contextmanager
+def workshop(
+    kind: str, salt: bytes, tasks: Sequence[str], limits: Limits, parent: Path | None = None
+) -> Iterator[Workshop]:
+    """Makes what all submissions share, and takes it away again.
+
+    Args:
+        kind, salt, tasks, limits: see Workshop.
+        parent: where; for Slurm a disk that all nodes see.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="grading-", dir=parent))
+    before = os.environ.get("ATTENTION_BUILD_DIR")
+    try:
+        folder.chmod(0o711)
+        base = make_base(folder / "base")
+        os.environ["ATTENTION_BUILD_DIR"] = str(folder / "runtime")
+        simulator_runtime(False)
+        for path in folder.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield Workshop(folder, base, folder / "runtime", kind, salt, course_hash(base), tuple(tasks), limits)
+    finally:
+        if before is None:
+            os.environ.pop("ATTENTION_BUILD_DIR", None)
+        else:
+            os.environ["ATTENTION_BUILD_DIR"] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def names_of(sources: Sequence[str]) -> dict[str, str]:
+    """source -> its folder under --out: its name, and where two have the same, a few digits of its path as well."""
+    names = [name_of(source) for source in sources]
+    return {
+        source: name if names.count(name) == 1 else f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:6]}"
+        for source, name in zip(sources, names, strict=True)
+    }
+
+
+def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, bool]:
+    """Grades one submission unless it is graded already: (its outcome as JSON, whether anything was to be done)."""
+    folder = Path(out) / name
+    try:
+        submission = read_submission(source)
+    except NoSubmission as error:
+        outcome = Outcome(name, source, problem=str(error))
+        write_outcome(folder, outcome, None)
+        return outcome.as_json(), True
+    known = read_outcome(folder)
+    if known is not None and known.key == shop.key(submission) and not known.problem:
+        return known.as_json(), False
+    (folder / "result.json").unlink(missing_ok=True)
+    try:
+        outcome = grade(submission, source, shop)
+        outcome.name = name
+    except Exception:
+        outcome = Outcome(name, source, problem=f"the grader failed: {traceback.format_exc(limit=-3)}")
+    write_outcome(folder, outcome, submission)
+    return outcome.as_json(), True
+
+
+def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) -> Iterator[tuple[Outcome, bool]]:
+    """All of them, `jobs` at a time, in the order in which they are done: (outcome, whether it was graded just now)."""
+    names = names_of(sources)
+    waiting, tried = list(sources), dict.fromkeys(sources, 0)
+    while waiting:
+        done: set[str] = set()
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            futures = {pool.submit(grade_one, source, names[source], str(out), shop): source for source in waiting}
+            try:
+                for future in concurrent.futures.as_completed(futures):
+                    data, new = future.result()
+                    done.add(futures[future])
+                    yield Outcome.from_json(data), new
+            except BrokenProcessPool:  # a grading process was killed; whoever was at work is tried again, alone
+                jobs = 1
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        waiting = [source for source in waiting if source not in done]
+        if waiting and jobs == 1:
+            first = waiting[0]
+            tried[first] += 1
+            if tried[first] > 2:
+                waiting.remove(first)
+                outcome = Outcome(names[first], first, problem="the process that grades it was killed three times")
+                write_outcome(out / names[first], outcome, None)
+                yield outcome, True
+
+
+def grade_on_slurm(
+    sources: Sequence[str], out: Path, shop: Workshop, jobs: int, cluster: str = "slurm", **parameters
+) -> Iterator[tuple[Outcome, bool]]:
+    """The same through submitit: a job array, `jobs` at a time.
+
+    Args:
+        cluster: "slurm"; "local" runs the jobs here.
+        parameters: of submitit's executor, such as slurm_partition.
+
+    Raises:
+        ValueError: submitit is not installed.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise ValueError("--slurm needs submitit: pip install -e '.[grade]' -c constraints.txt") from None
+    executor = submitit.AutoExecutor(folder=out / "slurm", cluster=cluster)
+    shared = {"timeout_min": 120, "cpus_per_task": 1, "mem_gb": 8, "name": "grading", **parameters}
+    if cluster == "slurm":
+        shared["slurm_array_parallelism"] = jobs
+    executor.update_parameters(**shared)
+    names = names_of(sources)
+    with executor.batch():
+        submitted = {source: executor.submit(grade_one, source, names[source], str(out), shop) for source in sources}
+    by_job = {job: source for source, job in submitted.items()}
+    for job in submitit.helpers.as_completed(list(by_job)):
+        error = job.exception()
+        if error is None:
+            data, new = job.result()
+            yield Outcome.from_json(data), new
+        else:
+            source = by_job[job]
+            words = str(error).strip().splitlines()
+            outcome = Outcome(names[source], source, problem=f"its job failed: {words[-1] if words else error}")
+            write_outcome(out / names[source], outcome, None)
+            yield outcome, True

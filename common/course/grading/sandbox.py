@@ -1,0 +1,347 @@
+"""The process in which a submission's code runs: what it may see and use, and who watches it.
+
+    with Sandbox(tree, runtime, kind=choose_kind()) as box:
+        Nursery(None, elsewhere=box.socket)     # see inside.py
+        box.ended_because                       # "" while all is well
+
+Three kinds:
+
+bubblewrap  namespaces of its own: no network, no other process, and of the files only those that are bound: the
+            interpreter, the compilers, the tree (all read-only); build/ and /tmp in memory, with a size. Needs user
+            namespaces.
+user        another user's processes, where the grader is root and namespaces are forbidden (a container): closed
+            permissions are what protects files. The network is not shut off.
+trusted     neither; the code can read and write what the grader can. To be asked for by name.
+
+In all of them limits on CPU seconds, file sizes, open files and processes (prlimit), and a thread here that watches the
+memory and the number of all its processes together, and the wall clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("bubblewrap", "user", "trusted")
+PAGE = resource.getpagesize()
+FIRST_USER, USERS = 61_000, 2_000  # of the kind "user": each sandbox one of its own
+LOOK_EVERY = 0.1  # seconds
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a submission may use.
+
+    Attributes:
+        memory: bytes, of all its processes together.
+        build: bytes that its builds may take; temporary: of /tmp.
+        processes: at a time, threads not counted.
+        seconds: of wall clock, for all of it.
+        cpu: seconds of CPU for one process.
+        file: bytes of a file that it writes.
+    """
+
+    memory: int = 4 << 30
+    build: int = 1 << 30
+    temporary: int = 256 << 20
+    processes: int = 64
+    seconds: float = 1800
+    cpu: int = 600
+    file: int = 256 << 20
+
+
+class NoSandbox(RuntimeError):
+    """None of the kinds works here; the message says why, and what can be done."""
+
+
+def why_no_bubblewrap() -> str:
+    """Why bubblewrap cannot be used; "" if it can."""
+    if not shutil.which("bwrap"):
+        return "bwrap is not installed (Debian, Ubuntu: apt-get install bubblewrap)"
+    command = [
+        "bwrap",
+        "--unshare-all",
+        "--ro-bind",
+        "/usr",
+        "/usr",
+        *_links(),
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "true",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bwrap does not start: {error}"
+    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+
+
+def choose_kind(trusted: bool = False, wanted: str | None = None) -> str:
+    """The strongest kind that works here.
+
+    Args:
+        trusted: "trusted" is allowed where nothing else works.
+        wanted: insist on this one.
+
+    Raises:
+        NoSandbox: none works.
+    """
+    if wanted == "trusted" and not trusted:
+        raise NoSandbox("--sandbox trusted runs the code with your own rights: say --trusted as well")
+    if wanted == "trusted":
+        return wanted
+    no_bubblewrap = why_no_bubblewrap() if wanted != "user" else "--sandbox user was asked for"
+    if not no_bubblewrap:
+        return "bubblewrap"
+    no_user = why_no_user()
+    if wanted != "bubblewrap" and not no_user:
+        return "user"
+    if trusted:
+        return "trusted"
+    raise NoSandbox(
+        f"no sandbox can be had: {no_bubblewrap}; {no_user}. --trusted grades without one: the submissions' code then "
+        "runs with your own rights, and can read and change all that you can"
+    )
+
+
+def why_no_user() -> str:
+    """Why code cannot run as another user; "" if it can."""
+    if os.geteuid() != 0:
+        return "the grader is not root, so it cannot become another user"
+    for path in _interpreter():
+        for folder in (Path(path), *Path(path).resolve().parents):
+            if not folder.stat().st_mode & 0o001:
+                return f"Python lies in {path}, and other users may not enter {folder}"
+    return ""
+
+
+def _links() -> list[str]:
+    """/bin, /lib, ... as they are here: links into /usr, or folders of their own."""
+    found = []
+    for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        path = Path(name)
+        if path.is_symlink():
+            found += ["--symlink", os.readlink(path), name]
+        elif path.is_dir():
+            found += ["--ro-bind", name, name]
+    return found
+
+
+def _interpreter() -> list[str]:
+    """The folders that Python and its packages lie in."""
+    paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
+    paths |= {str(Path(sys.executable).parent), str(Path(os.path.realpath(sys.executable)).parent.parent)}
+    import torch
+
+    paths.add(str(Path(torch.__file__).parents[1]))
+    kept = sorted({path for path in paths if Path(path).is_dir() and not f"{path}/".startswith("/usr/")})
+    return [path for path in kept if not any(path.startswith(f"{other}/") for other in kept)]
+
+
+class Sandbox:
+    """A nursery (inside.py) in a sandbox.
+
+    Args:
+        tree: the course with the submission's files, see clean_tree.py; on disk.
+        runtime: object files of the simulator, which every build links: copied into the build folder.
+        kind: one of KINDS.
+        limits: see there.
+
+    Attributes:
+        socket: to the nursery.
+        ended_because: why the watcher ended it; "" if it did not.
+        peak_bytes: the most memory that its processes had together.
+    """
+
+    def __init__(self, tree: Path, runtime: Path, kind: str, limits: Limits | None = None) -> None:
+        self.kind, self.limits = kind, limits or Limits()
+        self.ended_because, self.peak_bytes = "", 0
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(60)
+        self._own: Path | None = None
+        self._user = FIRST_USER + os.getpid() % USERS
+        self._over = threading.Event()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        with theirs:
+            command = self._command(tree, runtime, theirs.fileno())
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said,
+                env=self._environment(tree),
+                cwd="/",
+                start_new_session=True,
+                **({"user": self._user, "group": self._user, "extra_groups": []} if kind == "user" else {}),
+            )
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all its processes, and takes its files away."""
+        self._over.set()
+        self._kill()
+        self._watcher.join()
+        self.socket.close()
+        self._said.close()
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None and not self.ended_because
+
+    @property
+    def said(self) -> str:
+        """The end of what the nursery printed on stderr: why it did not start."""
+        end = os.fstat(self._said.fileno()).st_size
+        return os.pread(self._said.fileno(), 2000, max(0, end - 2000)).decode(errors="replace")
+
+    # ---- how it starts
+
+    def _environment(self, tree: Path) -> dict[str, str]:
+        build = "/build" if self.kind == "bubblewrap" else str(self._own / "build")
+        home = "/tmp" if self.kind == "bubblewrap" else str(self._own / "tmp")
+        return {
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+            "ATTENTION_BUILD_DIR": build,
+            "HOME": home,
+            "TMPDIR": home,
+            "USER": "student",
+            "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+            "SIMULATOR_WORKERS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TORCHDYNAMO_DISABLE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def _command(self, tree: Path, runtime: Path, number: int) -> list[str]:
+        limits = self.limits
+        where = "/course" if self.kind == "bubblewrap" else str(tree)
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1]); "
+            "from common.course.grading.inside import main; main(*sys.argv[1:])"
+        )
+        numbers = [str(one) for one in (number, limits.cpu, limits.file, limits.processes)]
+        inner = [sys.executable, "-I", "-c", code, where, *numbers]
+        if self.kind != "bubblewrap":
+            self._own = Path(tempfile.mkdtemp(prefix="grading-"))
+            for name in ("build", "tmp"):
+                (self._own / name).mkdir()
+            shutil.copytree(runtime, self._own / "build", dirs_exist_ok=True)
+            if self.kind == "user":
+                for path in (self._own, *self._own.rglob("*")):
+                    os.chown(path, self._user, self._user)
+            return inner
+        bound = [part for path in _interpreter() for part in ("--ro-bind", path, path)]
+        for path in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"):
+            bound += ["--ro-bind-try", path, path]
+        return [
+            *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox"),
+            *("--ro-bind", "/usr", "/usr", *_links()),
+            *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"),
+            *bound,
+            *("--ro-bind", str(tree), "/course"),
+            *("--size", str(limits.build), "--tmpfs", "/build"),
+            *("--ro-bind", str(runtime), "/runtime"),
+            *("--remount-ro", "/", "--chdir", "/course", "--"),
+            *inner,
+        ]
+
+    # ---- who watches
+
+    def _watch(self) -> None:
+        begun = time.monotonic()
+        limits = self.limits
+        while not self._over.wait(LOOK_EVERY):
+            processes = self._processes()
+            memory = sum(map(_own_bytes, processes))
+            self.peak_bytes = max(self.peak_bytes, memory)
+            if memory > limits.memory:
+                self._end(f"Its processes took more than {limits.memory >> 20:,} MiB of memory together.")
+            elif len(processes) > limits.processes:
+                self._end(f"It started more than {limits.processes} processes.")
+            elif time.monotonic() - begun > limits.seconds:
+                self._end(f"It took longer than {limits.seconds:g} seconds.")
+
+    def _end(self, why: str) -> None:
+        self.ended_because = self.ended_because or why
+        self._kill()
+
+    def _processes(self) -> list[int]:
+        """All its processes: descendants; of another user also those whose parents are gone."""
+        found, new = [], [self._process.pid]
+        while new:
+            found += new
+            new = [child for one in new for child in _children(one)]
+        if self.kind == "user":
+            found += [one for one in _of_user(self._user) if one not in found]
+        return found
+
+    def _kill(self) -> None:
+        for _ in range(100):
+            processes = self._processes() if self._process.poll() is None or self.kind != "bubblewrap" else []
+            alive = [one for one in processes if one != self._process.pid or self._process.poll() is None]
+            if not alive:
+                return
+            for one in alive:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(one, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.1)
+
+
+def _children(process: int) -> list[int]:
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
+    return found
+
+
+def _of_user(user: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user and _state(int(name)) != "Z":
+                found.append(int(name))
+    return found
+
+
+def _state(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _own_bytes(process: int) -> int:
+    """Memory that it shares with nobody's file: the libraries of all workers are the same pages."""
+    try:
+        _, resident, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * PAGE

@@ -1,0 +1,57 @@
+"""Task 1's hidden cases."""
+
+from collections.abc import Mapping
+from random import Random
+
+import torch
+
+from common.course.grading.hidden import (
+    HiddenCase,
+    attention_floor,
+    attention_inputs,
+    like,
+    softmax_floor,
+    softmax_inputs,
+)
+from common.reference.bounds import running_sum_floor
+from common.testing.case import Case
+
+# Parts in PyTorch; they must do without PyTorch's own attention.
+IN_PYTORCH = ("layer",)
+
+
+def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
+    """Each kernel, the three together, and the layer, at sizes beyond the handout's."""
+    size = random.randint
+    batch, heads, seq_q, seq_k, head_dim = size(2, 3), size(2, 4), size(50, 80), size(81, 110), size(20, 40)
+    rows, cols = size(150, 260), size(150, 400)
+    tokens = size(70, 110)
+
+    def layer(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        made = cases["layer: as SDPA, causal"].inputs(generator)
+        return {**made, "x": torch.randn(batch + 1, tokens, made["x"].size(2), generator=generator)}
+
+    def output(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        scores = 2 * torch.randn(batch, heads, seq_q, seq_k, generator=generator)
+        return {
+            "weights": torch.softmax(scores, -1),
+            "value": 2 + torch.randn(batch, heads, seq_k, head_dim, generator=generator),
+        }
+
+    def query_and_key(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim)(generator)
+        return {"query": made["query"], "key": made["key"]}
+
+    of_query, of_key = f"{batch}x{heads}x{seq_q}x{head_dim}", f"{batch}x{heads}x{seq_k}x{head_dim}"
+    sizes = f"{of_query}, {of_key}"
+    inputs, floor = attention_inputs(batch, heads, seq_q, seq_k, head_dim), attention_floor(seq_k)
+    scores_floor = 1e-6 + head_dim**-0.5 * running_sum_floor(head_dim, 10 * head_dim**0.5)
+    output_floor = 1e-6 + running_sum_floor(seq_k, 4)
+    return [
+        like(cases, "layer: as SDPA, causal", f"layer, {tokens} tokens, causal", layer, closed=False),
+        like(cases, "scores: Q K^T, 13 queries, 47 keys", sizes, query_and_key, scores_floor),
+        like(cases, "softmax: 7 x 31", f"{rows} x {cols}", softmax_inputs(rows, cols), softmax_floor(cols)),
+        like(cases, "output: P V, 13 queries, 47 keys", sizes, output, output_floor),
+        like(cases, "attention: full", sizes, inputs, floor),
+        like(cases, "attention: causal", f"{sizes}, causal", inputs, floor, closed=False),
+    ]

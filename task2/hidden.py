@@ -1,0 +1,44 @@
+"""Task 2's hidden cases."""
+
+from collections.abc import Mapping
+from random import Random
+
+import torch
+
+from common.course.grading.hidden import (
+    HiddenCase,
+    attention_floor,
+    attention_inputs,
+    like,
+    softmax_floor,
+    softmax_inputs,
+)
+from common.reference.bounds import running_sum_floor
+from common.testing.case import Case
+
+
+def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
+    """The softmax, both products, and attention, at sizes beyond the handout's."""
+    size = random.randint
+    rows, cols = size(130, 300), size(400, 900)
+    batch, m, n, k = size(2, 3), size(115, 150), size(70, 120), size(205, 260)
+    seq_q, seq_k, head_dim = size(70, 100), size(101, 140), size(24, 72)
+
+    def product(transposed: bool):
+        def inputs(generator: torch.Generator) -> dict[str, torch.Tensor]:
+            shape = (batch, n, k) if transposed else (batch, k, n)
+            a = torch.randn(batch, m, k, generator=generator) + 1
+            return {"a": a, "b": torch.randn(shape, generator=generator) + 0.5}
+
+        return inputs
+
+    floor = running_sum_floor(k, 0.5 * k + 5)
+    sizes = f"2x3x{seq_q}x{head_dim}, 2x3x{seq_k}x{head_dim}"
+    inputs = attention_inputs(2, 3, seq_q, seq_k, head_dim)
+    return [
+        like(cases, "softmax: 7 x 31", f"{rows} x {cols}", softmax_inputs(rows, cols), softmax_floor(cols)),
+        like(cases, "gemm: A B^T, 63 x 65 x 64", f"A B^T, {batch} x {m} x {n} x {k}", product(True), floor),
+        like(cases, "gemm: A B, 63 x 65 x 64", f"A B, {batch} x {m} x {n} x {k}", product(False), floor),
+        like(cases, "attention: full", sizes, inputs, attention_floor(seq_k)),
+        like(cases, "attention: causal", f"{sizes}, causal", inputs, attention_floor(seq_k), closed=False),
+    ]

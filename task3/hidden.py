@@ -1,0 +1,50 @@
+"""Task 3's hidden cases."""
+
+from collections.abc import Mapping
+from random import Random
+
+import torch
+
+from common.course.grading.hidden import (
+    HiddenCase,
+    attention_floor,
+    attention_inputs,
+    like,
+    softmax_floor,
+    softmax_inputs,
+)
+from common.reference.bounds import running_sum_floor
+from common.testing.case import Case
+
+# Parts in PyTorch; they must do without PyTorch's own attention.
+IN_PYTORCH = ("algorithm",)
+
+
+def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
+    """The algorithm, the online softmax, the merge, at sizes beyond the handout's."""
+    size = random.randint
+    seq_q, seq_k, head_dim = size(120, 170), size(210, 280), size(17, 40)
+    rows, cols = size(115, 200), size(1100, 1900)
+    parts, merged, wide = size(9, 20), size(40, 90), size(65, 110)
+
+    def states(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        outs = 2 + torch.randn(parts, merged, wide, generator=generator)
+        return {"outs": outs, "lse": 2 * torch.randn(parts, merged, generator=generator)}
+
+    sizes = f"1x3x{seq_q}x{head_dim}, 1x3x{seq_k}x{head_dim}"
+    inputs, floor = attention_inputs(1, 3, seq_q, seq_k, head_dim), attention_floor(seq_k)
+    same, same_floor = attention_inputs(2, 2, seq_q, seq_q, head_dim), attention_floor(seq_q)
+    x, x_floor = softmax_inputs(rows, cols), softmax_floor(cols)
+    return [
+        like(cases, "algorithm: 113 queries, 203 keys", sizes, inputs, floor, closed=False),
+        like(cases, "algorithm: causal, 96 tokens", f"causal, {seq_q} tokens", same, same_floor, closed=False),
+        like(cases, "softmax: 113 x 203", f"{rows} x {cols}", x, x_floor),
+        like(cases, "softmax: lse, 113 x 203", f"lse, {rows} x {cols}", x, x_floor + 2.0**-23 * 16, closed=False),
+        like(
+            cases,
+            "merge: 8 parts, head_dim 64",
+            f"{parts} x {merged} x {wide}",
+            states,
+            1e-6 + running_sum_floor(parts, 4),
+        ),
+    ]

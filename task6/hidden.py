@@ -1,0 +1,63 @@
+"""Task 6's hidden cases."""
+
+from collections.abc import Mapping
+from random import Random
+
+import torch
+
+from common.course.grading.hidden import HiddenCase, like
+from common.reference.bounds import running_sum_floor
+from common.testing.case import Case
+
+# A part whose own calls go through Python: the parts whose kernels it stands on must have been found to be kernels.
+RESTS_ON = {"generate": ("task6 update", "task6 decode"), "pipeline": ("task6 update", "task6 decode", "task4 full")}
+SLOTS, NEW = 64, 37  # of the public case whose call this is
+
+
+def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
+    """The cache, attention over it, and both together, at sizes beyond the handout's."""
+    size = random.randint
+    batch, kv_heads, head_dim = size(3, 5), size(2, 4), size(33, 80)
+    positions = [size(0, SLOTS - NEW) for _ in range(batch)]
+    lengths = [size(40, 260) for _ in range(3)]
+    slots, group = max(lengths) + size(1, 9), size(1, 3)
+
+    def update(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        def normal(tokens: int) -> torch.Tensor:
+            return torch.randn(batch, kv_heads, tokens, head_dim, generator=generator)
+
+        made = {"k_cache": normal(SLOTS), "v_cache": normal(SLOTS), "key": normal(NEW), "value": normal(NEW)}
+        return {**made, "positions": torch.tensor(positions, dtype=torch.int32)}
+
+    def decode(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(len(lengths), *shape, head_dim, generator=generator)
+
+        return {
+            "query": 1.5 * normal(group * kv_heads, 1),
+            "k_cache": 1.5 * normal(kv_heads, slots),
+            "v_cache": 2 + normal(kv_heads, slots),
+            "lengths": torch.tensor(lengths, dtype=torch.int32),
+        }
+
+    def generate(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        def normal() -> torch.Tensor:
+            return torch.randn(3, kv_heads, 45, 40, generator=generator)
+
+        return {"query": 1.5 * normal(), "key": 1.5 * normal(), "value": 2 + normal()}
+
+    floor = 1e-5 * 1.5**2
+    sizes = f"{group * kv_heads} heads on {kv_heads}, lengths {lengths}, head_dim {head_dim}"
+    return [
+        like(cases, "update: a prompt of 37 tokens", f"positions {positions}, head_dim {head_dim}", update),
+        like(cases, "decode: lengths 1, 7, 31, 203", sizes, decode, floor + running_sum_floor(slots, 4)),
+        like(
+            cases,
+            "generate: 9 tokens, then 20",
+            f"9 tokens, then 36, {kv_heads} heads",
+            generate,
+            floor + running_sum_floor(45, 4),
+            closed=False,
+        ),
+        like(cases, "pipeline: a prompt of 9, then 12", "other weights", closed=False),
+    ]

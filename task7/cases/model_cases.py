@@ -1,0 +1,165 @@
+"""The parts of task 7's test that run a model, as cases: the grader has no other way to compare than by outputs.
+
+    text         prefill, then token after token through transformers' modules: the logits of every step
+    engine       the lean engine: greedy tokens of two prompts as a batch, and the logits of a long prefill
+    perplexity   long prefill in transformers' modules: how likely every held-out token is
+
+python -m task7.test compares the same by texts that are always the same (model.py); here the tokens are windows of the
+held-out stories that the inputs' seed chooses, so nobody knows them before.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from common.testing.case import Case
+from task7.given.operators import load_engine_kernels
+from task7.tools import models
+
+PROMPT, STEPS = 9, 40
+PROMPTS, NEW_TOKENS = 2, 24
+SEQUENCES, LENGTH = 2, 512
+CLOSE = 0.02  # logits; where the reference's two likeliest tokens are closer, rounding could decide
+FLOOR = 2e-2  # of a logit of about 10 after six layers; other kernels that are right differ by 2e-3
+
+
+@functools.cache
+def storyteller():
+    """(its tokenizer, the model, all held-out tokens). A process loads it once."""
+    tokenizer, model = models.load(str(models.STORYTELLER), local=True)
+    text = (models.STORYTELLER / "held_out.txt").read_text(encoding="utf-8").split("\n<|endoftext|>\n")
+    tokens = [token for story in text for token in (*tokenizer(story).input_ids, tokenizer.eos_token_id)]
+    return tokenizer, model, torch.tensor(tokens)
+
+
+@functools.cache
+def _reference():
+    import copy
+
+    from task7.tools.writers import reference_writer
+
+    return reference_writer(copy.deepcopy(storyteller()[1]), "simulator")
+
+
+@functools.cache
+def _kernels(variant: str, backend: str):
+    return load_engine_kernels(variant, backend)
+
+
+@functools.cache
+def _attached(variant: str, backend: str):
+    from task7.tools.writers import attached_writer
+
+    kernels = _kernels(variant, backend)
+    return attached_writer(storyteller()[1], (kernels.flash, kernels.decode), variant)
+
+
+def _lean(ops, prompts: int, length: int):
+    from task7.tools.writers import lean_writer
+
+    kernels = _kernels(ops.variant, ops.backend)
+    return lean_writer(storyteller()[1], kernels, "float32", [[0] * length] * prompts, 0)
+
+
+def _windows(generator: torch.Generator, count: int, length: int) -> Tensor:
+    """[count, length] held-out tokens, from places that the generator chooses."""
+    tokens = storyteller()[2]
+    first = torch.randint(len(tokens) - length, (count,), generator=generator)
+    return torch.stack([tokens[at : at + length] for at in first])
+
+
+@torch.no_grad()
+def _stepwise(writer, tokens: Tensor) -> Tensor:
+    """tokens [1, PROMPT + STEPS] -> logits [STEPS + 1, vocab]: a prefill, then one token at a time."""
+    cache = writer.new_cache(tokens.size(1) + 1)
+    pieces = [tokens[:, :PROMPT], *tokens[:, PROMPT:].split(1, 1)]
+    return torch.cat([writer.model(one, past_key_values=cache, use_cache=True).logits[:, -1] for one in pieces])
+
+
+def _likelihoods(writer, tokens: Tensor) -> Tensor:
+    """tokens [count, length] -> log-probability of each token but the first, [count, length - 1]."""
+    logits = torch.cat([writer.logits(one[None]) for one in tokens])
+    chosen = torch.log_softmax(logits[:, :-1].float(), -1).gather(-1, tokens[:, 1:, None])
+    return chosen[..., 0]
+
+
+def _greedy(writer, prompts: Tensor, steps: int) -> Tensor:
+    """The new tokens, [prompts, steps], as numbers."""
+    tokens = writer.generate(prompts.tolist(), max_new_tokens=steps).tokens
+    return torch.tensor([one[-steps:] for one in tokens]).float()
+
+
+def _clear_prompts(generator: torch.Generator) -> Tensor:
+    """Prompts after which the reference's choice of a token is never close."""
+    found = []
+    for _ in range(50):
+        prompt = _windows(generator, 1, PROMPT)
+        new = _greedy(_reference(), prompt, NEW_TOKENS).long()
+        best = _reference().logits(torch.cat([prompt, new], 1))[0, PROMPT - 1 :].topk(2).values
+        if bool((best[:, 0] - best[:, 1] > CLOSE).all()):
+            found.append(prompt)
+        if len(found) == PROMPTS:
+            return torch.cat(found)
+    raise RuntimeError("50 prompts, and hardly one after which the reference's choices are clear")
+
+
+def _counted(writer, part) -> Tensor:
+    """What part() gives; an error if not every layer ran in the kernels."""
+    writer.attention.reset_calls()
+    out = part()
+    if not writer.attention.calls["flash_attention"]:
+        raise RuntimeError("task 4's flash_attention was not called")
+    return out
+
+
+def graded_cases() -> list[Case]:
+    """Cases that only grading runs; they carry the points of the parts of model.py."""
+
+    def case(name: str, part: str, inputs, call, reference, points: float, floor: float = FLOOR) -> Case:
+        made = {"floor": floor, "points": points, "required": True, "draws": 1}
+        axes = ("row", "col")
+        return Case(
+            name, part, lambda g: {"tokens": inputs(g)}, call, lambda tokens: reference(tokens), axes=axes, **made
+        )
+
+    def attached(ops):
+        return _attached(ops.variant, ops.backend)
+
+    return [
+        case(
+            f"a prompt of {PROMPT}, then {STEPS} tokens",
+            "text",
+            lambda generator: _windows(generator, 1, PROMPT + STEPS),
+            lambda ops, tokens: _counted(attached(ops), lambda: _stepwise(attached(ops), tokens)),
+            lambda tokens: _stepwise(_reference(), tokens),
+            0.2,
+        ),
+        case(
+            f"{PROMPTS} prompts, {NEW_TOKENS} greedy tokens each",
+            "engine",
+            _clear_prompts,
+            lambda ops, tokens: _greedy(_lean(ops, PROMPTS, PROMPT + NEW_TOKENS), tokens, NEW_TOKENS),
+            lambda tokens: _greedy(_reference(), tokens, NEW_TOKENS),
+            0.2,
+            0.5,
+        ),
+        case(
+            f"log-probabilities of {LENGTH} held-out tokens",
+            "engine",
+            lambda generator: _windows(generator, 1, LENGTH),
+            lambda ops, tokens: _likelihoods(_lean(ops, 1, LENGTH), tokens),
+            lambda tokens: _likelihoods(_reference(), tokens),
+            0.1,
+        ),
+        case(
+            f"log-probabilities of {SEQUENCES} x {LENGTH} held-out tokens",
+            "perplexity",
+            lambda generator: _windows(generator, SEQUENCES, LENGTH),
+            lambda ops, tokens: _counted(attached(ops), lambda: _likelihoods(attached(ops), tokens)),
+            lambda tokens: _likelihoods(_reference(), tokens),
+            0.2,
+        ),
+    ]
