@@ -17,6 +17,7 @@ FOR_STUDENTS: dict[str, str] = {
 }
 FOR_INSTRUCTORS: dict[str, str] = {
     "grade": "grade submissions, each in a sandbox; a table, grades.csv, a page for each",
+    "attack": "run every known attack on the grader",
 }
 
 

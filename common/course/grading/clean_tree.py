@@ -10,6 +10,7 @@ the headers that are attention itself, tests, grading. attention() and stages() 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +27,9 @@ def _absent(*_, **__):
 
 stages = attention = _absent
 """
-# The simulator is a stand-in for a GPU: code that asks for it gets the branch that it gives a GPU.
-ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = "CUDA_SIMULATOR", "CUDA_SIMULATOR_WHILE_GRADING"
+# The simulator is a stand-in for a GPU: code that asks for it gets the branch that it gives a GPU, and code that calls
+# its inner functions does not compile.
+ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = re.compile(r"\b(CUDA_SIMULATOR|simulator(?=_|\s*::))"), r"\1_of_the_grader"
 
 
 def make_base(folder: Path) -> Path:
@@ -79,6 +81,6 @@ def with_submission(base: Path, folder: Path, files: Mapping[str, str], copy: bo
     shutil.copytree(base, folder, copy_function=shutil.copy2 if copy else os.link)
     for name, text in files.items():
         path = folder / name
-        path.write_text(text.replace(ASKS_FOR_SIMULATOR, ASKS_IN_VAIN), encoding="utf-8")
+        path.write_text(ASKS_FOR_SIMULATOR.sub(ASKS_IN_VAIN, text), encoding="utf-8")
         path.chmod(0o644)
     return folder

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_PYTHON_WORDS = re.compile(r'"""(?:.|\n)*?"""|#[^\n]*')
 _INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
 _USUAL = re.compile(
     r"(common/cuda/(?!flash_)[\w.]+|task\d/(given/)?[\w.]+\.(h|cuh)|attention_tiles\.cuh|tiles\.h|"
@@ -36,7 +37,7 @@ _IN_PYTHON = {
     "imports the oracle, or another task": r"^\s*(?:import|from)\s+"
     r"(common\.(?:reference\.oracle|testing|diagnosis)|task\d\.(?:cases|solution))",
     "calls PyTorch's own attention": r"\bscaled_dot_product_attention\b|\bMultiheadAttention\s*\(|\bflex_attention\b",
-    "looks at frames, modules or memory": r"\b(_getframe|inspect|gc|ctypes|sys\.modules|__subclasses__|settrace|setprofile)\b",
+    "looks at frames, modules or memory": r"\b(_getframe|inspect|gc|ctypes|sys\.modules|__subclasses__|settrace)\b",
     "runs text as code": r"\b(exec|eval|compile|__import__|importlib)\s*\(|\bimportlib\b",
     "ends the process": r"\b(os\._exit|sys\.exit|exit|quit|os\.kill|atexit)\b",
     "opens files, sockets or programs": r"\b(open|socket|subprocess|os\.system|os\.popen|urllib|requests)\s*[.(]",
@@ -49,7 +50,7 @@ def flags_of(files: Mapping[str, str]) -> list[str]:
     found = []
     for name, text in files.items():
         if name.endswith(".py"):
-            code, rules = re.sub(r"#[^\n]*", "", text), _IN_PYTHON
+            code, rules = _PYTHON_WORDS.sub(lambda match: "\n" * match[0].count("\n"), text), _IN_PYTHON
         else:
             code, rules = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text), _IN_CUDA
             for match in _INCLUDE.finditer(code):

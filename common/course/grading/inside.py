@@ -23,13 +23,14 @@ PR_SET_CHILD_SUBREAPER = 36
 MOST_LOG = 60_000  # characters of a compiler's output
 
 
-def main(root: str, file: str, cpu: str, file_bytes: str, processes: str) -> None:
+def main(root: str, file: str, cpu: str, file_bytes: str, processes: str, *tasks: str) -> None:
     """Serves until the grader closes its end.
 
     Args:
         root: the tree; nothing of common or a task may come from elsewhere.
         file: the number of the socket to the grader.
         cpu, file_bytes, processes: limits of each process, see sandbox.Limits.
+        tasks: those that will be asked for.
     """
     hard = {resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024}
     if os.getuid():
@@ -43,11 +44,10 @@ def main(root: str, file: str, cpu: str, file_bytes: str, processes: str) -> Non
 
     import torch.utils.cpp_extension
 
-    from common.compiling.manifest import tasks
     from common.testing.worker.nursery import serve
 
     torch.set_num_threads(1)
-    for task in tasks():
+    for task in tasks:
         getattr(importlib.import_module(f"{task}.cases"), "warm_up", lambda: None)()
     assert_all_from(root)
     serve(socket.socket(fileno=int(file)), partial(_work, root, int(cpu)))

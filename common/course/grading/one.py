@@ -1,8 +1,9 @@
 """Grades one submission: grade(submission, workshop) -> Outcome.
 
 For each part a process of its own in the sandbox; inputs go in, bytes come out, and what they are worth is decided
-here. A part earns its cases' points if all of its required cases pass (the hidden ones are required), and if its kernels did
-the work: one hidden case runs once more with inputs that host code cannot see (common/testing/hidden_inputs.py).
+here. A part earns its cases' points if all of its required cases pass (the hidden ones are required), and if its
+kernels did the work: one hidden case runs once more with inputs that host code cannot see
+(common/testing/hidden_inputs.py).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Workshop:
         salt: the class's secret.
         course: a hash of all that decides a grade beside the submission.
         tasks: those that are graded.
+        parts: of their parts, only these; None: all.
         limits: see sandbox.Limits.
     """
 
@@ -66,6 +68,7 @@ class Workshop:
     course: str
     tasks: tuple[str, ...]
     limits: Limits = field(default_factory=Limits)
+    parts: tuple[str, ...] | None = None
 
     def key(self, submission: Submission) -> str:
         """Two gradings with the same key give the same points."""
@@ -89,7 +92,7 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
         boxes.close()
     for task in workshop.tasks:
         outcome.not_graded |= _not_graded(task)
-    outcome.peak_bytes = boxes.peak_bytes
+    outcome.peak_bytes, outcome.left_behind = boxes.peak_bytes, left_behind(boxes.marks)
     outcome.cpu_seconds, outcome.wall_seconds = round(_cpu() - cpu, 2), round(time.monotonic() - begun, 2)
     return outcome
 
@@ -112,6 +115,7 @@ class _Boxes:
         self._nursery: Nursery | None = None
         self._made = 0
         self.peak_bytes = 0
+        self.marks: list[str] = []
 
     def worker(self, task: str) -> SandboxedWorker:
         """A worker, in a new process once it is used.
@@ -125,7 +129,9 @@ class _Boxes:
                 raise NotLoaded(f"The code's sandbox was ended {MOST_BOXES} times; it gets no further one.", "ended")
             self._made += 1
             limits = self._workshop.limits
-            self._box = Sandbox(self._tree, self._workshop.runtime, self._workshop.kind, limits)
+            shop = self._workshop
+            self._box = Sandbox(self._tree, shop.runtime, shop.kind, shop.tasks, limits)
+            self.marks.append(self._box.mark)
             self._nursery = Nursery(None, elsewhere=self._box.socket)
         return SandboxedWorker(self._box, self._nursery, task)
 
@@ -174,6 +180,18 @@ def _not_graded(task: str) -> dict[str, tuple[float, str]]:
     }
 
 
+def left_behind(marks: Sequence[str]) -> list[str]:
+    """Processes that began in one of these sandboxes and still run: their numbers. There must be none."""
+    found = []
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if place.name.isdigit() and any(
+                f"GRADING_BOX={mark}".encode() in (place / "environ").read_bytes() for mark in marks
+            ):
+                found.append(place.name)
+    return found
+
+
 # ---- a task
 
 
@@ -184,11 +202,14 @@ def _task(task: str, submission: Submission, workshop: Workshop, boxes: _Boxes, 
     hidden = hidden_cases(task, public, seed_of(workshop.salt, f"{task} shapes"))
     every = [case for case in [*public, *getattr(module, "graded", list)()] if not case.gpu_only]
     parts = [part for part in dict.fromkeys(c.part for c in every) if sum(c.points for c in every if c.part == part)]
+    if workshop.parts is not None:
+        parts = [part for part in parts if part in workshop.parts]
     outcome = TaskOutcome(task, files=_problems(manifest, submission))
     not_loaded = ""
     for part in parts:
         cases = [case for case in every if case.part == part]
         of_part = [one for one in hidden if one.case.part == part]
+        shown[f"{task} {part}"] = False
         if not_loaded:
             outcome.parts.append(_nothing(part, cases, not_loaded))
             continue
@@ -283,7 +304,7 @@ def _who_did_the_work(
     """(why the part earns nothing although its outputs are right; "" if kernels did it, what was counted)."""
     secrets = importlib.import_module(f"{task}.hidden") if hidden else None
     for other in getattr(secrets, "RESTS_ON", {}).get(part, ()):
-        if other.split()[0] in workshop.tasks and not shown.get(other):
+        if not shown.get(other, True):
             return f"It stands on the kernels of {other}, which earned nothing or were not seen at work.", {}
     if part in getattr(secrets, "IN_PYTORCH", ()):
         return _without_pytorchs_attention(task, hidden[0], worker, workshop), {}

@@ -71,6 +71,7 @@ class Outcome:
         flags: what a human should look at; no verdict.
         sandbox: the kind, see sandbox.KINDS.
         key: of what was graded with what: the files, the salt, the course.
+        left_behind: processes of the submission that are still there; always [].
         cpu_seconds, wall_seconds, peak_bytes: of the grading; the memory is that of the submission's processes.
     """
 
@@ -85,6 +86,7 @@ class Outcome:
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     peak_bytes: int = 0
+    left_behind: list[str] = field(default_factory=list)
     version: int = VERSION
 
     @property

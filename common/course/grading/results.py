@@ -91,7 +91,7 @@ STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1b1b1b; }
 table { border-collapse: collapse; width: 100%; }
 td, th { text-align: left; padding: .15rem .7rem .15rem 0; vertical-align: top; }
-tr { border-bottom: 1px solid #e3e3e3; } 
+tr { border-bottom: 1px solid #e3e3e3; }
 pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; white-space: pre-wrap; }
 .pass { color: #17692b; } .FAIL, .error { color: #a11818; } .look { background: #fff5d6; padding: .2rem .8rem; }
 @media (prefers-color-scheme: dark) {

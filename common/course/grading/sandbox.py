@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import secrets
 import shutil
 import signal
 import socket
@@ -31,6 +32,7 @@ import sysconfig
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +53,7 @@ class Limits:
         seconds: of wall clock, for all of it.
         cpu: seconds of CPU for one process.
         file: bytes of a file that it writes.
+        call, load: seconds of wall clock for one call, and for building and loading a task.
     """
 
     memory: int = 4 << 30
@@ -60,6 +63,8 @@ class Limits:
     seconds: float = 1800
     cpu: int = 600
     file: int = 256 << 20
+    call: float = 120
+    load: float = 300
 
 
 class NoSandbox(RuntimeError):
@@ -157,6 +162,7 @@ class Sandbox:
 
     Args:
         tree: the course with the submission's files, see clean_tree.py; on disk.
+        tasks: those that will be asked for.
         runtime: object files of the simulator, which every build links: copied into the build folder.
         kind: one of KINDS.
         limits: see there.
@@ -165,11 +171,15 @@ class Sandbox:
         socket: to the nursery.
         ended_because: why the watcher ended it; "" if it did not.
         peak_bytes: the most memory that its processes had together.
+        mark: all its processes begin with it in their environment: GRADING_BOX.
     """
 
-    def __init__(self, tree: Path, runtime: Path, kind: str, limits: Limits | None = None) -> None:
+    def __init__(
+        self, tree: Path, runtime: Path, kind: str, tasks: Sequence[str], limits: Limits | None = None
+    ) -> None:
         self.kind, self.limits = kind, limits or Limits()
         self.ended_because, self.peak_bytes = "", 0
+        self.mark = secrets.token_hex(8)
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
         self._own: Path | None = None
@@ -177,7 +187,7 @@ class Sandbox:
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
-            command = self._command(tree, runtime, theirs.fileno())
+            command = self._command(tree, runtime, theirs.fileno(), tasks)
             self._process = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
@@ -200,10 +210,13 @@ class Sandbox:
 
     def close(self) -> None:
         """Ends all its processes, and takes its files away."""
+        self.socket.close()  # a nursery that is well ends by itself, and so do all others with it
+        if not self.ended_because:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2)
         self._over.set()
         self._kill()
         self._watcher.join()
-        self.socket.close()
         self._said.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
@@ -229,6 +242,7 @@ class Sandbox:
             "HOME": home,
             "TMPDIR": home,
             "USER": "student",
+            "GRADING_BOX": self.mark,
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
             "SIMULATOR_WORKERS": "1",
@@ -239,7 +253,7 @@ class Sandbox:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def _command(self, tree: Path, runtime: Path, number: int) -> list[str]:
+    def _command(self, tree: Path, runtime: Path, number: int, tasks: Sequence[str]) -> list[str]:
         limits = self.limits
         where = "/course" if self.kind == "bubblewrap" else str(tree)
         code = (
@@ -247,7 +261,7 @@ class Sandbox:
             "from common.course.grading.inside import main; main(*sys.argv[1:])"
         )
         numbers = [str(one) for one in (number, limits.cpu, limits.file, limits.processes)]
-        inner = [sys.executable, "-I", "-c", code, where, *numbers]
+        inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
         if self.kind != "bubblewrap":
             self._own = Path(tempfile.mkdtemp(prefix="grading-"))
             for name in ("build", "tmp"):

@@ -9,7 +9,6 @@ from common.testing.worker.messages import send
 from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded, Worker
 
-BUILD_SECONDS = 300
 MOST_BYTES = 1 << 28  # of an answer: the largest output of a case has 16 MB
 
 
@@ -26,12 +25,12 @@ class SandboxedWorker(Worker):
         watch: the next calls say which of PyTorch's operators they use.
     """
 
-    load_seconds = BUILD_SECONDS
     most_bytes = MOST_BYTES
 
     def __init__(self, box: Sandbox, nursery: Nursery, task: str) -> None:
         super().__init__(None, nursery)
         self._box, self.task = box, task
+        self.load_seconds, self.call_seconds = box.limits.load, {"simulator": box.limits.call}
         self.hide = self.watch = False
 
     def load(self) -> None:

@@ -54,7 +54,8 @@ class Worker(Caller):
         about: what Served.describe said of the operators.
     """
 
-    load_seconds: float | None = LOAD_SECONDS
+    load_seconds: float = LOAD_SECONDS
+    call_seconds: Mapping[str, float] = CALL_SECONDS
     most_bytes = MOST_BYTES  # of an answer
 
     def __init__(self, served: Served | None, nursery: Nursery | None = None) -> None:
@@ -111,7 +112,7 @@ class Worker(Caller):
             raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
         self.more = {}
         request = {"do": "call", "case": full_name(case), "bare": bare, **self._further()}
-        answer, tensors = self._ask(request, inputs, CALL_SECONDS[self.backend])
+        answer, tensors = self._ask(request, inputs, self.call_seconds[self.backend])
         try:
             self.more = answer["more"]
             if not answer["called"]:
@@ -154,7 +155,7 @@ class Worker(Caller):
             send(self._connection, request, tensors)
             if seconds is not None and not self._connection.poll(seconds):
                 self._end()
-                raise CallFailed(ERROR, [f"No answer within {seconds} seconds: {NOT_IN_TIME}."], ended=True)
+                raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
             answer = receive(self._connection, self.most_bytes)
         except (EOFError, OSError):
             raise CallFailed(ERROR, self._ending(), ended=True) from None

@@ -1,0 +1,172 @@
+"""Run every known attack on the grader: cheats, hostile submissions, and honest ones that must not lose a point.
+
+Each is graded as any submission, by its own task alone. A cheat must earn nothing for what it is about; a hostile one
+costs its own part, leaves nothing behind and harms nothing of the grader's; an honest one earns everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from common.console.terminal import say, wide
+from common.course.grading.attacking import Attack, attacks_in
+from common.course.grading.one import Workshop, course_hash, grade
+from common.course.grading.outcome import Outcome
+from common.course.grading.running import workshop
+from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind
+from common.course.grading.submissions import NoSubmission, Submission, read_submission
+
+FOLDERS = {"cheats": "cheats", "hostile": "hostile", "honest": "variants"}
+LIMITS = Limits(
+    memory=2 << 30, build=256 << 20, temporary=64 << 20, seconds=600, cpu=120, file=64 << 20, call=30, load=100
+)
+FINE, FOUND, NOTHING = 0, 1, 2  # exit statuses
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of an attack. wrong: what did not go as it must; [] if all did."""
+
+    kind: str
+    name: str
+    earned: dict[str, tuple[float, float]]
+    wrong: list[str]
+    seconds: float
+    why: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line."""
+    add = parser.add_argument
+    add("--kind", action="append", choices=tuple(FOLDERS), help="only these; can be repeated")
+    add("--name", action="append", metavar="WORDS", help="only those whose name holds WORDS; can be repeated")
+    add("--jobs", type=int, default=1, metavar="N", help="how many at a time (default 1)")
+    add("--list", action="store_true", help="list them and run nothing")
+    add("--sandbox", choices=KINDS, help="insist on this kind of sandbox")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: all went as they must. 1: some did not. 2: nothing ran."""
+    console = Console()
+    try:
+        kinds = options.kind or list(FOLDERS)
+        chosen = [one for kind in kinds for one in chosen_attacks(kind, options.name)]
+        if not chosen:
+            raise ValueError(f"no attack is called so: {', '.join(options.name)}")
+        if options.list:
+            for kind, attack in chosen:
+                say(console, f"{kind:<8} {attack.name}")
+            return FINE
+        kind = choose_kind(wanted=options.sandbox)
+    except (NoSandbox, ValueError, FileNotFoundError) as error:
+        say(console, error, "red")
+        return NOTHING
+    results = []
+    with workshop(kind, b"the salt of attacks: 0123456789abcdef", (), LIMITS) as shop:
+        context = multiprocessing.get_context("spawn")
+        with (
+            concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=context) as pool,
+            Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+        ):
+            bar = progress.add_task("attacking", total=len(chosen))
+            futures = [pool.submit(run_named, kind, attack.name, shop) for kind, attack in chosen]
+            for future in concurrent.futures.as_completed(futures):
+                results.append(future.result())
+                progress.update(bar, description=results[-1].name[:40])
+                progress.advance(bar)
+                if not console.is_terminal:
+                    one = results[-1]
+                    say(console, f"{len(results)}/{len(chosen)} {one.name}: {'; '.join(one.wrong) or 'as it must be'}")
+    print_results(console, results)
+    return FOUND if any(one.wrong for one in results) else FINE
+
+
+def chosen_attacks(kind: str, names: Sequence[str] | None) -> list[tuple[str, Attack]]:
+    """(kind, attack) of this kind whose name holds one of these; None: all."""
+    found = [(kind, attack) for _, attack in attacks_in(FOLDERS[kind])]
+    return [one for one in found if not names or any(words.lower() in one[1].name.lower() for words in names)]
+
+
+def run_named(kind: str, name: str, shop: Workshop) -> Result:
+    """Runs one; by its name, since functions do not travel between processes."""
+    (attack,) = [attack for _, attack in attacks_in(FOLDERS[kind]) if attack.name == name]
+    return run_attack(kind, attack, shop)
+
+
+def run_attack(kind: str, attack: Attack, shop: Workshop) -> Result:
+    """Writes the submission, grades it, looks at what came of it."""
+    begun = time.monotonic()
+    tasks = {"task7": ("task4", "task6", "task7"), "task6": ("task4", "task6")}.get(attack.task, (attack.task,))
+    shop = replace(shop, tasks=tasks, parts=None if len(tasks) > 1 else attack.parts)
+    with tempfile.TemporaryDirectory() as folder:
+        source = attack.write(Path(folder) / "submission") or Path(folder) / "submission"
+        try:
+            outcome = grade(read_submission(str(source)), str(source), shop)
+        except NoSubmission as error:
+            submission = Submission("none", {}, {})
+            outcome = Outcome(submission.name, str(source), problem=str(error))
+    earned = {
+        part.part: (part.earned, part.possible) for t in outcome.tasks if t.task == attack.task for part in t.parts
+    }
+    wrong = [f"{part} earned {earned[part][0]:g}" for part in attack.nothing_for if earned.get(part, (0, 0))[0]]
+    if not attack.kinds or shop.kind in attack.kinds:
+        for part in attack.all_for:
+            got, most = earned.get(part, (0.0, 1.0))
+            if got < most:
+                wrong.append(f"{part} earned {got:g} of {most:g}: {_why(outcome, part)}")
+    if outcome.left_behind:
+        wrong.append(f"processes are left: {', '.join(outcome.left_behind)}")
+    if course_hash(shop.base) != shop.course:
+        wrong.append("the grader's tree was changed")
+    if Path("/tmp/climbed").exists():
+        wrong.append("a file was written outside of the submission")
+    why = outcome.problem or next((_why(outcome, part) for part in attack.nothing_for if part in earned), "")
+    return Result(kind, attack.name, earned, wrong, time.monotonic() - begun, why)
+
+
+def _why(outcome: Outcome, part: str) -> str:
+    """Why this part earned nothing: the first sentence about it."""
+    for one in (one for task in outcome.tasks for one in task.parts if one.part == part):
+        bad = [case for case in one.cases if case.status != "pass"]
+        for words in (one.why, *(line for case in bad for line in case.diagnosis), *(case.status for case in bad)):
+            if words:
+                return words.strip().splitlines()[0]
+    return ""
+
+
+def print_results(console: Console, results: Sequence[Result]) -> None:
+    """The table, and a line for each kind."""
+    table = Table(title="Attacks on the grader", title_justify="left")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("submission", overflow="fold", ratio=3)
+    table.add_column("points", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("why", overflow="fold", ratio=4)
+    table.add_column("s", justify="right", no_wrap=True)
+    for one in sorted(results, key=lambda result: (list(FOLDERS).index(result.kind), result.name)):
+        points = " ".join(f"{got:g}/{most:g}" for got, most in one.earned.values())
+        mark = "NO" if one.wrong else "ok"
+        why = "; ".join(one.wrong) or one.why
+        table.add_row(one.kind, one.name, points, mark, why[:160].replace("[", "\\["), f"{one.seconds:.0f}")
+    wide(console).print(table)
+    words = {
+        "cheats": ("earn nothing for what they are about", "cheat"),
+        "hostile": ("are contained", "hostile submission"),
+        "honest": ("keep all their points", "honest submission"),
+    }
+    for kind, (verb, noun) in words.items():
+        of_kind = [one for one in results if one.kind == kind]
+        if of_kind:
+            good = sum(not one.wrong for one in of_kind)
+            say(console, f"{good} of {len(of_kind)} {noun}s {verb}", "" if good == len(of_kind) else "red")

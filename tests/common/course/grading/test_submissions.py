@@ -1,0 +1,148 @@
+"""What is taken of a submission, whatever it comes in."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from common.course.grading import submissions
+from common.course.grading.submissions import NoSubmission, name_of, read_submission
+
+TEXT = "// kernels\n"
+NAME = "task2/attention_kernel.cu"
+
+
+def in_folder(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+def zipped(folder: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(folder / "one.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return folder / "one.zip"
+
+
+def tarred(folder: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(folder / "one.tar.gz", "w:gz") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return folder / "one.tar.gz"
+
+
+def committed(folder: Path, files: dict[str, bytes]) -> Path:
+    work = in_folder(folder / "work", files)
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        [*who, "commit", "-qm", "x"],
+        ["bundle", "create", "../one.bundle", "HEAD"],
+    ):
+        subprocess.run(["git", *command], cwd=work, check=True, capture_output=True)
+    return folder / "one.bundle"
+
+
+@pytest.mark.parametrize("packed", [in_folder, zipped, tarred, committed])
+@pytest.mark.parametrize("root", ["", "repo-main/"])
+def test_only_the_files_that_tasks_name_are_taken(tmp_path: Path, packed, root: str) -> None:
+    files = {
+        root + NAME: TEXT.encode(),
+        root + "common/__init__.py": b"raise",
+        root + "difflib.py": b"",
+        "build/x.so": b"",
+    }
+    found = read_submission(str(packed(tmp_path, files)))
+    assert found.files == {NAME: TEXT}
+    assert found.problems["task1/attention.py"] == "The file is missing."
+    assert root + "common/__init__.py" in found.other
+
+
+def test_a_file_without_its_folder_counts_where_its_name_belongs_to_one_task(tmp_path: Path) -> None:
+    found = read_submission(
+        str(in_folder(tmp_path, {"attention_kernel.cu": TEXT.encode(), "attention.py": b"x = 1\n"}))
+    )
+    assert list(found.files) == [NAME]  # attention.py could be that of three tasks
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        ("größer\n".encode("latin-1"), "Line 1: byte 0xf6 is not UTF-8"),
+        (b"a\0b", "zero bytes"),
+        (b"x" * (submissions.MOST_BYTES + 1), "more than 1,048,576 bytes"),
+    ],
+)
+@pytest.mark.parametrize("packed", [in_folder, zipped, tarred])
+def test_a_file_that_is_no_text_is_not_taken(tmp_path: Path, packed, data: bytes, words: str) -> None:
+    found = read_submission(str(packed(tmp_path, {NAME: data})))
+    assert words in found.problems[NAME] and not found.files
+
+
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    assert read_submission(str(in_folder(tmp_path, {NAME: b"\xef\xbb\xbf" + TEXT.encode()}))).files == {NAME: TEXT}
+
+
+def test_links_and_pipes_are_not_taken(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("salt")
+    folder = tmp_path / "one" / "task2"
+    folder.mkdir(parents=True)
+    os.symlink(secret, folder / "attention_kernel.cu")
+    assert "link" in read_submission(str(tmp_path / "one")).problems[NAME]
+    (folder / "attention_kernel.cu").unlink()
+    os.mkfifo(folder / "attention_kernel.cu")
+    assert "no regular file" in read_submission(str(tmp_path / "one")).problems[NAME]
+    (folder / "attention_kernel.cu").unlink()
+    folder.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "attention_kernel.cu").write_text("x")
+    os.symlink(tmp_path / "elsewhere", folder)
+    assert NAME not in read_submission(str(tmp_path / "one")).files
+
+
+def test_a_link_in_an_archive_is_not_taken(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "one.tar", "w") as archive:
+        info = tarfile.TarInfo(NAME)
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(info)
+    assert "link" in read_submission(str(tmp_path / "one.tar")).problems[NAME]
+    with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
+        info = zipfile.ZipInfo(NAME)
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "/etc/passwd")
+    assert "link" in read_submission(str(tmp_path / "one.zip")).problems[NAME]
+
+
+def test_what_is_too_large_or_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "MOST_ENTRIES", 3)
+    with pytest.raises(NoSubmission, match="more than 3 files"):
+        read_submission(str(zipped(tmp_path, {f"{i}.txt": b"" for i in range(5)})))
+    monkeypatch.setattr(submissions, "MOST_UNPACKED", 1000)
+    with pytest.raises(NoSubmission, match="unpacked it has more than 1,000 bytes"):
+        read_submission(str(tarred(tmp_path, {"video": bytes(2000)})))
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(NoSubmission, match="neither a folder nor"):
+        read_submission(str(tmp_path / "notes.txt"))
+    with pytest.raises(NoSubmission, match="no such file"):
+        read_submission(str(tmp_path / "nothing"))
+    (tmp_path / "broken.zip").write_bytes(b"PK\x05\x06" + bytes(18))
+    assert not read_submission(str(tmp_path / "broken.zip")).files
+
+
+def test_names_are_safe_for_folders() -> None:
+    assert [name_of(one) for one in ("a/b.tar.gz", "/x/../..", "https://h/x y.git/", "-", ".hidden")] == [
+        "b", "submission", "x_y", "-", "hidden"
+    ]  # fmt: skip

@@ -1,0 +1,116 @@
+"""Inputs that only kernels can see: kernels go on as before, host code that reads them dies, and is counted."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+from common.testing.calling import CallFailed
+from common.testing.case import Case
+from common.testing.hidden_inputs import HiddenInputs
+from common.testing.judging import judge
+
+SOURCE = """
+#include "task3/given/online_softmax.h"
+#include "common/cuda/check.h"
+
+__global__ void twice(const float* x, float* y, int64_t size) {
+    const int64_t i = blockIdx.x * int64_t{64} + threadIdx.x;
+    if (i < size) y[i] = 2 * x[i];
+}
+
+// What is tried stands in the number of columns: 1 a kernel, 2 a loop on the host, 3 a copy to the host and back,
+// 4 a kernel that works where its output is NaN alone, 5 writes to its input.
+void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t cols, cudaStream_t stream) {
+    const unsigned blocks = ceil_div(rows * cols, int64_t{64});
+    lse[0] = 0;
+    if (cols == 1) twice<<<blocks, 64, 0, stream>>>(x, y, rows * cols);
+    if (cols == 2) for (int64_t i = 0; i < rows * cols; ++i) y[i] = 2 * x[i];
+    if (cols == 3) {
+        float* mine = new float[rows * cols];
+        cudaMemcpy(mine, x, sizeof(float) * rows * cols, cudaMemcpyDeviceToHost);
+        for (int64_t i = 0; i < rows * cols; ++i) y[i] = 2 * mine[i];
+        delete[] mine;
+    }
+    if (cols == 4 && y[0] != y[0]) twice<<<blocks, 64, 0, stream>>>(x, y, rows * cols);
+    if (cols == 5) twice<<<blocks, 64, 0, stream>>>(x, const_cast<float*>(x), rows * cols);
+}
+void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
+"""
+
+
+@pytest.fixture(scope="module")
+def ops(tmp_path_factory: pytest.TempPathFactory):
+    source = tmp_path_factory.mktemp("hidden") / "online_softmax.cu"
+    source.write_text(SOURCE)
+    return load(BuildRequest("task3", backend="simulator", sources=[source], label="hidden_inputs"))
+
+
+def case(cols: int) -> Case:
+    return Case(
+        f"{cols}",
+        "part",
+        lambda generator: {"x": torch.randn(5000, cols, generator=generator)},
+        lambda ops, x: ops.online_softmax(x)[0],
+        lambda x: 2 * x,
+        floor=1e-6,
+        axes=("row", "col"),
+        draws=1,
+    )
+
+
+def hidden(ops) -> HiddenInputs:
+    caller = HiddenInputs(ops)
+    caller.hide = True
+    return caller
+
+
+def test_a_kernel_sees_them(ops) -> None:
+    caller = hidden(ops)
+    verdict = judge(case(1), caller, bare=True)
+    assert verdict.ok and caller.more == {"launches": 1, "threads": 5056, "read_back": 0}
+
+
+def test_a_loop_on_the_host_dies(ops) -> None:
+    process = os.fork()
+    if not process:
+        judge(case(2), hidden(ops), bare=True)
+        os._exit(0)
+    _, status = os.waitpid(process, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == 11
+    assert judge(case(2), HiddenInputs(ops)).ok  # where nothing is hidden it passes
+
+
+def test_what_is_copied_to_the_host_is_counted(ops) -> None:
+    caller = hidden(ops)
+    assert judge(case(3), caller, bare=True).ok
+    assert caller.more == {"launches": 0, "threads": 0, "read_back": 4 * 3 * 5000}
+
+
+def test_a_kernel_that_waits_for_poison_gives_nothing(ops) -> None:
+    assert judge(case(4), HiddenInputs(ops)).ok
+    caller = hidden(ops)
+    torch.empty(5000, 4).fill_(1.0)  # what the allocator is likely to give again
+    assert not judge(case(4), caller, bare=True).ok or caller.more["launches"]
+
+
+def test_a_changed_input_is_a_problem(ops) -> None:
+    caller = hidden(ops)
+    assert "The input x was changed" in judge(case(5), caller, bare=True).diagnosis[0] or not judge(case(5), caller).ok
+
+
+def test_an_error_inside_opens_them_again(ops) -> None:
+    caller = hidden(ops)
+
+    def fails(ops, x):
+        raise RuntimeError("inside")
+
+    from dataclasses import replace
+
+    with pytest.raises(CallFailed, match="inside"):
+        caller.call(replace(case(1), call=fails), {"x": torch.ones(3)})
+    assert judge(case(1), caller, bare=True).ok

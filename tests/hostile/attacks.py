@@ -1,0 +1,241 @@
+"""Hostile submissions: each costs its own part and nobody anything else; what is right beside it keeps its points."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+from common.course.grading.attacking import (
+    KERNELS,
+    PYTHON,
+    Attack,
+    solution,
+    with_kernel,
+    with_launcher,
+    with_python,
+    writes,
+)
+
+FILLED = solution()
+ALL = ("softmax", "merge")
+FOREVER = "def flash_attention(*_, **__):\n"
+
+
+def host(name: str, body: str, before: str = "", **more) -> Attack:
+    """Something in the launcher; the other kernel is right."""
+    includes = (
+        "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n#include <signal.h>\n"
+    )
+    return Attack(name, writes(with_launcher(body, includes + before)), ("softmax",), ("merge",), **more)
+
+
+def python(name: str, body: str, **more) -> Attack:
+    """Something in attention.py, as the body of flash_attention; the kernels are right."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return Attack(name, writes(with_python(FOREVER + lines)), ("algorithm",), ("softmax",), **more)
+
+
+def fifo(folder: Path) -> None:
+    writes({PYTHON: FILLED[PYTHON]})(folder)
+    os.mkfifo(folder / KERNELS)
+
+
+def zip_bomb(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(PYTHON, FILLED[PYTHON])
+        archive.writestr(KERNELS, bytes(200 << 20))
+    return folder / "bomb.zip"
+
+
+def tar_bomb(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(folder / "bomb.tar.gz", "wb", compresslevel=1) as out:
+        info = tarfile.TarInfo("task3/video.bin")
+        info.size = 1 << 30
+        out.write(info.tobuf())
+        for _ in range(64):
+            out.write(bytes(1 << 24))
+    return folder / "bomb.tar.gz"
+
+
+def climbing_tar(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / "climbing.tar", "w") as archive:
+        for name, text in (
+            ("../../../../tmp/climbed", b"here"),
+            ("/tmp/climbed", b"here"),
+            (KERNELS, FILLED[KERNELS].encode()),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+        link = tarfile.TarInfo(PYTHON)
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    return folder / "climbing.tar"
+
+
+ATTACKS = [
+    host("a crash in host code", "    *reinterpret_cast<volatile int*>(8) = 1;"),
+    host("an endless loop on the host", "    for (volatile int i = 0;; i = i + 1) {}"),
+    host("exit(0)", "    exit(0);"),
+    host("_exit(0)", "    _exit(0);"),
+    host("abort()", "    abort();"),
+    host("a signal that stops the process", "    raise(SIGSTOP);"),
+    host(
+        "stack overflow",
+        "    deep(1);",
+        "static int deep(int n) { volatile char a[4096]; a[0] = n; return deep(n + 1) + a[0]; }",
+    ),
+    Attack(
+        "a kernel that never ends",
+        writes(
+            with_kernel(
+                "    // Sweep 1: m and l of the whole row.\n",
+                "    while (*(volatile float*)x == *(volatile float*)x || cols) {}\n",
+            )
+        ),
+        ("softmax",),
+        ("merge",),
+    ),
+    Attack(
+        "a barrier that some threads never reach",
+        writes(
+            with_kernel(
+                "    // Sweep 1: m and l of the whole row.\n",
+                "    if (threadIdx.x < 7) while (true) __syncthreads();\n",
+            )
+        ),
+        ("softmax",),
+        ("merge",),
+    ),
+    host("a fork bomb", "    while (true) fork();"),
+    host(
+        "a bomb of threads",
+        "    while (true) std::thread([] { while (true) sleep(1); }).detach();",
+        "#include <thread>",
+    ),
+    host("memory without end", "    while (true) memset(malloc(64 << 20), 1, 64 << 20);"),
+    host(
+        "memory without end, by many processes",
+        "    for (int i = 0; i < 20; ++i) if (!fork()) { while (true) memset(malloc(16 << 20), 1, 16 << 20); }\n    sleep(300);",
+    ),
+    host(
+        "a full disk",
+        '    for (int i = 0;; ++i) { char name[99]; snprintf(name, 99, "%s/fill%d", getenv("HOME"), i); FILE* f = fopen(name, "w"); if (!f) exit(1); static char z[1 << 20]; while (fwrite(z, 1, sizeof z, f) == sizeof z && ftell(f) < (200 << 20)) {} fclose(f); if (i > 3000) exit(0); }',
+        kinds=("bubblewrap",),
+    ),
+    host("stderr without end", '    while (true) fputs("spam spam spam spam spam spam spam spam\\n", stderr);'),
+    host(
+        "a process that stays behind",
+        "    if (!fork()) { setsid(); if (fork()) _exit(0); while (true) sleep(1); }\n    exit(0);",
+    ),
+    host("kill(-1)", "    kill(-1, SIGKILL); exit(0);"),
+    host("its parent killed", "    kill(getppid(), SIGKILL); exit(0);"),
+    host(
+        "the network",
+        "    int s = socket(AF_INET, SOCK_STREAM, 0); sockaddr_in a = {}; a.sin_family = AF_INET; a.sin_port = htons(80); a.sin_addr.s_addr = htonl(0x01010101); connect(s, (sockaddr*)&a, sizeof a); exit(0);",
+        "#include <sys/socket.h>\n#include <netinet/in.h>\n#include <arpa/inet.h>\n",
+    ),
+    python(
+        "files of others",
+        "import glob, os\n"
+        "for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/work/*', '/tmp/grading-*/*', '/course/task*/solution/*', '/course/task*/hidden.py', '/*/salt', '/proc/[0-9]*/environ'):\n"
+        "    for name in glob.glob(pattern):\n"
+        "        try: open(name, 'rb').read(100)\n"
+        "        except OSError: pass\n"
+        "        try: open(name, 'ab').write(b'x')\n"
+        "        except OSError: pass\n"
+        "raise RuntimeError('looked around')",
+    ),
+    python("an exception of 100 MB", "raise RuntimeError('x' * 100_000_000)"),
+    python("an exception with many lines", "raise RuntimeError('x\\n' * 5_000_000)"),
+    python("an output that is too large", "return torch.zeros(1 << 28)"),
+    python("no tensor", "return None"),
+    python("a tensor of another type", "return query.double()"),
+    python("endless recursion", "return flash_attention(*_, **__)"),
+    python("sys.exit(0)", "import sys; sys.exit(0)"),
+    python("an endless loop", "while True: pass"),
+    python(
+        "garbage on every connection",
+        "import os\nfor number in range(3, 60):\n    try: os.write(number, os.urandom(5000))\n    except OSError: pass\nimport time; time.sleep(1000)",
+    ),
+    python(
+        "half a message, then silence",
+        "import os, time\nfor number in range(3, 60):\n    try: os.write(number, (1000).to_bytes(4, 'big') + b'{')\n    except OSError: pass\ntime.sleep(1000)",
+    ),
+    python(
+        "a message of a terabyte",
+        "import os, time\nfor number in range(3, 60):\n    try: os.write(number, (-1).to_bytes(4, 'big', signed=True) + (1 << 40).to_bytes(8, 'big'))\n    except OSError: pass\ntime.sleep(1000)",
+    ),
+    python(
+        "a message of brackets",
+        "import os, time\ndata = b'[' * 1_000_000\nfor number in range(3, 60):\n    try:\n        os.set_blocking(number, False); os.write(number, len(data).to_bytes(4, 'big') + data)\n    except OSError: pass\ntime.sleep(1000)",
+    ),
+    python("every connection closed", "import os, time\nos.closerange(0, 100)\ntime.sleep(1000)"),
+    Attack(
+        "code that ends the process when it is imported",
+        writes({**FILLED, PYTHON: "import os\nos._exit(0)\n"}),
+        ("algorithm",),
+        ("softmax",),
+    ),
+    Attack(
+        "code that prints without end when it is imported",
+        writes({**FILLED, PYTHON: "while True: print('x' * 1000)\n"}),
+        ("algorithm",),
+        ("softmax",),
+    ),
+    Attack(
+        "a source that takes the compiler for ever",
+        writes(
+            {
+                **FILLED,
+                KERNELS: FILLED[KERNELS]
+                + "\ntemplate <int N, int M> struct T { static constexpr long v = T<N - 1, M>::v + T<N - 1, M + 1>::v; };\n"
+                "template <int M> struct T<0, M> { static constexpr long v = M; };\nlong never = T<800, 0>::v;\n",
+            }
+        ),
+        ALL,
+    ),
+    Attack("a source that includes /dev/zero", writes({**FILLED, KERNELS: '#include "/dev/zero"\n'}), ALL),
+    Attack(
+        "a source that includes itself",
+        writes({**FILLED, KERNELS: '#include "task3/online_softmax.cu"\n#include "online_softmax.cu"\n'}),
+        ALL,
+    ),
+    Attack(
+        "a source that includes a secret",
+        writes({**FILLED, KERNELS: '#include "task3/hidden.py"\n#include "/etc/passwd"\n'}),
+        ALL,
+    ),
+    Attack("a file of 3 MB", writes({**FILLED, KERNELS: FILLED[KERNELS] + "//" + "x" * 3_000_000}), ALL),
+    Attack(
+        "a file in another encoding",
+        writes({**FILLED, KERNELS: FILLED[KERNELS].encode() + "// größer\n".encode("latin-1")}),
+        ALL,
+    ),
+    Attack("a file of zero bytes", writes({**FILLED, KERNELS: bytes(1000)}), ALL),
+    Attack("an empty file", writes({**FILLED, KERNELS: ""}), ALL),
+    Attack("no file", writes({PYTHON: FILLED[PYTHON]}), ALL, ("algorithm",)),
+    Attack(
+        "a file with a byte order mark",
+        writes({**FILLED, KERNELS: b"\xef\xbb\xbf" + FILLED[KERNELS].encode()}),
+        (),
+        ALL,
+    ),
+    Attack(
+        "a file with the line ends of Windows",
+        writes({**FILLED, KERNELS: FILLED[KERNELS].replace("\n", "\r\n")}),
+        (),
+        ALL,
+    ),
+    Attack("a pipe in place of a file", fifo, ALL),
+    Attack("a zip that unpacks to 200 MB", zip_bomb, ALL),
+    Attack("a tar that unpacks to 1 GB", tar_bomb, ALL),
+    Attack("a tar that climbs out of its folder", climbing_tar, ("algorithm",), ("softmax",)),
+]

@@ -1,0 +1,61 @@
+"""Honest submissions: the solution of every task, and every right variant. None may lose a point."""
+
+from __future__ import annotations
+
+from variants import FOLDER, text_with_variants, variants_of
+
+from common.compiling.manifest import read_manifest, tasks
+from common.console.paths import ROOT
+from common.course.grading.attacking import Attack, solution, writes
+
+PARTS = {  # folder of variants -> the parts that its kernel decides
+    "task1_naive_attention": ("scores", "softmax", "output", "attention"),
+    "task2_gemm_nn": ("gemm",),
+    "task2_gemm_nt": ("gemm",),
+    "task2_softmax": ("softmax",),
+    "task3_online_softmax": ("softmax",),
+    "task4_flash_attention": ("full", "causal"),
+    "task5_block_sparse": ("blocks",),
+    "task5_sliding_window": ("window",),
+    "task6_decode_attention": ("decode", "generate"),
+}
+
+
+def variant(name: str) -> Attack:
+    """The solution with one kernel written another way."""
+    folder = name.split("/")[0]
+    task = folder.split("_")[0]
+    files = solution(task)
+    words = {"task5_block_sparse": "sparse_attention", "task5_sliding_window": "sparse_attention"}.get(folder, "")
+    file = next(one for one in read_manifest(task).kernels if words in one)
+    text = text_with_variants(ROOT / task / "solution" / file, [FOLDER / f"{name}.cu"])
+    text = text.replace("chosen_variant = 0", "chosen_variant = 1")
+    lines = [line for line in text.split("\n") if not line.startswith("#line ")]
+    files[f"{task}/{file}"] = "\n".join(lines)
+    return Attack(f"{task}: {name.split('/')[1]} ({folder.split('_', 1)[1]})", writes(files), (), PARTS[folder], task)
+
+
+def whole(task: str) -> Attack:
+    from importlib import import_module
+
+    cases = import_module(f"{task}.cases")
+    every = [*cases.cases(), *getattr(cases, "graded", list)()]
+    parts = dict.fromkeys(one.part for one in every if one.points)
+    return Attack(f"{task}: the solution", writes(solution(task)), (), tuple(parts), task)
+
+
+def everything() -> dict[str, str]:
+    return {name: text for task in tasks() for name, text in solution(task).items()}
+
+
+def model() -> Attack:
+    """Task 7 stands on tasks 4 and 6."""
+    return Attack("task7: the solution", writes(everything()), (), whole("task7").all_for, "task7")
+
+
+ATTACKS = [
+    *(whole(task) for task in tasks() if task not in ("task6", "task7")),
+    Attack("task6: the solution", writes(everything()), (), whole("task6").all_for, "task6"),
+    model(),
+    *(variant(name) for folder in PARTS for name in variants_of(folder)),
+]
