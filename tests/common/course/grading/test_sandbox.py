@@ -1,0 +1,86 @@
+"""Which sandbox is chosen, and what the clean tree holds; the rest needs one and is in test_grading.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.course.grading import sandbox
+from common.course.grading.clean_tree import make_base, with_submission
+from common.course.grading.sandbox import NoSandbox, choose_kind
+
+
+@pytest.mark.parametrize(
+    "no_bubblewrap, no_user, arguments, kind",
+    [
+        ("", "", {}, "bubblewrap"),
+        ("no namespaces", "", {}, "user"),
+        ("no namespaces", "not root", {"trusted": True}, "trusted"),
+        ("", "", {"trusted": True}, "bubblewrap"),  # --trusted allows it and does not ask for it
+        ("", "", {"wanted": "user"}, "user"),
+        ("", "", {"wanted": "trusted", "trusted": True}, "trusted"),
+        ("no namespaces", "not root", {}, None),
+        ("no namespaces", "", {"wanted": "bubblewrap"}, None),
+        ("", "not root", {"wanted": "user"}, None),
+        ("", "", {"wanted": "trusted"}, None),
+    ],
+)
+def test_the_strongest_kind_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, no_bubblewrap: str, no_user: str, arguments: dict, kind: str | None
+) -> None:
+    monkeypatch.setattr(sandbox, "why_no_bubblewrap", lambda: no_bubblewrap)
+    monkeypatch.setattr(sandbox, "why_no_user", lambda: no_user)
+    if kind:
+        assert choose_kind(**arguments) == kind
+    else:
+        with pytest.raises(NoSandbox):
+            choose_kind(**arguments)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base(tmp_path_factory.mktemp("tree") / "base")
+
+
+def test_the_clean_tree_holds_no_secrets(base: Path) -> None:
+    names = {str(path.relative_to(base)) for path in base.rglob("*")}
+    assert not [name for name in names if "solution" in Path(name).parts or Path(name).name == "hidden.py"]
+    assert not [name for name in names if name.startswith("common/kernels") and name.endswith((".cu", ".cuh"))]
+    assert {name for name in names if name.startswith("common/course/")} == {
+        "common/course/__init__.py",
+        "common/course/grading",
+        "common/course/grading/__init__.py",
+        "common/course/grading/inside.py",
+    }
+    assert "task2/attention_kernel.cu" not in names and "task2/given/binding.cpp" in names
+
+
+def test_the_cases_can_be_imported_there_and_the_oracle_cannot_be_asked(base: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from common.course.grading.inside import assert_all_from, cases_of\n"
+        "assert cases_of('task3'); assert_all_from(sys.argv[1])\n"
+        "import torch; x = torch.ones(1, 1, 2, 2)\n"
+        "case = [one for one in cases_of('task3') if one.part == 'algorithm'][0]\n"
+        "try: case.reference(x, x, x)\n"
+        "except RuntimeError as error: print(error)\n"
+        "try: assert_all_from('/elsewhere')\n"
+        "except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(base)], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert "the oracle is not here" in done.stdout and "must come from /elsewhere" in done.stdout
+
+
+def test_code_that_asks_for_the_simulator_asks_in_vain(base: Path, tmp_path: Path) -> None:
+    text = "#ifdef CUDA_SIMULATOR\nsimulator::show(); simulator_show();  // the simulator\n#endif\n"
+    tree = with_submission(base, tmp_path / "tree", {"task2/attention_kernel.cu": text})
+    written = (tree / "task2/attention_kernel.cu").read_text()
+    assert written == (
+        "#ifdef CUDA_SIMULATOR_of_the_grader\nsimulator_of_the_grader::show(); simulator_of_the_grader_show();"
+        "  // the simulator\n#endif\n"
+    )
+    assert (tree / "common/__init__.py").samefile(base / "common/__init__.py")  # a link: nothing is copied
