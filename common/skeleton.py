@@ -15,7 +15,7 @@ import sys
 
 from common.compiling.manifest import tasks
 from common.compiling.skeletons import SkeletonError, skeleton_of, solution_files, student_file
-from common.console.files import keep_old, write_whole
+from common.console.files import keep_old, read_source, write_whole
 from common.console.paths import ROOT
 
 
@@ -30,11 +30,11 @@ def main(argv: list[str] | None = None) -> int:
         target = student_file(solution)
         name = target.relative_to(ROOT)
         try:
-            text = skeleton_of(solution.read_text(), str(solution.relative_to(ROOT)))
+            text = skeleton_of(read_source(solution), str(solution.relative_to(ROOT)))
         except SkeletonError as error:
             print(error, file=sys.stderr)
             return 2
-        if target.exists() and target.read_text() == text:
+        if target.exists() and target.read_bytes() == text.encode():
             print(f"{name}: up to date")
             continue
         differing += 1

@@ -21,7 +21,7 @@ from common.compiling.result import BuildError
 from common.compiling.variant import Variant
 from common.console.terminal import say
 
-EXPECTED_ERRORS = (BuildError, toolchain.ToolchainError, FileNotFoundError, ValueError)
+EXPECTED_ERRORS = (BuildError, toolchain.ToolchainError, OSError, ValueError)  # OSError: read-only or full folders
 
 
 class _VariantFlag(argparse.Action):

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.console.files import read_source
 from common.console.paths import shown_path
 from common.simulator.rewriter import blanked
 
@@ -72,7 +73,7 @@ def with_own_headers(sources: Iterable[Path]) -> list[Path]:
         if file in begun:
             return
         begun.add(file)
-        for name in _INCLUDE.findall(file.read_text()):
+        for name in _INCLUDE.findall(read_source(file)):
             if (file.parent / name).is_file():
                 add(file.parent / name)
         found.append(file)

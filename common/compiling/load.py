@@ -15,7 +15,10 @@ import threading
 import time
 from dataclasses import asdict
 
+from rich.console import Console
+
 from common.compiling import report, toolchain
+from common.compiling.freshness import forget_stale, remember
 from common.compiling.gaps import with_own_headers
 from common.compiling.locking import locked
 from common.compiling.nvcc import compile_only
@@ -26,6 +29,8 @@ from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError, BuildResult
 from common.compiling.toolchain import ToolchainError
 from common.console.files import write_whole
+from common.console.paths import shown_path
+from common.console.terminal import say
 
 # torch keeps what it is building, and CUDA_HOME, in module globals: one build at a time per process
 _one_build = threading.Lock()
@@ -111,11 +116,15 @@ def _run_build(plan: Plan) -> None:
     if plan.backend == "cuda":
         cpp_extension.CUDA_HOME = str(toolchain.nvcc_for_build().home)
     plan.log_file.write_text("")
+    if damaged := forget_stale(plan.folder):
+        what = ", ".join(damaged)
+        say(Console(stderr=True), f"{shown_path(plan.folder)}: {what} was damaged since the last build: built anew")
     try:
         cpp_extension.load(name=plan.name, build_directory=str(plan.folder), is_python_module=False, **arguments)
+        remember(plan.folder)
     except (RuntimeError, OSError) as error:
         _remembered_kernels(plan)
-        log = plan.log_file.read_text() + "\n" + report.demangled(f"{error}\n{error.__cause__ or ''}")
+        log = plan.log_file.read_text(errors="replace") + "\n" + report.demangled(f"{error}\n{error.__cause__ or ''}")
         plan.log_file.write_text(log)
         own = with_own_headers(plan.place.kernels)
         raise BuildError(report.explain_failure(log, own, plan.log_file)) from None
@@ -126,7 +135,7 @@ def _remembered_warnings(plan: Plan, rebuilt: bool) -> list[str]:
     memory = plan.folder / "warnings.json"
     if not rebuilt:
         return json.loads(memory.read_text()) if memory.exists() else []
-    warnings = report.own_warnings(plan.log_file.read_text(), with_own_headers(plan.place.kernels))
+    warnings = report.own_warnings(plan.log_file.read_text(errors="replace"), with_own_headers(plan.place.kernels))
     write_whole(memory, json.dumps(warnings))
     return warnings
 
@@ -134,7 +143,7 @@ def _remembered_warnings(plan: Plan, rebuilt: bool) -> list[str]:
 def _remembered_kernels(plan: Plan) -> list[KernelResources]:
     """ptxas reports only what it compiles; its last report is kept for builds that had nothing to do."""
     memory = plan.folder / "kernels.json"
-    kernels = report.kernel_resources(plan.log_file.read_text())
+    kernels = report.kernel_resources(plan.log_file.read_text(errors="replace"))
     if kernels:
         write_whole(memory, json.dumps([asdict(kernel) for kernel in kernels]))
         return kernels

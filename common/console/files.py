@@ -28,7 +28,7 @@ def read_source(path: Path) -> str:
 def keep_old(file: Path) -> Path:
     """Copies a file to NAME.bak (.bak2, .bak3, ... if that is taken) beside it, and returns the copy."""
     number, backup = 1, file.with_name(file.name + ".bak")
-    while backup.exists():
+    while backup.exists() or backup.is_symlink():
         number += 1
         backup = file.with_name(f"{file.name}.bak{number}")
     shutil.copy2(file, backup)

@@ -14,8 +14,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build_root() -> Path:
-    """build/ in the checkout, or $ATTENTION_BUILD_DIR."""
-    return Path(os.environ.get("ATTENTION_BUILD_DIR") or ROOT / "build").resolve()
+    """build/ in the checkout, or $ATTENTION_BUILD_DIR.
+
+    Raises:
+        ValueError: its path holds a character that ninja and the compilers take for something else.
+    """
+    root = Path(os.environ.get("ATTENTION_BUILD_DIR") or ROOT / "build").resolve()
+    if bad := [c for c in "$\n\"'`" if c in str(root)]:
+        raise ValueError(
+            f"the build folder is {str(root)!r}; its path must not hold {bad[0]!r}: $ATTENTION_BUILD_DIR moves it"
+        )
+    return root
 
 
 def shown_path(file: Path) -> str:

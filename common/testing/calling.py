@@ -25,6 +25,7 @@ from common.console.paths import shown_path
 from common.diagnosis.locating import GUARD_BITS, nan_of
 from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
 
+MOST_WORDS = 4000  # characters of an error that are kept
 GUARD = 4096  # elements of NaN before and after every input
 
 
@@ -62,7 +63,10 @@ class CallFailed(Exception):
     @classmethod
     def because(cls, error: BaseException) -> CallFailed:
         """What a raised error means: a gap, or what the simulator, CUDA, the binding or Python complains of."""
-        words = re.split(r"\nException raised from|\nC\+\+ CapturedTraceback|\nCUDA kernel errors might be", str(error))
+        said = str(error)
+        if len(said) > MOST_WORDS:
+            said = f"{said[:MOST_WORDS]}\n... and {len(said) - MOST_WORDS:,} more characters"
+        words = re.split(r"\nException raised from|\nC\+\+ CapturedTraceback|\nCUDA kernel errors might be", said)
         words = words[0].replace(f"{Path.cwd()}/", "")
         status = NOT_IMPLEMENTED if isinstance(error, NotImplementedError) else ERROR
         place = re.search(r"[\w./-]+\.(?:cuh?|py|cpp|h):\d+", words)

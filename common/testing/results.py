@@ -10,14 +10,16 @@ A block says which command measured, when, on what; then comes its table.
 from __future__ import annotations
 
 import datetime
-import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.console.files import write_whole
-from common.console.paths import ROOT
+from filelock import FileLock
+
+from common.console.files import keep_old, write_whole
+from common.console.paths import ROOT, build_root
 from common.console.terminal import say
 
 if TYPE_CHECKING:
@@ -124,14 +126,22 @@ def write_block(path: Path, name: str, block: Block) -> Path | None:
         block: what to write.
 
     Returns:
-        Where the old file was kept, Results.md.bak; None if there was nothing to lose.
+        Where the old file was kept, Results.md.bak, or .bak2 beside that; None if there was nothing to lose.
 
     Raises:
         ResultsError: the file is missing, is not UTF-8, or its markers are not right; see `replaced`.
         OSError: it cannot be written.
     """
     path = path.resolve()  # a link stays a link
+    build_root().mkdir(parents=True, exist_ok=True)
+    with FileLock(build_root() / "results.lock"):  # several at once: each keeps what the others wrote
+        return _write_block(path, name, block)
+
+
+def _write_block(path: Path, name: str, block: Block) -> Path | None:
     try:
+        if path.exists() and not path.stat().st_mode & stat.S_IWUSR:
+            raise ResultsError(f"{path} is read-only; nothing was written")
         text = path.read_bytes().decode()
     except FileNotFoundError:
         raise ResultsError(f"{path} is missing; nothing was written") from None
@@ -144,8 +154,7 @@ def write_block(path: Path, name: str, block: Block) -> Path | None:
         raise ResultsError(f"{path}: nothing was written: {error}") from None
     kept = None
     if not was_empty and new != text:
-        kept = path.with_name(path.name + ".bak")
-        shutil.copy2(path, kept)
+        kept = keep_old(path)
     write_whole(path, new)
     return kept
 

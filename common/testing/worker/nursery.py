@@ -87,17 +87,23 @@ def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test decides what Ctrl-C ends
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
+    workers: set[int] = set()
     while True:
         data, files, _, _ = socket.recv_fds(requests, 1 + _NUMBER.size, 2)
         if not data:
+            for process in workers:  # the compilers that it started, too: the test itself may have been killed
+                _end(process)
             return
         if data[:1] == _STATUS:
-            requests.sendall(_NUMBER.pack(_end(*_NUMBER.unpack(data[1:]))))
+            (process,) = _NUMBER.unpack(data[1:])
+            workers.discard(process)
+            requests.sendall(_NUMBER.pack(_end(process)))
             continue
         process = os.fork()
         if not process:
             requests.close()
             _begin_worker(*files, work)
+        workers.add(process)
         for file in files:
             os.close(file)
         requests.sendall(_NUMBER.pack(process))
