@@ -88,14 +88,14 @@ def find_gaps(sources: Iterable[Path]) -> list[Gap]:
     return [
         gap
         for source in with_own_headers(sources)
-        for function in functions_of(source.read_text(), source)
+        for function in functions_of(read_source(source), source)
         for gap in function.gaps
     ]
 
 
 def registered_operators(binding: Path) -> set[str]:
     """The names of the operators that a binding.cpp registers."""
-    return {name for name, _ in _OPERATOR.findall(binding.read_text())}
+    return {name for name, _ in _OPERATOR.findall(read_source(binding))}
 
 
 def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
@@ -104,9 +104,9 @@ def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
     An operator that no source registers is held to depend on every gap.
     """
     sources = with_own_headers(sources)
-    functions = [function for source in sources for function in functions_of(source.read_text(), source)]
+    functions = [function for source in sources for function in functions_of(read_source(source), source)]
     entries = {
-        name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
+        name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(read_source(source))
     }
     if operator not in entries:
         return find_gaps(sources)
