@@ -1,8 +1,8 @@
 """Write the zip that Gradescope wants: setup.sh, run_autograder, the course with solutions and hidden cases, the salt.
 
-On Gradescope every submission is graded by `python -m common.course grade`, and what it writes as results.json is shown.
-Its containers forbid user namespaces, so the submissions run as another user there. The zip is secret: it holds the
-solutions and the salt.
+On Gradescope every submission is graded by `python -m common.course grade`, and what it writes as results.json is
+shown. Its containers forbid user namespaces, so the submissions run as another user there. The zip is secret: it holds
+the solutions and the salt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     size = options.zip.stat().st_size / 2**20
     say(
         console,
-        f"{options.zip}: {size:.0f} MiB; upload it as the autograder of a programming assignment. Keep it secret",
+        f"{options.zip}: {size:.0f} MiB; upload it as a programming assignment's autograder. Keep it secret",
     )
     return 0
 

@@ -1,4 +1,4 @@
-""".release.json in a student's edition: the hash of every file as it was given out. `update` tells by it what changed."""
+""".release.json in a student's edition: the hash of every file as it was given out. `update` tells by it what is new."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def left_behind(folder: Path) -> list[str]:
         name = str(path.relative_to(folder))
         if LEFT_OUT.match(name):
             found.append(f"{name} is there")
-        if path.suffix in (".py", ".cu", ".cuh", ".h", ".md", ".json", ".cpp"):
+        if name.startswith(tuple(tasks())):
             text = path.read_text(encoding="utf-8", errors="replace")
             if re.search(r"^\s*(//|#) BEGIN SOLUTION \(", text, re.MULTILINE):
                 found.append(f"{name} holds a solution")

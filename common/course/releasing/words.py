@@ -11,7 +11,8 @@ import textwrap
 
 # What a student's edition does not have. `common.skeleton` has a successor there.
 ABSENT = re.compile(
-    r"--solution|`solution`|(?<![\w/])solution/|\bpytest\b|(?<![\w/])tests/|variant solution|common/README|course/README"
+    r"--solution|`solution`|(?<![\w/])solution/|\bpytest\b|(?<![\w/])tests/|variant solution|"
+    r"common/README|course/README"
 )
 _ASIDE = re.compile(r",?\s+(?:and\s+)?`--solution`\s+\([^()]*\)")
 _SENTENCE = re.compile(r"(?<=[.!?:])\)?\s+(?=[A-Z`\[*])")
