@@ -1,4 +1,4 @@
-""".release.json in a student's edition: the hash of every file as it was given out. `update` tells by it what is new."""
+""".release.json in a student's edition: the hash of every file as it was given out, by which `update` knows changes."""
 
 from __future__ import annotations
 
