@@ -22,7 +22,7 @@ INSTEAD = {  # what the whole course says -> what the student's edition says
     "cases/  solution/   what you read; what you are tested with; the reference": "cases/"
     "              what you read; what you are tested with",
 }
-_ASIDE = re.compile(r",?\s+(?:and\s+)?`--solution`\s+\([^()]*\)")
+_ASIDE = re.compile(r"(?:,(?:\s+and)?|\s+and)\s+`--solution`\s+\([^()]*\)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[*])")
 WIDTH = 120
 
