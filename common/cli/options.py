@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from common.compiling import toolchain
+from common.compiling.manifest import has_solutions
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
 from common.compiling.variant import Variant
@@ -46,6 +47,8 @@ def add_variant_arguments(
         variants: those that the command knows.
         default: the variant without a flag; None: the first of them.
     """
+    if not has_solutions():  # a student's edition
+        variants = [variant for variant in variants if variant != Variant.SOLUTION]
     default = default or variants[0]
     parser.set_defaults(variant=default)
     words = {

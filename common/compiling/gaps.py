@@ -106,7 +106,7 @@ def _functions_in(file: Path) -> list[Function]:
 
 def registered_operators(binding: Path) -> set[str]:
     """The names of the operators that a binding.cpp registers."""
-    return {name for name, _ in _OPERATOR.findall(binding.read_text())}
+    return {name for name, _ in _OPERATOR.findall(read_source(binding))}
 
 
 def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
@@ -125,7 +125,7 @@ def functions_behind(operator: str, sources: Iterable[Path]) -> set[str]:
     sources = with_own_headers(sources)
     functions = [function for source in (*sources, *_given_headers(sources)) for function in _functions_in(source)]
     entries = {
-        name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(source.read_text())
+        name: target.split("::")[-1] for source in sources for name, target in _OPERATOR.findall(read_source(source))
     }
     if operator not in entries:
         return set()

@@ -53,6 +53,11 @@ def tasks() -> list[str]:
     return sorted(file.parent.name for file in ROOT.glob("task*/task.json"))
 
 
+def has_solutions() -> bool:
+    """Whether this checkout holds solutions; a student's edition does not."""
+    return any(ROOT.glob("task*/solution"))
+
+
 def read_manifest(task: str) -> Manifest:
     """The manifest of a task.
 

@@ -6,7 +6,9 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+HERE = Path(__file__).parent
 # Name of the command -> what the list of commands says of it. The module is common.course.NAME.
 FOR_STUDENTS: dict[str, str] = {
     "watch": "test a task at every save, show the first wrong case",
@@ -14,11 +16,16 @@ FOR_STUDENTS: dict[str, str] = {
     "progress": "gaps filled, points, the next step",
     "reset": "a file or a gap as it was given out; a copy is kept",
     "report": "every test and benchmark so far on one page",
+    "update": "a newer release into this checkout; your gaps are kept",
 }
 FOR_INSTRUCTORS: dict[str, str] = {
     "grade": "grade submissions, each in a sandbox; a table, grades.csv, a page for each",
     "attack": "run every known attack on the grader",
+    "release": "the student's edition, in a folder",
+    "autograder": "the zip that Gradescope wants",
 }
+# A student's edition has no modules for instructors.
+FOR_INSTRUCTORS = {name: words for name, words in FOR_INSTRUCTORS.items() if (HERE / f"{name}.py").is_file()}
 
 
 def _listed(commands: dict[str, str]) -> list[str]:
@@ -28,7 +35,8 @@ def _listed(commands: dict[str, str]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit status."""
     commands = [*FOR_STUDENTS, *FOR_INSTRUCTORS]
-    lines = ["for students", *_listed(FOR_STUDENTS), "", "for instructors", *_listed(FOR_INSTRUCTORS)]
+    lines = ["for students", *_listed(FOR_STUDENTS)]
+    lines += ["", "for instructors", *_listed(FOR_INSTRUCTORS)] if FOR_INSTRUCTORS else []
     parser = argparse.ArgumentParser(
         prog="python -m common.course",
         description="\n".join([__doc__.split(": ", 1)[1].strip(), "", *lines]),

@@ -10,7 +10,6 @@ A block says which command measured, when, on what; then comes its table.
 from __future__ import annotations
 
 import datetime
-import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from common.console.files import free_name, write_whole
+from common.console.files import keep_old, write_whole
 from common.console.paths import ROOT, build_root
 from common.console.terminal import say
 
@@ -155,8 +154,7 @@ def _write_block(path: Path, name: str, block: Block) -> Path | None:
         raise ResultsError(f"{path}: nothing was written: {error}") from None
     kept = None
     if not was_empty and new != text:
-        kept = free_name(path)
-        shutil.copy2(path, kept)
+        kept = keep_old(path)
     write_whole(path, new)
     return kept
 

@@ -1,0 +1,89 @@
+"""A document as the student's edition has it: nothing is said of what it does not hold.
+
+for_students(text) leaves out what speaks of solutions, of the project's own tests and of instructors: sentences of a
+paragraph, rows of a table, lines of a listing. So a new sentence in a handout needs no word here.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+# What a student's edition does not have. `common.skeleton` has a successor there.
+ABSENT = re.compile(
+    r"--solution|`solution`|(?<![\w/])solution/|\bpytest\b|(?<![\w/])tests/|variant solution|"
+    r"common/README|course/README"
+)
+INSTEAD = {  # what the whole course says -> what the student's edition says
+    "common.skeleton": "common.course reset",
+    "; its README is the map": "",
+    "runs in the reference kernels of this repository": "runs in the fast kernels of this repository",
+    "Both commands belong into": "It belongs into",
+    "cases/  solution/   what you read; what you are tested with; the reference": "cases/"
+    "              what you read; what you are tested with",
+}
+_ASIDE = re.compile(r"(?:,(?:\s+and)?|\s+and)\s+`--solution`\s+\([^()]*\)")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[*])")
+WIDTH = 120
+
+
+def for_students(text: str) -> str:
+    """The text without all that."""
+    text = re.sub(r"^(    .*task7\.inference) --solution", r"\1 --tuned", text, flags=re.MULTILINE)
+    for said, instead in INSTEAD.items():
+        text = text.replace(said, instead)
+    blocks, kept = re.split(r"\n{2,}", text), []
+    for block in blocks:
+        if not ABSENT.search(block):
+            kept.append(block)
+            continue
+        left = _without(block)
+        if left is not None:
+            kept.append(left)
+        elif kept and kept[-1].rstrip().endswith(":") and not _is_listing(kept[-1]):
+            kept[-1] = _without_last_sentence(kept[-1])
+    return "\n\n".join(block for block in kept if block is not None)
+
+
+def _is_listing(block: str) -> bool:
+    return all(line.startswith("    ") or not line.strip() for line in block.splitlines())
+
+
+def _without(block: str) -> str | None:
+    """A block without what is absent; None if nothing is left."""
+    lines = block.splitlines()
+    if _is_listing(block) or any(line.startswith(("|", "<!--")) for line in lines):
+        left = [line for line in lines if not ABSENT.search(line)]
+        listing_ends = "\n".join(left)
+        return listing_ends if left else None
+    if any(re.match(r"\s*(?:[-*]|\d+\.) ", line) for line in lines):
+        items = re.split(r"\n(?=\s*(?:[-*]|\d+\.) )", block)
+        left = [one for one in (_prose(item) for item in items) if one]
+        return "\n".join(left) or None
+    return _prose(block)
+
+
+def _prose(paragraph: str) -> str | None:
+    """A paragraph or an item of a list without the sentences that speak of what is absent, wrapped again."""
+    if not ABSENT.search(paragraph):
+        return paragraph
+    start = re.match(r"\s*(?:[-*] |\d+\. )?", paragraph)[0]
+    whole = _ASIDE.sub("", " ".join(paragraph[len(start) :].split()))
+    sentences = [one for one in _SENTENCE.split(whole) if not ABSENT.search(one)]
+    if not sentences:
+        return None
+    return textwrap.fill(
+        " ".join(sentences),
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _without_last_sentence(paragraph: str) -> str | None:
+    """What is left of a paragraph whose last sentence introduced a listing that is gone."""
+    whole = " ".join(paragraph.split())
+    sentences = _SENTENCE.split(whole)[:-1]
+    return textwrap.fill(" ".join(sentences), WIDTH, break_long_words=False) if sentences else None
