@@ -11,7 +11,7 @@ import textwrap
 
 # What a student's edition does not have. `common.skeleton` has a successor there.
 ABSENT = re.compile(
-    r"--solution|`solution`|(?<![\w/])solution/|\bpytest\b|(?<![\w/])tests/|variant solution|"
+    r"--solution|`solution`|(?<![\w/])solution/|taskN/solution/|\bpytest\b|(?<![\w/])tests/|variant solution|"
     r"common/README|course/README"
 )
 INSTEAD = {  # what the whole course says -> what the student's edition says
