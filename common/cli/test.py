@@ -145,7 +145,8 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     if verdicts and options.first:
         only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
     elif verdicts:
-        twice = ", each case on 2 inputs" if any(one.case.draws > 1 for one in verdicts) else ""
+        draws = [one.case.draws for one in verdicts]
+        twice = f", {'each case' if min(draws) > 1 else 'most cases'} on 2 inputs" if max(draws) > 1 else ""
         title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"
         _report(console, test, title, verdicts, workers, options)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts), [], False
