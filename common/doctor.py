@@ -27,7 +27,7 @@ MINIMUM_PYTHON = (3, 10)
 MINIMUM_TORCH = (2, 10)
 INSTALL = "pip install -e . -c constraints.txt"
 REINSTALL_TORCH = "pip install --force-reinstall torch -c constraints.txt"
-PACKAGES = ("filelock", "matplotlib", "numpy", "rich")  # beside torch, ninja and transformers
+PACKAGES = ("filelock", "matplotlib", "numpy", "rich", "watchfiles")  # beside torch, ninja and transformers
 RED, YELLOW, GREEN, BOLD = "31", "33", "32", "1"
 
 

@@ -145,7 +145,8 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     if verdicts and options.first:
         only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
     elif verdicts:
-        twice = ", each case on 2 inputs" if any(one.case.draws > 1 for one in verdicts) else ""
+        draws = [one.case.draws for one in verdicts]
+        twice = f", {'each case' if min(draws) > 1 else 'most cases'} on 2 inputs" if max(draws) > 1 else ""
         title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"
         _report(console, test, title, verdicts, workers, options)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts), [], False
@@ -173,16 +174,19 @@ def _report(
     workers: Workers,
     options: argparse.Namespace,
 ) -> None:
-    """The table, what the compiler warned of, what the checked build says of failures, and what each failure is."""
+    """The table, what the compiler warned of, what the checked build says of failures, and what each failure is.
+
+    The table comes at once; the checked build takes as long again.
+    """
+    report.print_table(console, title, verdicts, not options.cases, options.all)
+    for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
+        say(console, warning, "yellow")
     inside, wrong = {}, [one for one in verdicts if one.status in (FAIL, ERROR)]
     in_kernels = [one for one in wrong if one.case.part not in test.in_python]
     if in_kernels:
         from common.cli import look_inside
 
         inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed)
-    report.print_table(console, title, verdicts, not options.cases, options.all)
-    for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
-        say(console, warning, "yellow")
     if inside:
         look_inside.print_inside(console, inside)
     print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all)

@@ -13,6 +13,8 @@ derivatives what has no gradient says so
 gaps        which gaps of a source are unfilled, and which operators depend on them
 skeletons   gaps in a solution's text, and the student's text made of it
 report      reads what the compilers print
+errors      a failed build in words
+launches    launches whose success nobody asks for
 toolchain   finds nvcc, the host compiler, ninja, the GPU
 runtime     the simulator's runtime, compiled once
 """

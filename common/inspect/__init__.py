@@ -1,6 +1,7 @@
 """Looks inside kernels: `--check` and `--profile`.
 
 checked_run     runs cases in the simulator's checked build
+worth_it        which cases are worth a tool's time on a GPU
 gpu_tools       NVIDIA's tools around `python -m taskN.test`
 source_lines    a library's machine code -> source lines
 findings/       what a checker found

@@ -5,7 +5,11 @@ calling         calls a case's operator in poisoned and guarded memory
 worker/         the same in a process of its own, which may crash
 judging         judge(case, ops): one case against float64
 run             run_cases: many of them
+probing         the weights of a fused kernel, read off its output
+showing         --show: a case in numbers
+stack           the call stack in the simulator's messages, as a student reads it
 failures        which failures belong together, and what they are
+next_steps      which flags would help now
 points, report  what a run earns, and how it is printed
 measurement     parts of a test that are not made of cases: times, texts of a model
 cases/          cases for any attention, softmax or layer

@@ -298,6 +298,12 @@ def test_a_grid_without_blocks_is_reported(backend: str) -> None:
     verdict = judge(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
     assert verdict.status == ERROR
     assert re.search(r"naive_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
+    why = (
+        "with grid (0, 1, 1), block (256, 1, 1): a grid of 0 blocks"
+        if backend == "simulator"
+        else "no grid of 0 blocks"
+    )
+    assert why in verdict.diagnosis[0]
 
 
 def test_blocks_and_threads_exchanged_need_many_blocks_to_show(backend: str) -> None:

@@ -4,6 +4,7 @@ The mistakes are in kernel_mistakes.py.
 """
 
 import re
+from dataclasses import replace
 
 import pytest
 from checked_findings import findings_of
@@ -140,6 +141,13 @@ def test_a_row_shorter_than_the_block_needs_zeros() -> None:
     assert judge(case, TASK2.operators("sum_not_filled", "simulator")).status == FAIL
     findings = findings_of(TASK2.operators("sum_not_filled", "simulator", checked=True), case)
     assert {(one.kind, one.variable) for one in findings} == {("uninitialized", "partial")}
+
+
+def test_a_maximum_over_shared_memory_that_nobody_wrote() -> None:
+    """fmaxf swallows the NaN of fresh memory; the second inputs find large numbers there."""
+    ops = TASK2.operators("partial_not_filled", "simulator")
+    assert judge(replace(CASES["7 x 31"], draws=1), ops).ok
+    assert judge(CASES["7 x 31"], ops).status == FAIL
 
 
 def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:

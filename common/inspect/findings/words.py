@@ -302,8 +302,8 @@ def _uninitialized(finding: Finding) -> str:
     if finding.space == "shared":
         return (
             f"It is {verb}, but no thread of this block has written it: shared memory holds what an earlier block "
-            "left. Fill the whole array (write 0 where a ragged tile ends), with a __syncthreads() between filling and "
-            "reading."
+            "left. Fill the whole array (with 0 where a ragged tile ends or a sum does, with -INFINITY for a maximum), "
+            "and let a __syncthreads() stand between filling and reading."
         )
     why = "cudaMalloc does not clear memory" if "cudaMalloc" in finding.variable else "a new tensor is not cleared"
     return f"It is {verb} before any kernel has written it: {why}. Write the first value with =, not +=, or clear it."

@@ -108,3 +108,23 @@ def test_places_read_their_line(tmp_path):
     assert place_of(f"{file}:2").text == "second;"
     assert place_of(f"{file}:9").text == "" and place_of("nowhere") is None
     assert Place("/does/not/exist.cu", 3).text == ""
+
+
+def test_a_kernel_that_is_launched_through_a_variable_keeps_its_name(tmp_path):
+    """`auto kernel = flash_kernel<64>; kernel<<<...>>>`: the accesses tell, not a function that was not inlined."""
+    file = tmp_path / "kernel.cu"
+    file.write_text(
+        "template <int D> __global__ void __launch_bounds__(256) flash_kernel(float* x) {}\n"
+        "__global__ void softmax_kernel(float* x) {}\n__device__ void reduce(float* x) {}\n"
+    )
+
+    def places(*instances):
+        return [Place(str(file), 1, name, instance=name) for name in instances]
+
+    assert instance_of("kernel", places("flash_kernel<64>", "flash_kernel<64>")) == "flash_kernel<64>"
+    assert instance_of("kernel", places("flash_kernel<64>", "reduce")) == "flash_kernel<64>"
+    assert instance_of("softmax_kernel", places("reduce")) == "softmax_kernel"
+    assert instance_of("softmax_kernel", places("flash_kernel<64>")) == "softmax_kernel"
+    assert instance_of("flash_kernel<D>", places("flash_kernel<64>")) == "flash_kernel<64>"
+    assert instance_of("kernel", places("flash_kernel<64>", "softmax_kernel")) == "kernel"
+    assert instance_of("kernel", []) == "kernel"
