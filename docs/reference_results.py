@@ -2,7 +2,8 @@
 
     python docs/reference_results.py simulator
     python docs/reference_results.py gpu          on a machine with a GPU
-    python docs/reference_results.py gpu --only task4,task7
+    python docs/reference_results.py gpu --only task4,task7 --page COPY.md
+    python docs/reference_results.py gpu --merge COPY.md OTHER.md     takes their sections
 
 Every command runs in a copy of the checkout, so nobody's Results.md is touched. A part stands between the markers
 <!-- BEGIN simulator --> and <!-- END simulator -->; the answers below them are written by hand.
@@ -67,7 +68,7 @@ STEPS: dict[str, list[Step]] = {
         Step("task5.test --mode=correctness --solution", keep=POINTS),
         Step("task5.test --mode=benchmark --report --solution", "task5 benchmark", of=GPU),
         Step("task5.test --mode=benchmark --report --tuned", "task5 benchmark", of=GPU),
-        Step("task5.train --solution", keep=r"(?m)^.*(?:step|loss|accuracy)[^\n]*$"),
+        Step("task5.train --solution", keep=r"(?m)^(?!backend|compiling|picture).+$"),
     ],
     "task6": [
         Step("task6.test --solution --update --decode --generate --split", keep=POINTS),
@@ -134,26 +135,55 @@ def machine(folder: Path) -> list[str]:
     return [re.sub(r" ?\(/[^)]*\)", "", line).rstrip() for line in lines]
 
 
+def title(task: str, machine: str) -> str:
+    """Of a section of the page."""
+    return f"### {task.replace('task', 'Task ')}, {machine}"
+
+
+def sections(text: str, machine: str) -> dict[str, list[str]]:
+    """What a page says of a machine: "machine" and each task -> lines. Nothing where it is not filled in yet."""
+    begin, end = markers(machine)
+    lines = text[text.index(begin) + len(begin) : text.index(end)].strip("\n").split("\n")
+    names = {title(task, machine): task for task in STEPS}
+    found: dict[str, list[str]] = {}
+    name = "machine"
+    for line in lines:
+        name = names.get(line, name)
+        found.setdefault(name, []).append(line)
+    return found if len(found) > 1 else {}
+
+
+def measured(where: str, chosen: Sequence[str]) -> dict[str, list[str]]:
+    """The sections of these tasks, measured now."""
+    backend = "simulator" if where == "simulator" else "cuda"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = copied(Path(scratch, "course"))
+        found = {"machine": [f"On {datetime.date.today()}:", "", *indented(machine(folder)), ""]}
+        for task in chosen:
+            steps = [step for step in STEPS[task] if where in step.of]
+            lines = [line for step in steps for line in said(folder, step, backend)]
+            found[task] = [title(task, where), "", *lines]
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("machine", choices=("simulator", "gpu"))
     parser.add_argument("--only", metavar="TASKS", help="task4,task7: these tasks, the others are left out")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="run nothing: take these pages' sections")
     parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="default: docs/reference-results.md")
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else list(STEPS)
     if unknown := [name for name in chosen if name not in STEPS]:
         parser.error(f"--only: {unknown[0]!r} is no task; there are {', '.join(STEPS)}")
-    backend = "simulator" if options.machine == "simulator" else "cuda"
-    lines = []
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = copied(Path(scratch, "course"))
-        lines += [f"On {datetime.date.today()}:", "", *indented(machine(folder)), ""]
-        for task in chosen:
-            lines += [f"### {task.replace('task', 'Task ')}, {options.machine}", ""]
-            for step in STEPS[task]:
-                if options.machine in step.of:
-                    lines += said(folder, step, backend)
-    text = options.page.read_text(encoding="utf-8")
+    text = (options.page if options.page.is_file() else PAGE).read_text(encoding="utf-8")
+    found = sections(text, options.machine)
+    if options.merge:
+        for page in options.merge:
+            found |= sections(page.read_text(encoding="utf-8"), options.machine)
+    else:
+        found |= measured(options.machine, chosen)
+    lines = [line for name in ("machine", *STEPS) for line in found.get(name, [])]
     write_whole(options.page, replaced(text, options.machine, ["", *lines]))
     print(options.page)
     return 0

@@ -23,10 +23,10 @@ from common.compiling.toolchain import choose_backend
 ROOT = Path(__file__).resolve().parents[1]
 ON_A_GPU = choose_backend("auto").name == "cuda"
 DOCUMENTS = ("README.md", "Results.md", "docs/commands.md", "docs/set-up.md")
-PLACEHOLDER = re.compile(r"taskN|\bNAME|FOLDER|FILE|GAP")
+PLACEHOLDER = re.compile(r"taskN|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
 MEASURES = re.compile(r"\.benchmark|\.tune|--speed|--mode=benchmark")
 WRITES = ("common.skeleton", "course reset")  # into the student's files
-WAITS = "course watch"  # until it is interrupted; tests/common/course has it
+ELSEWHERE = ("course watch", "course attack")  # waits, takes long: tests of their own
 NEEDS_THE_HUB = "--model gpt2"
 LONG = (
     "--held-out 16",
@@ -38,6 +38,10 @@ LONG = (
 )
 
 
+def is_elsewhere(command: str) -> bool:
+    return any(name in command for name in ELSEWHERE)
+
+
 def documented() -> list[str]:
     """The commands of all documents: lines of their own, without what is said of them, and those within a sentence."""
     found: dict[str, None] = {}
@@ -46,7 +50,7 @@ def documented() -> list[str]:
         for line in re.findall(r"(?m)^ {4,}(python -m [^\n]*)$", text):
             found[re.split(r" {2,}", line)[0]] = None
         found |= dict.fromkeys(re.findall(r"`(python -m [^`]*)`", re.sub(r"\n *", " ", text)))
-    return [command for command in found if not PLACEHOLDER.search(command) and WAITS not in command]
+    return [command for command in found if not (PLACEHOLDER.search(command) or is_elsewhere(command))]
 
 
 def snippets() -> dict[str, str]:

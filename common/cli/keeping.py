@@ -43,7 +43,7 @@ def keep_verdicts(
             earned=round(earned, 6) if complete else None,
             possible=round(sum(case.points for case in chosen), 6),
             passed=sum(one.ok for one in of_part),
-            cases=len(chosen),
+            cases=len(chosen) - sum(one.status == SKIPPED for one in of_part),
             failures=failures_of(of_part),
             **_of_this_run(task, backend),
         )

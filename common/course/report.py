@@ -120,7 +120,7 @@ def _tests(standings: Sequence[Standing]) -> str:
         rows.append(f"<tr class=task><th>{standing.task}</th><td colspan=4>{about}</td></tr>")
         for name, part in standing.parts.items():
             wrong = [one for one in part.failures if not one.is_unfilled]
-            says = " ".join([wrong[0].case, *wrong[0].says[:1]]) if wrong else part.why
+            says = ": ".join([wrong[0].case, *wrong[0].says[:1]]) if wrong else part.why
             stale = "" if standing.holds(part) else " <b>(files have changed since)</b>"
             share = "" if part.earned is None else f"{part.earned:g} of {part.possible:g}"
             cases = f"{part.passed} of {part.cases}" if part.cases else ""

@@ -43,7 +43,7 @@ class KeptPart:
     Attributes:
         earned, possible: points; earned is None where the run ended at the first failing case.
         why: why not more.
-        passed, cases: how many.
+        passed, cases: how many, without those that this backend leaves out.
         failures: the first of them.
         backend: "simulator" or "cuda".
         date: of the run, "2026-05-04 13:37".

@@ -76,7 +76,7 @@ def card(axes: Axes, number: int, title: str, says: str, x: float) -> None:
     box = "round,pad=0,rounding_size=0.12"
     axes.add_patch(FancyBboxPatch((x, 0), WIDTH, HEIGHT, boxstyle=box, fc="white", ec=LINE, lw=1.6))
     axes.text(x + 0.14, HEIGHT - 0.2, str(number), fontsize=17, weight="bold", color=MARK, va="top")
-    axes.text(x + 0.44, HEIGHT - 0.22, title, fontsize=12, weight="bold", color=INK, va="top", linespacing=1.15)
+    axes.text(x + 0.44, HEIGHT - 0.22, title, fontsize=11, weight="bold", color=INK, va="top", linespacing=1.15)
     drawing(axes, number, x + (WIDTH - 1.15) / 2, 0.83, 1.15)
     axes.text(x + WIDTH / 2, 0.42, says, fontsize=11, color=INK, ha="center", va="center", linespacing=1.25)
 

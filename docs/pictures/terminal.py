@@ -1,7 +1,7 @@
 """Runs commands of the course and draws what they print: python docs/pictures/terminal.py [NAME ...]
 
 Each picture is the real output of a real command, in a copy of the checkout whose gaps are filled and into which one
-mistake was planted. Nothing is retouched; what is left out at the top is said by a line of dots.
+mistake was planted. Nothing is retouched, but that spinners leave empty lines, of which one is kept at a time.
 """
 
 from __future__ import annotations
@@ -137,11 +137,12 @@ def draw(name: str, shot: Shot, folder: Path) -> Path:
     lines = Text.from_ansi(printed(folder, shot.command, shot.width)).split("\n")
     while lines and not lines[-1].plain.strip():
         lines.pop()
+    empty = [not line.plain.strip() for line in lines]
+    lines = [line for number, line in enumerate(lines) if not (empty[number] and (number == 0 or empty[number - 1]))]
     first = next((number for number, line in enumerate(lines) if shot.begins in line.plain), 0)
     shown = lines[first : first + shot.most]
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=shot.width, file=nowhere, force_terminal=True, color_system="truecolor")
-        command = shot.command
         console.print(Text(f"$ python -m {shot.command}\n", style="bold"))
         for line in shown:
             console.print(line, soft_wrap=False)

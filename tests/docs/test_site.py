@@ -80,6 +80,26 @@ def test_a_block_of_results_is_taken_from_between_its_markers(tmp_path):
     assert all(f"<!-- {word} {name} -->" in page for word in ("BEGIN", "END") for name in ("simulator", "gpu"))
 
 
+def test_sections_of_two_pages_come_together(tmp_path, monkeypatch):
+    results = script("reference_results.py")
+    begin, end = results.markers("gpu")
+
+    def page(name: str, *lines: str) -> Path:
+        file = tmp_path / name
+        file.write_text("\n".join(["top", begin, *lines, end, "bottom", ""]))
+        return file
+
+    whole = page("whole.md", "Not filled in yet.")
+    one = page("one.md", "On a day:", "", "### Task 4, gpu", "", "four")
+    two = page("two.md", "On a day:", "", "### Task 2, gpu", "", "two")
+    arguments = ["gpu", "--merge", str(one), str(two), "--page", str(whole)]
+    monkeypatch.setattr(sys, "argv", ["reference_results.py", *arguments])
+    assert results.main() == 0
+    text = whole.read_text()
+    assert "Not filled" not in text and text.startswith("top") and text.endswith("bottom\n")
+    assert text.index("On a day:") < text.index("Task 2, gpu") < text.index("Task 4, gpu")
+
+
 def test_the_points_at_the_end_of_a_test_are_kept():
     results = script("reference_results.py")
     said = "table\n\n  softmax      1 of 1\n  gemm         0.5 of 1   none before ...\nPoints: 1.5 of 2\n"
