@@ -53,6 +53,7 @@ def assert_gradients(
     value: Tensor,
     grad_out: Tensor,
     positions: tuple[int, int] | None = None,
+    deterministic: bool = False,
     **options,
 ) -> None:
     """Beside float64: at most twice PyTorch's error with every tensor in dtype, and a floor for the float32 sums and
@@ -63,7 +64,7 @@ def assert_gradients(
     `positions` are key_step and key_offset under a causal mask: the kernel gets the two numbers, PyTorch the mask.
     """
     dtype = query.dtype
-    kernel = partial(tuned.flash_attention, ops, **options)
+    kernel = partial(tuned.flash_attention, ops, deterministic=deterministic, **options)
     plain = partial(attention, **options)
     if positions is not None:
         kernel = partial(kernel, causal=True, key_step=positions[0], key_offset=positions[1])

@@ -21,7 +21,7 @@ from torch import Tensor
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
-from common.kernels.flash.flash import kernel_of
+from common.kernels.flash.flash import backward_kernel_of, kernel_of
 from common.measure.benchmark.goals import Goal
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
@@ -210,7 +210,7 @@ def _backward_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tup
 def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
     """The kernels of common/kernels/flash that know this pass and dtype."""
     if problem.dtype in HALF:
-        names = ["wgmma" if problem.direction == "forward" and _on_hopper(ops) else "mma"]
+        names = ["wgmma" if _on_hopper(ops, problem.direction) else "mma"]
     else:
         names = ["ffma"] if problem.direction == "backward" else ["ffma", "3xfp16"]
     found = {}
@@ -222,10 +222,10 @@ def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
     return found
 
 
-def _on_hopper(ops: Operators) -> bool:
-    """Whether flash_attention has the kernel for Hopper GPUs here, and chooses it for a benchmark's problems."""
-    tensor = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
-    return kernel_of(ops, tensor, tensor, tensor) == "wgmma"
+def _on_hopper(ops: Operators, direction: str) -> bool:
+    """Whether this pass has the kernel for Hopper GPUs here, and chooses it for a benchmark's problems."""
+    x = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
+    return (kernel_of(ops, x, x, x) if direction == "forward" else backward_kernel_of(ops, x, x, x, x)) == "wgmma"
 
 
 def torch_versions(problem: Problem) -> dict[str, Version]:
@@ -272,6 +272,8 @@ GOALS = (
     *(Goal("mma", ("cudnn",), **_of(direction, dtype)) for direction in PASSES for dtype in HALF),
     Goal("wgmma", ("flash", "cudnn"), **_of("forward", "bf16"), mean=1.05, least=0.95),
     Goal("wgmma", ("flash", "cudnn"), **_of("forward", "fp16")),
+    Goal("wgmma", ("flash", "cudnn"), **_of("backward", "bf16"), mean=1.05, least=0.95),
+    Goal("wgmma", ("flash", "cudnn"), **_of("backward", "fp16")),
 )
 
 
