@@ -1,5 +1,5 @@
-"""The gradients of dense attention on Hopper GPUs (wgmma) beside float64: sizes, layouts, masks, its border, and sums in
-a fixed order.
+"""The gradients of dense attention on Hopper GPUs (wgmma) beside float64: sizes, layouts, masks, its border, a fixed
+order of sums.
 
 For GPUs of compute capability 9.0, but for the last two tests; the other kernels' gradients: test_flash_torch.py.
 """
