@@ -69,8 +69,7 @@ Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& val
 std::tuple<Tensor, Tensor> flash_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                                    bool causal, std::optional<double> scale, bool lower_right,
                                                    std::optional<Tensor> mask, bool tensor_cores, int64_t key_step,
-                                                   int64_t key_offset,
-                                                   bool /*deterministic*/) {
+                                                   int64_t key_offset, bool /*deterministic*/) {
     FlashArguments arguments =
         checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     DeviceScope device(query);

@@ -2,6 +2,7 @@
 //
 //   KeyBlock            which keys of which head a block has, and the tiles of queries that see one of them
 //   launch_key_blocks   the launch of a kernel whose blocks are KeyBlocks
+//   clear_for_one_key   grad_query and grad_key where there is one key
 //   RowNumbers          delta, and for Hopper GPUs lse: what the kernels read besides the tensors
 //   launch_row_numbers  computes them, a kernel of its own
 //   in_pieces           whether rows may be read and written 16 bytes at a time
@@ -136,6 +137,17 @@ void launch_key_blocks(Kernel* kernel, unsigned threads, size_t shared_bytes, co
         kernel<<<grid_blocks(heads, "key"), threads, shared_bytes, f.stream>>>(g, static_cast<int>(tile));
         CUDA_CHECK_LAUNCH();
     }
+}
+
+// A row that sees one key at most gives it the weight 1, whatever its score: these gradients are 0, and not what
+// rounding leaves of a difference. The last thing that a launcher does.
+template <typename T>
+void clear_for_one_key(const FlashGradients& g) {
+    const FlashArguments& f = g.forward;
+    if (f.S_k > 1) return;
+    const int64_t rows = f.batch * f.heads * f.S_q, keys = f.batch * f.kv_heads;
+    CUDA_CHECK(cudaMemsetAsync(g.grad_query, 0, rows * f.head_dim * sizeof(T), f.stream));
+    CUDA_CHECK(cudaMemsetAsync(g.grad_key, 0, keys * f.head_dim * sizeof(T), f.stream));
 }
 
 // ---- numbers of rows
