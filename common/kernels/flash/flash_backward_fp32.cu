@@ -19,9 +19,9 @@
 // All reads are of 16 bytes: of 4 columns that are multiplied one after another (A B^T), or of 4 neighbours that the
 // thread owns. What the lanes of a warp read at a time are at most 8 different pieces, in different banks.
 //
-// dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next, unless
-// a fixed order is asked for. (A kernel of its own for dQ would have to compute S and dP again: seven products in place
-// of five.)
+// dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next, but
+// for FlashGradients::deterministic. (A kernel of its own for dQ would have to compute S and dP again: seven products
+// in place of five.)
 //
 // Measured, and what was tried: README.md.
 #include <cuda_runtime.h>
@@ -173,7 +173,8 @@ __device__ __forceinline__ void add_four(float* target, float4 x, int left) {
 
 // PLAIN: there is no mask, and all rows are aligned to 16 bytes.
 template <class S, bool PLAIN>
-__global__ void __launch_bounds__(THREADS, S::BLOCKS) flash_backward_fp32_kernel(const FlashGradients gradients, int key_tile) {
+__global__ void __launch_bounds__(THREADS, S::BLOCKS)
+    flash_backward_fp32_kernel(const FlashGradients gradients, int key_tile) {
     constexpr int D = S::D, B_r = S::B_r, B_c = S::B_c, STRIDE = S::STRIDE, P_STRIDE = S::P_STRIDE;
     const FlashArguments& f = gradients.forward;
     extern __shared__ __align__(16) float shared[];

@@ -141,7 +141,8 @@ __device__ __forceinline__ void store_dS(T* shared, unsigned first, const float 
 
 // PLAIN: there is no mask, and all rows are aligned to 16 bytes.
 template <class S, bool PLAIN>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_backward_kernel(const FlashGradients gradients, int key_tile) {
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    flash_backward_kernel(const FlashGradients gradients, int key_tile) {
     using T = typename S::T;
     constexpr int D = S::D, B_r = S::B_r, M = S::ROWS / 16, N = S::COLS / 8;
     const FlashArguments& f = gradients.forward;

@@ -13,9 +13,9 @@
 //   common/cuda/          hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: gradients -> global memory;
 //                         below them wgmma.cuh, tma.cuh, mbarrier.cuh
 //
-// The algorithm is that of flash_backward_mma.cu, which takes what this kernel does not; its order of products comes
-// from FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). A block has 128 keys, and each of two groups of four warps
-// 64 of them, with their rows of dK and dV in registers to the end. They walk over the rows that see the keys:
+// The algorithm is that of flash_backward_mma.cu, which takes what this kernel does not; who does what comes from
+// FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). A block has 128 keys, each of two groups of four warps 64 of
+// them, with their rows of dK and dV in registers to the end. They walk over the rows that see the keys:
 //
 //   S^T = K Q^T             P^T = 2^(factor S^T - lse)              dV += P^T dO
 //   dP^T = V dO^T           dS^T = P^T * (dP^T - delta)             dK += dS^T Q               dQ += dS K
@@ -66,9 +66,9 @@ bool hopper_backward(const FlashGradients&, bool) { return false; }
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// A tile is B_r rows of Q or dO. Q needs one slot more than dO, since the next tile's S is started before this one's dK.
-// K has two, so that an item's K is there before the last item's dQ is done. KV_IN_REGISTERS: a group keeps its rows of
-// K and V there, too, as operands of S and dP; the tensor cores then read half as much from shared memory.
+// A tile is B_r rows of Q or dO. Q needs one slot more than dO, since the next tile's S is started before this one's
+// dK. K has two, so that an item's K is there before the last item's dQ is done. KV_IN_REGISTERS: a group keeps its
+// rows of K and V there, too, as operands of S and dP; the tensor cores then read half as much from shared memory.
 
 template <typename T_, int D_, bool KV_IN_REGISTERS_, int DS_SLOTS_>
 struct Shape {
@@ -160,7 +160,9 @@ struct Walk {
         return --left > 0;
     }
     // Where the tile's head stands in [batch, heads].
-    __device__ __forceinline__ int head_number(const Item& item, int group) const { return item.batch_kv * group + head; }
+    __device__ __forceinline__ int head_number(const Item& item, int group) const {
+        return item.batch_kv * group + head;
+    }
 };
 
 // What comes with the tiles: an item with K, numbers of rows with Q and dO.
@@ -202,7 +204,9 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
             ring.advance();
         };
         const auto fill_q = [&] { fill_rows(barriers.q, q, S::Q_AT, a.query, beside.lse, a.lse); };
-        const auto fill_do = [&] { fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, beside.delta, a.delta); };
+        const auto fill_do = [&] {
+            fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, beside.delta, a.delta);
+        };
         fill<K>(barriers.k, k, shared, a.key, item.k_start, kv_head, batch);
         fill_q();
         wait_until_empty(barriers.v, v);
@@ -217,8 +221,8 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
 // ------------------------------------------------------------------------------------------------- 4. Adders
 //
 // One thread for each group. With `turns` the additions to a piece take place in the order of the keys, so that dQ has
-// the same bits every time: a turn is the first key of the block whose it is. Nobody waits for ever, since whoever comes
-// before has been drawn before, and every block that has drawn an item is running.
+// the same bits every time: a turn is the first key of the item whose it is. Nobody waits for ever, since items that
+// come before have been drawn before, and a block does its items in the order in which it has drawn them.
 
 __device__ __forceinline__ void wait_for_turn(const int* turn, int mine) {
     int now;
@@ -301,6 +305,11 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
     Walk ahead(next, a.group);
     bool more = true, piece_written = false;
 
+    // A slot with numbers that the lanes have read themselves: all of them are done.
+    const auto release = [](auto& slots, int slot) {
+        __syncwarp();
+        give_back(slots, slot);
+    };
     const auto load_k = [&] {
         if constexpr (KV_IN_REGISTERS) load_rows<K>(k_rows, shared + next_k.slot() * K::BYTES, warp_key);
     };
@@ -309,8 +318,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         v.advance();
         if constexpr (KV_IN_REGISTERS) {
             load_rows<K>(v_rows, shared + S::V_AT, warp_key);
-            __syncwarp();
-            give_back(barriers.v, 0);
+            release(barriers.v, 0);
         }
     };
     const auto start_scores = [&](int slot, int step) {
@@ -413,7 +421,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         keep_order(s);
         weigh(next_slot, next_step);
         wgmma_wait<1>();
-        if constexpr (ENDS_TILE) give_back(barriers.grad_out, grad_out.slot());
+        if constexpr (ENDS_TILE) release(barriers.grad_out, grad_out.slot());
         // The compiler would put most powers off until dP is done, since it may move arithmetic across wgmma_wait, but
         // not across a wait that they decide about.
         const bool never = round_powers();
@@ -426,14 +434,14 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
                                              k_columns_at.plus(k.slot() * K::BYTES));
             wgmma_commit();
             wgmma_wait<1>();
-            give_back(barriers.q, q.slot());
+            release(barriers.q, q.slot());
             if (more && last) wait_for_v();
             if (more) wait_for(barriers.grad_out, next_do);
             start_dp(next_do.slot(), 0);
             wgmma_wait<1>();
             keep_order(dq);
             give_back(barriers.ds, my_ds.slot());
-            if (last) give_back(barriers.k, k.slot());
+            if (last) release(barriers.k, k.slot());
             wait_until_empty(barriers.dq[group], dq_ring);
 #pragma unroll
             for (int n = 0; n < 8; ++n)
