@@ -106,9 +106,10 @@ __device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], c
 // d [64][64] = A^T B, 64 columns of each: a box of ROWS rows.
 template <typename T, int ROWS>
 __device__ __forceinline__ void start_columns_by_rows(float (&d)[8][4], MnMajor a, MnMajor b) {
+    constexpr int STEP = 16 * TMA_COLS * 2;
     wgmma_begin();
 #pragma unroll
-    for (int i = 0; i < ROWS / 16; ++i) wgmma<T>(d, a.plus(i * 16 * TMA_COLS * 2), b.plus(i * 16 * TMA_COLS * 2), i > 0);
+    for (int i = 0; i < ROWS / 16; ++i) wgmma<T>(d, a.plus(i * STEP), b.plus(i * STEP), i > 0);
 }
 
 // Where this lane's row of 16 columns begins, of those that ldmatrix or stmatrix takes from it for the 16 rows of one

@@ -5,8 +5,8 @@
 //   bulk_load(to, from, bytes, barrier)                    the same for bytes that lie one behind the other
 //   bulk_add(to, from, bytes)                              adds floats from shared memory to floats in global memory
 //   bulk_read_done(), bulk_done()                          until the thread's additions have read, or added, everything
-//   fence_for_copy_engine()                                what this thread wrote to shared memory is seen by the engine
-//                                                          and by wgmma; then a barrier for those who ask for it
+//   fence_for_copy_engine()                                what this thread wrote to shared memory can be read by the
+//                                                          engine and by wgmma, after a barrier
 //
 // The engine computes the addresses: strides may be any, as long as the elements of a row are neighbours, and a tensor
 // of every 8th row is described like any other. What lies outside the tensor is not read and arrives as zeros. A box is

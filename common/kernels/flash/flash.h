@@ -5,7 +5,7 @@
 //   flash_forward_*   flash_attention_mma.cu (fp16, bf16), flash_attention_fp32.cu, flash_attention_3xfp16.cu (fp32)
 //   hopper_forward    flash_attention_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_takes: what it takes
 //   flash_backward_*  flash_backward_mma.cu (fp16, bf16), flash_backward_fp32.cu
-//   hopper_backward   flash_backward_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_backward_takes: what it takes
+//   hopper_backward   flash_backward_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_backward_takes: as above
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
 // fit a grid or an architecture is refused with std::invalid_argument, and nothing else is checked here.

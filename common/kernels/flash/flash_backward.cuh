@@ -122,13 +122,14 @@ bool in_pieces(const FlashGradients& g) {
            in_pieces<T>(g.grad_key) && in_pieces<T>(g.grad_value);
 }
 
-// kernel(gradients, key_tile). To add up dQ in a fixed order, one launch after the other: in each of them only one block
-// has a part of a row of dQ.
+// kernel(gradients, key_tile). To add up dQ in a fixed order, one launch after the other: in each of them no more than
+// one block has a part of a row of dQ.
 template <int B_c, typename Kernel>
 void launch_key_blocks(Kernel* kernel, unsigned threads, size_t shared_bytes, const FlashGradients& g) {
     const FlashArguments& f = g.forward;
     const int64_t heads = f.batch * f.kv_heads, tiles = ceil_div(f.S_k, int64_t{B_c});
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    const int bytes = static_cast<int>(shared_bytes);
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     if (!g.deterministic) {
         kernel<<<grid_blocks(heads * tiles, "key"), threads, shared_bytes, f.stream>>>(g, -1);
         return CUDA_CHECK_LAUNCH();

@@ -540,7 +540,8 @@ static bool launch(const FlashGradients& g, bool dry) {
     p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
     p.kv_heads = static_cast<int>(a.kv_heads), p.group = static_cast<int>(a.heads / a.kv_heads);
     p.causal = a.causal, p.diagonal = static_cast<int>(a.diagonal);
-    p.batch_kv = static_cast<int>(a.batch * a.kv_heads), p.k_blocks = static_cast<int>(ceil_div(a.S_k, int64_t{S::B_c}));
+    p.batch_kv = static_cast<int>(a.batch * a.kv_heads);
+    p.k_blocks = static_cast<int>(ceil_div(a.S_k, int64_t{S::B_c}));
     p.section = section_of<S>(a);
 
     const Zeros zeros = {reinterpret_cast<float4*>(g.grad_query_sum), query_sum_elements(a, true) / 4, g.turns,
