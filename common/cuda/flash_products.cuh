@@ -2,7 +2,6 @@
 //
 //   multiply              accumulators += A B, each operand as it lies or turned over
 //   first_pair, pair_at   where accumulators go, rounded to T, in pairs of neighbouring columns
-//   unpack                such a pair -> two floats; pack() of common/cuda/mma.cuh is the way back
 //
 // d [M][N][4] are a warp's accumulators, M x N tiles of 16 x 8. `shared` is the beginning of the block's shared memory;
 // places in it are offsets in elements.
@@ -69,8 +68,3 @@ __device__ __forceinline__ unsigned& pair_at(T* shared, unsigned first, int i, i
     return *reinterpret_cast<unsigned*>(shared + (first ^ static_cast<unsigned>(8 * j)) + (16 * i + 8 * half) * COLS);
 }
 
-template <typename T>
-__device__ __forceinline__ float2 unpack(unsigned bits) {
-    if constexpr (std::is_same_v<T, __half>) return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
-}

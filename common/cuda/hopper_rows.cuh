@@ -1,10 +1,11 @@
 // hopper_rows.cuh - the rows of a warp between the products: scores, weights and output in the registers of wgmma.
 //
 //   hide_from       scores of the keys from a certain one on = -infinity
+//   hide_before     the same of S^T, whose rows are keys: scores of the queries before a certain one
 //   powers          scores -> weights, where they are
 //   round_weights   weights -> the A operand of P V
 //   transpose_quad  the words of four lanes change places, for write_rows
-//   write_rows      the output and lse -> global memory
+//   write_rows      the output, and with it lse, -> global memory
 //
 // The online softmax itself is that of flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16 rows and the
 // fragments of mma.sync. Only weigh() is in two pieces here: the registers of the old weights are read by P V while the
@@ -29,6 +30,17 @@ __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)
 #pragma unroll
         for (int e = 0; e < 4; ++e)  // columns 8 n and 8 n + 1 of this lane's first row, then of its second
             if (8 * n + e % 2 >= last[e / 2]) s[0][n][e] = -INFINITY;
+}
+
+// begin: the first query of the tile that sees the key, of this lane's keys lane / 4 and lane / 4 + 8
+template <int N8>
+__device__ __forceinline__ void hide_before(float (&s)[N8][4], const int (&begin)[2]) {
+    const int first = mma_d_col(threadIdx.x % 32, 0), start[2] = {begin[0] - first, begin[1] - first};
+#pragma unroll
+    for (int n = 0; n < N8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            if (8 * n + e % 2 < start[e / 2]) s[n][e] = -INFINITY;
 }
 
 template <int N8>
@@ -63,29 +75,44 @@ __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
     }
 }
 
-// o / sum, of a warp's 16 rows. A lane has two columns of 8 neighbouring ones; after an exchange within the quad it has
-// all 8 of another group, so that it writes 16 bytes at a time and the quad 64 neighbouring ones.
+// factor * o, of a warp's 16 rows, one factor for each of this lane's two. A lane has two columns of 8 neighbouring
+// ones; after an exchange within the quad it has all 8 of another group, so that it writes 16 bytes at a time and the
+// quad 64 neighbouring ones.
 //
-//   out [rows_left][head_dim], lse [rows_left] or nullptr: from the warp's first row on    head_dim: a multiple of 8, <= D
-template <typename T, int D>
-__device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4], const RowState<1>& rows,
-                                           int rows_left, int head_dim = D) {
+//   out [rows_left][head_dim], from the warp's first row on    head_dim: a multiple of 8, <= D = 8 D8
+template <typename T, int D8>
+__device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], const float (&factor)[2], int rows_left,
+                                           int head_dim) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = mma_d_row(lane, 2 * half);
-        const float sum = quad_sum(rows.sum[0][half]), factor = final_factor(sum);
-        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = logsumexp_of(rows.shift[0][half], sum);
 #pragma unroll
-        for (int n = 0; n < D / 8; n += 4) {
+        for (int n = 0; n < D8; n += 4) {
             unsigned w[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                w[i] = pack<T>(o[0][n + i][2 * half] * factor, o[0][n + i][2 * half + 1] * factor);
+                w[i] = pack<T>(o[n + i][2 * half] * factor[half], o[n + i][2 * half + 1] * factor[half]);
             transpose_quad(w);
             const int column = 8 * (n + lane % 4);
             if (row < rows_left && column < head_dim)
                 *reinterpret_cast<uint4*>(out + row * head_dim + column) = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
+}
+
+// o / sum; lse [rows_left] or nullptr, from the warp's first row on
+template <typename T, int D>
+__device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4], const RowState<1>& rows,
+                                           int rows_left, int head_dim = D) {
+    const int lane = threadIdx.x % 32;
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = mma_d_row(lane, 2 * half);
+        const float sum = quad_sum(rows.sum[0][half]);
+        factor[half] = final_factor(sum);
+        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = logsumexp_of(rows.shift[0][half], sum);
+    }
+    write_rows<T>(out, o[0], factor, rows_left, head_dim);
 }

@@ -4,7 +4,8 @@
 //                   k_major, mn_major         a tile as an operand of wgmma
 //   2. Products     start_rows_by_rows        d = A B^T, A and B in shared memory or A in registers
 //                   start_weights_by_rows     d (+)= P B, P in registers
-//                   load_rows                 a tile's rows -> registers, for the first of the two
+//                   start_columns_by_rows     d = A^T B, A and B in shared memory
+//                   load_rows, store_rows     a tile's rows <-> registers, for the first two
 //   3. Slots        Slots                     room for a few tiles, and who may use which
 //                   wait_until_empty, fill    the producer's two steps
 //                   wait_for, give_back       a consumer's
@@ -77,43 +78,59 @@ __host__ __device__ constexpr int columns_at(int i) {
     return i / 4 * Tile::BOX_BYTES + i % 4 * 32;
 }
 
-// d [64][B::ROWS] = A B^T. a [64 rows of a tile A][D]
-template <typename T, class A, class B>
-__device__ __forceinline__ void start_rows_by_rows(float (&d)[B::ROWS / 8][4], KMajor a, KMajor b) {
+// d [64][N] = A B^T, N rows of a tile B from `b` on. a [64 rows of a tile A][D]
+template <typename T, class A, class B, int N8>
+__device__ __forceinline__ void start_rows_by_rows(float (&d)[N8][4], KMajor a, KMajor b) {
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < A::D / 16; ++i) wgmma<T>(d, a.plus(columns_at<A>(i)), b.plus(columns_at<B>(i)), i > 0);
 }
 
 // The same with the rows of A in registers, from load_rows.
-template <typename T, class B>
-__device__ __forceinline__ void start_rows_by_rows(float (&d)[B::ROWS / 8][4], const unsigned (&a)[B::D / 16][4],
-                                                   KMajor b) {
+template <typename T, class B, int N8>
+__device__ __forceinline__ void start_rows_by_rows(float (&d)[N8][4], const unsigned (&a)[B::D / 16][4], KMajor b) {
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < B::D / 16; ++i) wgmma<T>(d, a[i], b.plus(columns_at<B>(i)), i > 0);
 }
 
-// d [64][D] += P B, or = P B unless `add`. p [64][B::ROWS] as A operands of 16 columns each
-template <typename T, class B>
-__device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], const unsigned (&p)[B::ROWS / 16][4],
-                                                      MnMajor b, bool add = true) {
+// d [64][D] += P B, or = P B unless `add`, 16 K rows of a tile B from `b` on. p [64][16 K] as A operands of 16 columns
+template <typename T, class B, int K>
+__device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], const unsigned (&p)[K][4], MnMajor b,
+                                                      bool add = true) {
     wgmma_begin();
 #pragma unroll
-    for (int i = 0; i < B::ROWS / 16; ++i) wgmma<T>(d, p[i], b.plus(i * 16 * B::ROW_BYTES), add || i > 0);
+    for (int i = 0; i < K; ++i) wgmma<T>(d, p[i], b.plus(i * 16 * B::ROW_BYTES), add || i > 0);
 }
 
-// 16 rows of a tile, those of one warp, as A operands. The pieces of a row lie in the order piece ^ (row % 8).
+// d [64][64] = A^T B, 64 columns of each: a box of ROWS rows.
+template <typename T, int ROWS>
+__device__ __forceinline__ void start_columns_by_rows(float (&d)[8][4], MnMajor a, MnMajor b) {
+    constexpr int STEP = 16 * TMA_COLS * 2;
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; ++i) wgmma<T>(d, a.plus(i * STEP), b.plus(i * STEP), i > 0);
+}
+
+// Where this lane's row of 16 columns begins, of those that ldmatrix or stmatrix takes from it for the 16 rows of one
+// warp. The pieces of a row lie in the order piece ^ (row % 8).
+template <class Tile>
+__device__ __forceinline__ unsigned lane_row_at(int first_row, int columns) {
+    const int lane = threadIdx.x % 32, row = first_row + lane % 16, piece = columns % 4 * 2 + lane / 16;
+    return columns / 4 * Tile::BOX_BYTES + row * Tile::ROW_BYTES + (piece ^ row % 8) * 16;
+}
+
+// 16 rows of a tile, those of one warp, as A operands.
 template <class Tile>
 __device__ __forceinline__ void load_rows(unsigned (&a)[Tile::D / 16][4], const unsigned char* tile, int first_row) {
-    const int lane = threadIdx.x % 32, row = first_row + lane % 16;
 #pragma unroll
-    for (int i = 0; i < Tile::D / 16; ++i) {
-        const int piece = i % 4 * 2 + lane / 16;
-        const unsigned char* from =
-            tile + i / 4 * Tile::BOX_BYTES + row * Tile::ROW_BYTES + (piece ^ row % 8) * 16;
-        ldmatrix_x4(a[i][0], a[i][1], a[i][2], a[i][3], from);
-    }
+    for (int i = 0; i < Tile::D / 16; ++i)
+        ldmatrix_x4(a[i][0], a[i][1], a[i][2], a[i][3], tile + lane_row_at<Tile>(first_row, i));
+}
+// The columns 16 i ... 16 i + 15 of such rows, from an A operand to the tile.
+template <class Tile>
+__device__ __forceinline__ void store_rows(unsigned char* tile, int first_row, int i, const unsigned (&a)[4]) {
+    stmatrix_x4(tile + lane_row_at<Tile>(first_row, i), a[0], a[1], a[2], a[3]);
 }
 
 // -------------------------------------------------------------------------------------------------- 3. Slots
@@ -125,9 +142,9 @@ struct Slots {
     static constexpr int COUNT = COUNT_;
     Mbarrier full[COUNT], empty[COUNT];
 
-    // One thread; then mbarrier_init_done() and a __syncthreads().
-    __device__ void init(int consumer_warps) {
-        for (int i = 0; i < COUNT; ++i) mbarrier_init(full[i], 1), mbarrier_init(empty[i], consumer_warps);
+    // One thread; then mbarrier_init_done() and a __syncthreads().   producers: who says `full`, one for the engine
+    __device__ void init(int consumer_warps, int producers = 1) {
+        for (int i = 0; i < COUNT; ++i) mbarrier_init(full[i], producers), mbarrier_init(empty[i], consumer_warps);
     }
 };
 
@@ -136,7 +153,8 @@ __device__ __forceinline__ void wait_until_empty(Slots<COUNT>& slots, const Ring
     mbarrier_wait(slots.empty[ring.slot()], ring.parity() ^ 1);
 }
 
-// The tile whose first row is [batch][head][row] into the ring's slot, which is empty. `tiles`: the slots' memory.
+// The tile whose first row is [batch][head][row] into the ring's slot, which is empty. `tiles`: the slots' memory;
+// numbers: of the tile's rows, one each, which come along.
 template <class Tile, int COUNT>
 __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch) {
@@ -144,6 +162,17 @@ __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& rin
     mbarrier_expect(full, Tile::BYTES);
     for (int i = 0; i < Tile::BOXES; ++i)
         tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+}
+template <class Tile, int COUNT>
+__device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
+                                     const CUtensorMap& map, int row, int head, int batch,
+                                     float (&numbers)[COUNT][Tile::ROWS], const float* from) {
+    Mbarrier& full = slots.full[ring.slot()];
+    constexpr unsigned NUMBERS = Tile::ROWS * sizeof(float);
+    mbarrier_expect(full, Tile::BYTES + NUMBERS);
+    for (int i = 0; i < Tile::BOXES; ++i)
+        tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+    bulk_load(numbers[ring.slot()], from, NUMBERS, full);
 }
 
 template <int COUNT>
@@ -155,6 +184,14 @@ __device__ __forceinline__ void wait_for(Slots<COUNT>& slots, const Ring<COUNT>&
 template <int COUNT>
 __device__ __forceinline__ void give_back(Slots<COUNT>& slots, int slot) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(slots.empty[slot]);
+}
+
+// Every warp that has written its part of a slot itself, for the tensor cores or the copy engine to read.
+template <int COUNT>
+__device__ __forceinline__ void hand_over(Slots<COUNT>& slots, int slot) {
+    fence_for_copy_engine();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(slots.full[slot]);
 }
 
 // -------------------------------------------------------------------------------------------------- 4. Roles

@@ -2,6 +2,7 @@
 //
 //   ldmatrix_x4(r0, r1, r2, r3, row)      four matrices: a whole A tile of 16 x 16, or the B tiles of two mma
 //   ldmatrix_x4_trans                     the same, each matrix transposed on the way
+//   stmatrix_x4(row, r0, r1, r2, r3)      the way back; compute capability 9.0, not in the simulator
 //   swizzle<ROW_BYTES>(row, chunk)        where a row keeps its 16-byte chunk, so that columns have no bank conflicts
 //   swizzled<COLS>(tile, row, chunk)      the address of that chunk
 //
@@ -63,6 +64,11 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, un
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
                  : "r"(shared_offset(row))
+                 : "memory");
+}
+__device__ __forceinline__ void stmatrix_x4(void* row, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_offset(row)), "r"(r0),
+                 "r"(r1), "r"(r2), "r"(r3)
                  : "memory");
 }
 #endif

@@ -3,6 +3,7 @@
 //   mma_m16n8k16<T>(d, a, b)   T = __half or __nv_bfloat16: A 16 x 16, B 16 x 8, D 16 x 8 in float
 //   clear(d)                   accumulators = 0
 //   pack<T>(low, high)         two floats -> one register of two T, rounded to nearest even
+//   unpack<T>(bits)            the way back
 //   accumulators_as_a<T>(a, left, right)    two D tiles -> the A operand of the next mma
 //   mma_d_row, mma_d_col, mma_a_row, mma_a_col, mma_b_row, mma_b_col    where this lane's registers lie
 //
@@ -126,6 +127,12 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
         return *reinterpret_cast<const unsigned*>(&pair);
     }
+}
+
+template <typename T>
+__device__ __forceinline__ float2 unpack(unsigned bits) {
+    if constexpr (std::is_same_v<T, __half>) return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
 }
 
 // The accumulators of D tiles with columns 0 ... 7 (left) and 8 ... 15 (right) as one A tile of 16 x 16.

@@ -2,6 +2,11 @@
 //
 //   make_tensor_map<T>(map, data, shape, strides, rows)    host: describes a tensor [batch][head][row][d], and a box
 //   tma_load(to, map, barrier, d, row, head, batch)        device: one thread asks for the box that begins there
+//   bulk_load(to, from, bytes, barrier)                    the same for bytes that lie one behind the other
+//   bulk_add(to, from, bytes)                              adds floats from shared memory to floats in global memory
+//   bulk_read_done(), bulk_done()                          until the thread's additions have read, or added, everything
+//   fence_for_copy_engine()                                what this thread wrote to shared memory can be read by the
+//                                                          engine and by wgmma, after a barrier
 //
 // The engine computes the addresses: strides may be any, as long as the elements of a row are neighbours, and a tensor
 // of every 8th row is described like any other. What lies outside the tensor is not read and arrives as zeros. A box is
@@ -83,4 +88,27 @@ __device__ __forceinline__ void tma_load(void* to, const CUtensorMap& map, Mbarr
         " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_offset(to)),
         "l"(&map), "r"(shared_offset(&barrier)), "r"(d), "r"(row), "r"(head), "r"(batch)
         : "memory");
+}
+
+// bytes: a multiple of 16, as are both addresses.
+__device__ __forceinline__ void bulk_load(void* to, const void* from, unsigned bytes, Mbarrier& barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_offset(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(&barrier))
+                 : "memory");
+}
+
+// float32, in the L2 cache; many blocks may add to the same place, in no particular order.
+__device__ __forceinline__ void bulk_add(float* to, const void* from, unsigned bytes) {
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+        "cp.async.bulk.commit_group;" ::"l"(__cvta_generic_to_global(to)),
+        "r"(shared_offset(from)), "r"(bytes)
+        : "memory");
+}
+__device__ __forceinline__ void bulk_read_done() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void bulk_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+__device__ __forceinline__ void fence_for_copy_engine() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -3,6 +3,7 @@
 //   KMajor, MnMajor                     where a tile lies in shared memory, and how it is read: at(), plus()
 //   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; a KMajor or in registers, b KMajor
 //   wgmma<T>(d, a, b)                   d [64][N] += a [64][16] b [16][N]; a in registers, b MnMajor
+//   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; a and b MnMajor
 //   wgmma_begin()                       before the first wgmma that uses registers written by other instructions
 //   wgmma_commit()                      all wgmma since the last commit are a group
 //   wgmma_wait<N>()                     until no more than the N latest groups are under way
@@ -28,6 +29,7 @@
 //               One wgmma takes 16 of them; the next 16 begin 32 bytes further on: plus(32). Rows: 64, or N.
 //   MnMajor     a row of the box is a row of B, one step of k: V in P V. One wgmma takes 16 rows; the next 16 begin
 //               16 * 128 bytes further on. N > 64: the next 64 columns are in the next box, `box_bytes` further on.
+//               As A: the 64 columns of one box are the rows of A; dS^T, which lies there key by key, in dQ = dS K.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -91,10 +93,10 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
                "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // i0 ... i5: the numbers of the operands that follow those of d.
-#define WGMMA_SHARED(N, TYPE, i0, i1, i2, ...)                                                          \
+#define WGMMA_SHARED(N, TYPE, TRANSPOSED, i0, i1, i2, ...)                                              \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #i2 ", 0;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D_NAMES_##N "}, " \
-                 "%" #i0 ", %" #i1 ", add, 1, 1, 0, 0;\n}"                                              \
+                 "%" #i0 ", %" #i1 ", add, 1, 1, " TRANSPOSED ";\n}"                                    \
                  : __VA_ARGS__                                                                          \
                  : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)))
 #define WGMMA_REGISTERS(N, TYPE, TRANSPOSED, i0, i1, i2, i3, i4, i5, ...)                               \
@@ -114,8 +116,10 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
             INSTRUCTION(N, "bf16", __VA_ARGS__);                                          \
     }
 #define WGMMA_FUNCTIONS(N, i0, i1, i2, i3, i4, i5, ...)                                                              \
-    WGMMA_FUNCTION(N, (float(&d)[N / 8][4], KMajor a, KMajor b, bool accumulate), WGMMA_SHARED, i0, i1, i2,          \
+    WGMMA_FUNCTION(N, (float(&d)[N / 8][4], KMajor a, KMajor b, bool accumulate), WGMMA_SHARED, "0, 0", i0, i1, i2,  \
                    __VA_ARGS__)                                                                                      \
+    WGMMA_FUNCTION(N, (float(&d)[N / 8][4], MnMajor a, MnMajor b, bool accumulate), WGMMA_SHARED, "1, 1", i0, i1,    \
+                   i2, __VA_ARGS__)                                                                                  \
     WGMMA_FUNCTION(N, (float(&d)[N / 8][4], const unsigned(&a)[4], KMajor b, bool accumulate), WGMMA_REGISTERS, "0", \
                    i0, i1, i2, i3, i4, i5, __VA_ARGS__)                                                              \
     WGMMA_FUNCTION(N, (float(&d)[N / 8][4], const unsigned(&a)[4], MnMajor b, bool accumulate = true),               \

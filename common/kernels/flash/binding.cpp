@@ -4,7 +4,8 @@
 //   flash_attention_forward(... the same ...) -> (out, lse)
 //   flash_attention_kernel(... the same ...) -> "wgmma", "mma", "3xfp16" or "fp32": which kernel these would run
 //   flash_attention_backward(grad_out, query, key, value, out, lse, causal, scale, lower_right, mask, key_step,
-//       key_offset) -> (grad_query, grad_key, grad_value)
+//       key_offset, deterministic) -> (grad_query, grad_key, grad_value)
+//   flash_attention_backward_kernel(... the same ...) -> "wgmma", "mma" or "fp32"
 //
 //   query, out, grad_out, grad_query           [batch, heads, S_q, head_dim]
 //   key, value, grad_key, grad_value           [batch, kv_heads, S_k, head_dim]; heads is a multiple of kv_heads
@@ -14,6 +15,7 @@
 // The dtype chooses the kernels: float16, bfloat16 (tensor cores; Hopper GPUs have a kernel of their own, which takes
 // what it can and leaves the rest to the one that takes all), float32 (tensor cores by 3xFP16, or without them if
 // tensor_cores is false). Inputs may have any strides as long as their rows are contiguous; results are contiguous.
+// The forward operators take `deterministic` for their gradients alone.
 // With causal, query i sees key j when key_offset + j * key_step <= i (+ S_k - S_q with lower_right).
 #include <string>
 #include <tuple>
@@ -54,7 +56,7 @@ void launch_forward(const FlashArguments& arguments, ScalarType dtype, bool tens
 
 Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                        std::optional<double> scale, bool lower_right, std::optional<Tensor> mask, bool tensor_cores,
-                       int64_t key_step, int64_t key_offset) {
+                       int64_t key_step, int64_t key_offset, bool /*deterministic*/) {
     FlashArguments arguments =
         checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     DeviceScope device(query);
@@ -67,7 +69,7 @@ Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& val
 std::tuple<Tensor, Tensor> flash_attention_forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                                    bool causal, std::optional<double> scale, bool lower_right,
                                                    std::optional<Tensor> mask, bool tensor_cores, int64_t key_step,
-                                                   int64_t key_offset) {
+                                                   int64_t key_offset, bool /*deterministic*/) {
     FlashArguments arguments =
         checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     DeviceScope device(query);
@@ -81,7 +83,7 @@ std::tuple<Tensor, Tensor> flash_attention_forward(const Tensor& query, const Te
 
 std::string flash_attention_kernel(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                    std::optional<double> scale, bool lower_right, std::optional<Tensor> mask,
-                                   bool tensor_cores, int64_t key_step, int64_t key_offset) {
+                                   bool tensor_cores, int64_t key_step, int64_t key_offset, bool /*deterministic*/) {
     const FlashArguments arguments =
         checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     DeviceScope device(query);
@@ -90,12 +92,11 @@ std::string flash_attention_kernel(const Tensor& query, const Tensor& key, const
     return hopper_takes(arguments, dtype == ScalarType::BFloat16) ? "wgmma" : "mma";
 }
 
-std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_out, const Tensor& query,
-                                                            const Tensor& key, const Tensor& value, const Tensor& out,
-                                                            const Tensor& lse, bool causal,
-                                                            std::optional<double> scale, bool lower_right,
-                                                            std::optional<Tensor> mask, int64_t key_step,
-                                                            int64_t key_offset) {
+// Everything but results and workspaces.
+FlashGradients checked_gradients(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+                                 const Tensor& out, const Tensor& lse, bool causal, std::optional<double> scale,
+                                 bool lower_right, const std::optional<Tensor>& mask, int64_t key_step,
+                                 int64_t key_offset, bool deterministic) {
     FlashGradients gradients = {};
     gradients.forward = checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     const ScalarType dtype = query.scalar_type();
@@ -108,27 +109,50 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_o
     for (int64_t i = 0; i < 4; ++i) check_same_size(grad_out, "grad_out", i, query, "query", i);
     for (int64_t i = 0; i < 4; ++i) check_same_size(out, "out", i, query, "query", i);
     for (int64_t i = 0; i < 3; ++i) check_same_size(lse, "lse", i, query, "query", i);
-
-    DeviceScope device(query);
-    Tensor grad_query = new_like(query, "grad_query");
-    Tensor grad_key = new_like(key, "grad_key");
-    Tensor grad_value = new_like(value, "grad_value");
-    Tensor delta = new_output(query, "delta", {query.size(0), query.size(1), query.size(2)}, ScalarType::Float);
-    std::optional<Tensor> grad_query_sum;
-    if (dtype != ScalarType::Float)
-        grad_query_sum =
-            new_output(query, "grad_query_sum", {query_sum_elements(gradients.forward)}, ScalarType::Float);
-
     gradients.forward.out = out.data_ptr();
     gradients.forward.lse = data<float>(lse);
     gradients.grad_out = grad_out.data_ptr();
     gradients.grad_out_strides = row_strides(grad_out);
+    gradients.deterministic = deterministic;
+    return gradients;
+}
+
+bool takes_hopper_backward(const FlashGradients& gradients, ScalarType dtype) {
+    return dtype != ScalarType::Float && hopper_backward_takes(gradients, dtype == ScalarType::BFloat16);
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_out, const Tensor& query,
+                                                            const Tensor& key, const Tensor& value, const Tensor& out,
+                                                            const Tensor& lse, bool causal,
+                                                            std::optional<double> scale, bool lower_right,
+                                                            std::optional<Tensor> mask, int64_t key_step,
+                                                            int64_t key_offset, bool deterministic) {
+    FlashGradients gradients = checked_gradients(grad_out, query, key, value, out, lse, causal, scale, lower_right,
+                                                 mask, key_step, key_offset, deterministic);
+    DeviceScope device(query);
+    const ScalarType dtype = query.scalar_type();
+    const bool hopper = takes_hopper_backward(gradients, dtype);
+    Tensor grad_query = new_like(query, "grad_query");
+    Tensor grad_key = new_like(key, "grad_key");
+    Tensor grad_value = new_like(value, "grad_value");
     gradients.grad_query = grad_query.data_ptr();
     gradients.grad_key = grad_key.data_ptr();
     gradients.grad_value = grad_value.data_ptr();
+    Tensor delta =
+        new_output(query, "delta", {row_number_elements(gradients.forward, hopper)}, ScalarType::Float);
     gradients.delta = data<float>(delta);
-    gradients.grad_query_sum = grad_query_sum ? data<float>(*grad_query_sum) : nullptr;
-    if (dtype == ScalarType::Half)
+    std::optional<Tensor> sum, turns;
+    if (dtype != ScalarType::Float) {
+        sum = new_output(query, "grad_query_sum", {query_sum_elements(gradients.forward, hopper)}, ScalarType::Float);
+        gradients.grad_query_sum = data<float>(*sum);
+    }
+    if (hopper) {
+        turns = new_output(query, "turns", {turn_elements(gradients.forward, deterministic)}, ScalarType::Int);
+        gradients.turns = data<int>(*turns);
+    }
+    if (hopper)
+        hopper_backward(gradients, dtype == ScalarType::BFloat16);
+    else if (dtype == ScalarType::Half)
         flash_backward_fp16(gradients);
     else if (dtype == ScalarType::BFloat16)
         flash_backward_bf16(gradients);
@@ -137,24 +161,40 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_o
     return {grad_query, grad_key, grad_value};
 }
 
+std::string flash_attention_backward_kernel(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const Tensor& out, const Tensor& lse, bool causal,
+                                            std::optional<double> scale, bool lower_right, std::optional<Tensor> mask,
+                                            int64_t key_step, int64_t key_offset, bool deterministic) {
+    const FlashGradients gradients = checked_gradients(grad_out, query, key, value, out, lse, causal, scale,
+                                                       lower_right, mask, key_step, key_offset, deterministic);
+    DeviceScope device(query);
+    if (query.scalar_type() == ScalarType::Float) return "fp32";
+    return takes_hopper_backward(gradients, query.scalar_type()) ? "wgmma" : "mma";
+}
+
 }  // namespace
 
 TASK_OPERATORS(m) {
     m.def(
         "flash_attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
-        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> "
-        "Tensor");
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0, "
+        "bool deterministic=False) -> Tensor");
     m.def(
         "flash_attention_forward(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
-        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> "
-        "(Tensor, Tensor)");
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0, "
+        "bool deterministic=False) -> (Tensor, Tensor)");
     m.def(
         "flash_attention_kernel(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
-        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0) -> str");
+        "bool lower_right=False, Tensor? mask=None, bool tensor_cores=True, int key_step=1, int key_offset=0, "
+        "bool deterministic=False) -> str");
     m.def(
         "flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
         "bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, int key_step=1, "
-        "int key_offset=0) -> (Tensor, Tensor, Tensor)");
+        "int key_offset=0, bool deterministic=False) -> (Tensor, Tensor, Tensor)");
+    m.def(
+        "flash_attention_backward_kernel(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor "
+        "lse, bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, int key_step=1, "
+        "int key_offset=0, bool deterministic=False) -> str");
 }
 
 TASK_KERNELS(m) {
@@ -162,4 +202,5 @@ TASK_KERNELS(m) {
     m.impl("flash_attention_forward", TORCH_BOX(&flash_attention_forward));
     m.impl("flash_attention_kernel", TORCH_BOX(&flash_attention_kernel));
     m.impl("flash_attention_backward", TORCH_BOX(&flash_attention_backward));
+    m.impl("flash_attention_backward_kernel", TORCH_BOX(&flash_attention_backward_kernel));
 }

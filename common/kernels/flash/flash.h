@@ -5,6 +5,7 @@
 //   flash_forward_*   flash_attention_mma.cu (fp16, bf16), flash_attention_fp32.cu, flash_attention_3xfp16.cu (fp32)
 //   hopper_forward    flash_attention_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_takes: what it takes
 //   flash_backward_*  flash_backward_mma.cu (fp16, bf16), flash_backward_fp32.cu
+//   hopper_backward   flash_backward_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_backward_takes: as above
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
 // fit a grid or an architecture is refused with std::invalid_argument, and nothing else is checked here.
@@ -47,11 +48,17 @@ struct FlashGradients {
     void* grad_query;  // [batch, heads, S_q, head_dim], contiguous
     void* grad_key;    // [batch, kv_heads, S_k, head_dim], contiguous
     void* grad_value;  // [batch, kv_heads, S_k, head_dim], contiguous
-    // Workspaces, not initialised:
+    bool deterministic;  // grad_query is summed up in a fixed order, so that it has the same bits every time
+    // Workspaces, not initialised; sizes: flash_host.h
     float* delta;           // [batch, heads, S_q]: sum over head_dim of grad_out * out
-    float* grad_query_sum;  // [query_sum_elements()] of flash_host.h; nullptr for float32 inputs
+    float* grad_query_sum;  // nullptr for float32 inputs
+    int* turns;             // for hopper_backward
 };
 
 void flash_backward_fp32(const FlashGradients& gradients);
 void flash_backward_fp16(const FlashGradients& gradients);
 void flash_backward_bf16(const FlashGradients& gradients);
+
+// As hopper_forward and hopper_takes. Workspaces are not looked at by the second.
+bool hopper_backward(const FlashGradients& gradients, bool bfloat16);
+bool hopper_backward_takes(const FlashGradients& gradients, bool bfloat16);

@@ -3,6 +3,7 @@
     ops = load()                                            builds them, tells PyTorch what it must know of them
     flash_attention(ops, query, key, value, causal=True)    [batch, heads, S_q, head_dim]
     kernel_of(ops, query, key, value, causal=True)          which kernel that runs: "wgmma", "mma", ...
+    backward_kernel_of(ops, grad_out, query, key, value)    which kernel computes its gradients
 
 register(ops) tells PyTorch the gradients of the operators, once for every build.
 
@@ -46,6 +47,7 @@ def flash_attention(
     tensor_cores: bool = True,
     key_step: int = 1,
     key_offset: int = 0,
+    deterministic: bool = False,
 ) -> Tensor:
     """softmax(scale * query @ key^T, hidden keys left out) @ value, without storing the scores. Differentiable.
 
@@ -74,6 +76,9 @@ def flash_attention(
             value[:, :, offset::stride], causal, key_step=stride, key_offset=offset). key_step is 1 or more,
             key_offset of either sign; positions stay below 2^31 - 256. Without causal the two change nothing; with
             lower_right they must be 1 and 0.
+        deterministic: the gradient of query has the same bits every time. Without it, and unless
+            torch.use_deterministic_algorithms(True) holds in the backward pass, its last bits may differ from one run
+            to the next, since blocks add to it in any order. All else has the same bits anyway.
 
     Returns:
         [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros for a query that may see no key.
@@ -89,7 +94,7 @@ def flash_attention(
             raise ValueError(f"{name} is on {x.device.type!r}; it must be on {ops.device.type!r}")
     if mask is not None and mask.dtype in (torch.float16, torch.bfloat16):
         mask = mask.float()
-    arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset)
+    arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset, deterministic)
     operators = getattr(torch.ops, ops.libraries[0].name)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (query, key, value, mask)):
         return operators.flash_attention_forward(*arguments)[0]
@@ -118,6 +123,32 @@ def kernel_of(
     return getattr(torch.ops, ops.libraries[0].name).flash_attention_kernel(*arguments)
 
 
+def backward_kernel_of(
+    ops: Operators,
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    lower_right: bool = False,
+    mask: Tensor | None = None,
+    key_step: int = 1,
+    key_offset: int = 0,
+) -> str:
+    """Which kernel computes the gradients: "wgmma", "mma" or "fp32", see kernel_of. Runs none.
+
+    Args:
+        grad_out: the gradient of the output, of query's shape and dtype.
+        ops and the others: see flash_attention.
+    """
+    operators = getattr(torch.ops, ops.libraries[0].name)
+    out, lse = query.new_empty(query.shape), query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return operators.flash_attention_backward_kernel(
+        grad_out, query, key, value, out, lse, causal, scale, lower_right, mask, key_step, key_offset
+    )
+
+
 def register(ops: Operators) -> None:
     """Tells PyTorch the gradients of these operators; once is enough, more does no harm."""
     namespace = ops.libraries[0].name
@@ -126,8 +157,8 @@ def register(ops: Operators) -> None:
     operators = getattr(torch.ops, namespace)
 
     def remember(ctx, inputs: tuple, output: Tensor | tuple[Tensor, Tensor]) -> None:
-        query, key, value, *ctx.options, mask, ctx.tensor_cores = inputs[:-2]
-        ctx.positions = inputs[-2:]
+        query, key, value, *ctx.options, mask, ctx.tensor_cores = inputs[:-3]
+        *ctx.positions, ctx.deterministic = inputs[-3:]
         if mask is not None and ctx.needs_input_grad[6]:
             raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
         out, lse = output if isinstance(output, tuple) else (None, None)
@@ -143,10 +174,11 @@ def register(ops: Operators) -> None:
             )
         if grad_out.stride(-1) != 1:  # the gradient of a sum is one number, expanded
             grad_out = grad_out.contiguous()
+        deterministic = ctx.deterministic or torch.are_deterministic_algorithms_enabled()
         grads = operators.flash_attention_backward(
-            grad_out, query, key, value, out, lse, *ctx.options, mask, *ctx.positions
+            grad_out, query, key, value, out, lse, *ctx.options, mask, *ctx.positions, deterministic
         )
-        return *grads, *[None] * 7
+        return *grads, *[None] * 8
 
     def no_second_derivative(ctx, *_) -> None:
         raise NotImplementedError("flash_attention has no second derivative")

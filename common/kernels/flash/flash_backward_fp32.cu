@@ -19,8 +19,9 @@
 // All reads are of 16 bytes: of 4 columns that are multiplied one after another (A B^T), or of 4 neighbours that the
 // thread owns. What the lanes of a warp read at a time are at most 8 different pieces, in different banks.
 //
-// dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next. (A
-// kernel of its own for dQ would have to compute S and dP again: seven products in place of five.)
+// dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next, but
+// for FlashGradients::deterministic. (A kernel of its own for dQ would have to compute S and dP again: seven products
+// in place of five.)
 //
 // Measured, and what was tried: README.md.
 #include <cuda_runtime.h>
@@ -172,11 +173,12 @@ __device__ __forceinline__ void add_four(float* target, float4 x, int left) {
 
 // PLAIN: there is no mask, and all rows are aligned to 16 bytes.
 template <class S, bool PLAIN>
-__global__ void __launch_bounds__(THREADS, S::BLOCKS) flash_backward_fp32_kernel(const FlashGradients gradients) {
+__global__ void __launch_bounds__(THREADS, S::BLOCKS)
+    flash_backward_fp32_kernel(const FlashGradients gradients, int key_tile) {
     constexpr int D = S::D, B_r = S::B_r, B_c = S::B_c, STRIDE = S::STRIDE, P_STRIDE = S::P_STRIDE;
     const FlashArguments& f = gradients.forward;
     extern __shared__ __align__(16) float shared[];
-    const KeyBlock<B_r, B_c> block(f);
+    const KeyBlock<B_r, B_c> block(f, key_tile);
     using Tile = typename KeyBlock<B_r, B_c>::Tile;
     const int tiles = block.tiles;
 
@@ -312,12 +314,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS) flash_backward_fp32_kernel
 
 template <class S, bool PLAIN>
 static void launch(const FlashGradients& g) {
-    const auto kernel = flash_backward_fp32_kernel<S, PLAIN>;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    const int64_t key_blocks = g.forward.batch * g.forward.kv_heads * ceil_div(g.forward.S_k, int64_t{S::B_c});
-    const unsigned blocks = grid_blocks(key_blocks, "key");
-    kernel<<<blocks, THREADS, S::BYTES, g.forward.stream>>>(g);
-    CUDA_CHECK_LAUNCH();
+    launch_key_blocks<S::B_c>(flash_backward_fp32_kernel<S, PLAIN>, THREADS, S::BYTES, g);
 }
 
 // The largest shape that fits; what is not PLAIN does with the middle one. SMALL fits into 64 KB.
@@ -342,4 +339,5 @@ void flash_backward_fp32(const FlashGradients& g) {
                                       : launch_largest<Fp32Gradients<128, 64, 64, 1>, Fp32Gradients<128, 32, 32, 2>,
                                                        Fp32Gradients<128, 16, 32, 2>>;
     run(g, plain);
+    clear_for_one_key<float>(g);
 }

@@ -141,7 +141,8 @@ __device__ __forceinline__ void store_dS(T* shared, unsigned first, const float 
 
 // PLAIN: there is no mask, and all rows are aligned to 16 bytes.
 template <class S, bool PLAIN>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_backward_kernel(const FlashGradients gradients) {
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    flash_backward_kernel(const FlashGradients gradients, int key_tile) {
     using T = typename S::T;
     constexpr int D = S::D, B_r = S::B_r, M = S::ROWS / 16, N = S::COLS / 8;
     const FlashArguments& f = gradients.forward;
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_backward_kernel(c
     T* shared = reinterpret_cast<T*>(bytes);
     float* lse_rows = reinterpret_cast<float*>(shared + S::ROWS_AT);  // [2][B_r]
     float* delta_rows = lse_rows + 2 * B_r;                           // [B_r]
-    const KeyBlock<B_r, B_c> block(f);
+    const KeyBlock<B_r, B_c> block(f, key_tile);
     using Tile = typename KeyBlock<B_r, B_c>::Tile;
     const int tiles = block.tiles;
 
@@ -288,13 +289,10 @@ static void launch(const FlashGradients& g, bool vectors) {
     using T = typename S::T;
     const FlashArguments& f = g.forward;
     launch_delta<T>(g, vectors);
-    CUDA_CHECK(cudaMemsetAsync(g.grad_query_sum, 0, query_sum_elements(f) * sizeof(float), f.stream));
-    const auto kernel = flash_backward_kernel<S, PLAIN>;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    const unsigned blocks = grid_blocks(f.batch * f.kv_heads * ceil_div(f.S_k, int64_t{B_c}), "key");
-    kernel<<<blocks, S::THREADS, S::BYTES, f.stream>>>(g);
-    CUDA_CHECK_LAUNCH();
+    CUDA_CHECK(cudaMemsetAsync(g.grad_query_sum, 0, query_sum_elements(f, false) * sizeof(float), f.stream));
+    launch_key_blocks<B_c>(flash_backward_kernel<S, PLAIN>, S::THREADS, S::BYTES, g);
     launch_convert_sum<T, S::D>(g, vectors);
+    clear_for_one_key<T>(g);
 }
 
 // What is not PLAIN needs more registers, so fewer blocks share a multiprocessor.

@@ -1,6 +1,7 @@
 // flash_query_sum.cuh - dQ is summed up in float32 by many blocks at once, in grad_query_sum.
 //
 //   QuerySum::add          adds a 16 x 8 tile of mma accumulators
+//   SumOrder               how the tiles lie one behind the other
 //   launch_convert_sum     grad_query = scale * the sum, in T
 //
 // Every block of keys has a part of every row of dQ, so the parts meet in memory: atomic additions. They are made where
@@ -14,8 +15,13 @@
 //
 // Either way the lanes of a warp write to whole lines of memory. (Which row and column d[i] of a lane is: mma.cuh.)
 //
+// flash_backward_wgmma.cu adds pieces of 64 x 64 by the copy engine; a warp has 16 rows of one. Tiles as on sm_90, in
+// another order:
+//
+//   grad_query_sum [batch, heads, sum_rows / 64, D / 64] pieces of 8 column blocks, each of them 4 tiles
+//
 // The order of the additions is not fixed, so dQ may differ from one run to the next: in the last bits of float32,
-// which rounding to T mostly hides.
+// which rounding to T mostly hides. FlashGradients::deterministic fixes it.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -35,7 +41,7 @@ struct QuerySum {
 #else
     static constexpr bool VECTORS = false;
 #endif
-    static constexpr int TILE = 16 * 8;
+    static constexpr int TILE = 16 * 8, PIECE = 64 * 64;
 
     // Where lane `lane` has its numbers of the tile at row 16 * row_block, column 8 * col_block of head `head`.
     static __device__ __forceinline__ int64_t at(int64_t head, int row_block, int col_block, int64_t S_q, int lane) {
@@ -67,18 +73,24 @@ struct QuerySum {
 
 constexpr int CONVERT_THREADS = 256;
 
-// A thread: rows r and r + 8 of a tile.    grad_query [heads, S_q, head_dim]
-template <typename T, int D>
+enum class SumOrder { TILES, PIECES };
+
+// A thread: rows r and r + 8 of a tile.    grad_query [heads, S_q, head_dim]; row_blocks: of a head, in the sum
+template <typename T, int D, SumOrder ORDER>
 __global__ void __launch_bounds__(CONVERT_THREADS)
-    flash_convert_sum_kernel(T* grad_query, const float* sum, int64_t heads, int64_t S_q, int head_dim, float scale,
-                             bool vectors) {
-    const int64_t row_blocks = ceil_div(S_q, int64_t{16});
+    flash_convert_sum_kernel(T* grad_query, const float* sum, int64_t heads, int64_t S_q, int64_t row_blocks,
+                             int head_dim, float scale, bool vectors) {
     const int64_t index = blockIdx.x * int64_t{CONVERT_THREADS} + threadIdx.x, tile = index / 8;
     const int r = index % 8, col = tile % (D / 8) * 8;
     if (tile >= heads * row_blocks * (D / 8) || col >= head_dim) return;
     const int64_t row_block = tile / (D / 8) % row_blocks, head = tile / (D / 8) / row_blocks;
+    int64_t place = tile;
+    if constexpr (ORDER == SumOrder::PIECES) {
+        const int64_t piece = (head * (row_blocks / 4) + row_block / 4) * (D / 64) + col / 64;
+        place = piece * 32 + col % 64 / 8 * 4 + row_block % 4;
+    }
     float d[4][4];
-    QuerySum<D>::read(d, sum + tile * QuerySum<D>::TILE, r);
+    QuerySum<D>::read(d, sum + place * QuerySum<D>::TILE, r);
     UNROLL
     for (int half = 0; half < 2; ++half) {
         const int64_t row = row_block * 16 + r + 8 * half;
@@ -97,11 +109,13 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
     }
 }
 
-template <typename T, int D>
+template <typename T, int D, SumOrder ORDER = SumOrder::TILES>
 void launch_convert_sum(const FlashGradients& g, bool vectors) {
     const FlashArguments& f = g.forward;
-    const unsigned blocks = grid_blocks(ceil_div(query_sum_elements(f) / 16, int64_t{CONVERT_THREADS}), "query");
-    flash_convert_sum_kernel<T, D><<<blocks, CONVERT_THREADS, 0, f.stream>>>(
-        static_cast<T*>(g.grad_query), g.grad_query_sum, f.batch * f.heads, f.S_q, f.head_dim, f.scale, vectors);
+    const int64_t elements = query_sum_elements(f, ORDER == SumOrder::PIECES), heads = f.batch * f.heads;
+    const unsigned blocks = grid_blocks(ceil_div(elements / 16, int64_t{CONVERT_THREADS}), "query");
+    flash_convert_sum_kernel<T, D, ORDER><<<blocks, CONVERT_THREADS, 0, f.stream>>>(
+        static_cast<T*>(g.grad_query), g.grad_query_sum, heads, f.S_q, elements / heads / D / 16, f.head_dim, f.scale,
+        vectors);
     CUDA_CHECK_LAUNCH();
 }

@@ -2,7 +2,7 @@
 
 Each problem has 16,384 tokens (batch = 16384 / seq, heads = hidden / head_dim), with and without a causal mask.
 Operations are counted as 4 batch heads seq^2 head_dim forward and 2.5 times that backward, half of it under a mask,
-whatever a version really computes.
+whatever a version really computes. Training is both, one after the other through autograd, as a user calls it.
 
     flash_benchmark("common.benchmark flash")           the Benchmark
     flash_benchmark(..., labels, versions)              with others in front
@@ -21,11 +21,11 @@ from torch import Tensor
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
-from common.kernels.flash.flash import kernel_of
+from common.kernels.flash.flash import backward_kernel_of, flash_attention, kernel_of
 from common.measure.benchmark.goals import Goal
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
-from common.measure.benchmarks.sdpa import DTYPES, HALF, LABELS, gradients, sdpa
+from common.measure.benchmarks.sdpa import DTYPES, HALF, LABELS, gradients, sdpa, training
 from common.measure.limits import float32_precision
 from common.reference import oracle as reference
 
@@ -33,7 +33,8 @@ TOKENS = 16384  # batch * seq_len of every problem, unless one sequence is longe
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 HEAD_DIMS = (64, 128)
 HIDDEN = 2048  # heads * head_dim
-PASSES = ("forward", "backward")
+PRODUCTS = {"forward": 2, "backward": 5, "training": 7}  # of matrices, by pass
+PASSES = tuple(PRODUCTS)
 MIDDLE = (1024, 2048, 4096)
 ROWS = 1024  # queries at a time, so that a long sequence's scores fit
 
@@ -43,7 +44,8 @@ class Problem:
     """Attention of one size: query, key, value and out are [batch, heads, seq_len, head_dim].
 
     Attributes:
-        direction: "forward", or "backward": the gradients of query, key and value, the forward pass not counted.
+        direction: "forward", or "backward": the gradients of query, key and value, the forward pass not counted; or
+            "training": both.
         dtype: "fp32", "fp16" or "bf16".
         head_dim, causal, seq_len, batch, heads: the sizes; causal: key j is hidden from query i where j > i.
     """
@@ -84,8 +86,8 @@ class Problem:
 
     @property
     def work(self) -> float:
-        """The two products of the forward pass, the five of the backward pass; half of it under a causal mask."""
-        products = 2 if self.direction == "forward" else 5
+        """The products of matrices of the pass; half of them under a causal mask."""
+        products = PRODUCTS[self.direction]
         each = 2 * self.batch * self.heads * self.seq_len**2 * self.head_dim
         return products * each * (0.5 if self.causal else 1.0)
 
@@ -187,7 +189,7 @@ def grid(
 OURS = {"ffma": "tuned, FFMA", "3xfp16": "tuned, 3xFP16", "mma": "tuned, mma", "wgmma": "tuned, wgmma"}
 # PyTorch's math backend stores scores and their softmax in float32, whatever the dtype, and more of them backward:
 # what was seen on an H200
-MATH_BUFFERS = {"forward": 2.4, "backward": 4.2}
+MATH_BUFFERS = {"forward": 2.4, "backward": 4.2, "training": 4.2}
 
 
 def forward_of(operator: Callable, causal: bool, **options) -> Callable[..., Callable[[], Tensor]]:
@@ -207,25 +209,32 @@ def _backward_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tup
     return prepare
 
 
+def _training_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tuple]]:
+    def forward(*inputs: Tensor) -> Callable[[], Tensor]:
+        return lambda: flash_attention(ops, *inputs, causal=causal)
+
+    return lambda query, key, value, grad_out: training(forward, grad_out, query, key, value)
+
+
 def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
     """The kernels of common/kernels/flash that know this pass and dtype."""
     if problem.dtype in HALF:
-        names = ["wgmma" if problem.direction == "forward" and _on_hopper(ops) else "mma"]
+        names = ["wgmma" if _on_hopper(ops, problem.direction) else "mma"]
     else:
-        names = ["ffma"] if problem.direction == "backward" else ["ffma", "3xfp16"]
+        names = {"forward": ["ffma", "3xfp16"], "backward": ["ffma"], "training": ["3xfp16"]}[problem.direction]
     found = {}
     for name in names:
-        prepare = _backward_of(ops, problem.causal)
+        prepare = (_training_of if problem.direction == "training" else _backward_of)(ops, problem.causal)
         if problem.direction == "forward":
             prepare = forward_of(ops.flash_attention, problem.causal, tensor_cores=name != "ffma")
         found[name] = Version(OURS[name], prepare, ours=True)
     return found
 
 
-def _on_hopper(ops: Operators) -> bool:
-    """Whether flash_attention has the kernel for Hopper GPUs here, and chooses it for a benchmark's problems."""
-    tensor = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
-    return kernel_of(ops, tensor, tensor, tensor) == "wgmma"
+def _on_hopper(ops: Operators, direction: str) -> bool:
+    """Whether this pass (of training the second) has the kernel for Hopper GPUs here, for a benchmark's problems."""
+    x = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
+    return (kernel_of(ops, x, x, x) if direction == "forward" else backward_kernel_of(ops, x, x, x, x)) == "wgmma"
 
 
 def torch_versions(problem: Problem) -> dict[str, Version]:
@@ -235,7 +244,7 @@ def torch_versions(problem: Problem) -> dict[str, Version]:
         forward = partial(sdpa, backend, is_causal=problem.causal)
         if problem.direction == "forward":
             return forward(query, key, value)
-        return gradients(forward, grad_out, query, key, value)
+        return (training if problem.direction == "training" else gradients)(forward, grad_out, query, key, value)
 
     return {
         name: Version(
@@ -269,9 +278,11 @@ GOALS = (
     Goal("mma", ("flash",), **_of("forward", "fp16")),
     Goal("mma", ("flash",), **_of("backward", "fp16")),
     Goal("ffma", ("efficient",), **_of("backward", "fp32")),
-    *(Goal("mma", ("cudnn",), **_of(direction, dtype)) for direction in PASSES for dtype in HALF),
+    *(Goal("mma", ("cudnn",), **_of(direction, dtype)) for direction in PASSES[:2] for dtype in HALF),
     Goal("wgmma", ("flash", "cudnn"), **_of("forward", "bf16"), mean=1.05, least=0.95),
     Goal("wgmma", ("flash", "cudnn"), **_of("forward", "fp16")),
+    Goal("wgmma", ("flash", "cudnn"), **_of("backward", "bf16"), mean=1.05, least=0.95),
+    Goal("wgmma", ("flash", "cudnn"), **_of("backward", "fp16")),
 )
 
 
@@ -282,7 +293,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--head-dim", nargs="+", type=int, default=list(HEAD_DIMS), help="default: 64 128")
     add("--seq", nargs="+", type=int, default=list(LENGTHS), help="default: 512 1024 ... 16384")
     add("--hidden", type=int, default=HIDDEN, help="heads * head_dim (default 2048)")
-    add("--pass", dest="passes", nargs="+", choices=PASSES, default=list(PASSES), help="default: both")
+    add("--pass", dest="passes", nargs="+", choices=PASSES, default=list(PASSES[:2]), help="default: forward backward")
 
 
 def flash_benchmark(

@@ -39,3 +39,14 @@ def gradients(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *i
     with torch.enable_grad():
         out = forward(*leaves)()
     return lambda: torch.autograd.grad(out, leaves, grad_out, retain_graph=True)
+
+
+def training(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *inputs: Tensor) -> Callable[[], tuple]:
+    """A call of `forward(*inputs)()` and of its backward pass, as a training step makes them."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+
+    def call() -> tuple:
+        with torch.enable_grad():
+            return torch.autograd.grad(forward(*leaves)(), leaves, grad_out)
+
+    return call

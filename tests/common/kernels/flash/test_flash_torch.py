@@ -8,13 +8,12 @@ from functools import partial
 import flash_inputs
 import pytest
 import torch
+from flash_gradients import assert_gradients, attention, gradients
 from flash_inputs import BATCH, HEADS, POSITIONS, S_K, S_Q, operators_of, position_mask
 from torch import Tensor
 from torch.testing import assert_close
 
 from common.kernels.flash import flash as tuned
-from common.reference import oracle as reference
-from common.reference.bounds import max_error_of
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -29,72 +28,6 @@ def tensors(ops, dtype: torch.dtype = torch.float32, **sizes) -> list[Tensor]:
     """query, key, value that require gradients, and the gradient of the output, all standard normal."""
     *inputs, grad_out = flash_inputs.tensors(ops, dtype, **sizes, sharpness=1, mean_value=0)
     return [x.requires_grad_() for x in inputs] + [grad_out]
-
-
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    causal: bool = False,
-    scale: float | None = None,
-    lower_right: bool = False,
-    mask: Tensor | None = None,
-) -> Tensor:
-    """Differentiable attention, every intermediate result in the precision of the inputs.
-
-    A query that may see no key gives zeros and takes part in no gradient: its row of the softmax is replaced.
-    """
-    group, seq_q, seq_k = query.size(1) // key.size(1), query.size(2), key.size(2)
-    nothing = torch.zeros(seq_q, seq_k, dtype=torch.float64, device=query.device)
-    bias = reference.masked(nothing, causal, mask, lower_right)
-    sees = (bias > -math.inf).any(-1, keepdim=True)
-    scores = query @ key.repeat_interleave(group, 1).mT * (query.size(-1) ** -0.5 if scale is None else scale)
-    weights = torch.softmax(scores + bias.where(sees, 0).to(scores.dtype), -1).where(sees, 0)
-    return weights @ value.repeat_interleave(group, 1)
-
-
-def gradients(function, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, dtype=None) -> list[Tensor]:
-    """Those of query, key and value, of sum(grad_out * function(...)) computed in dtype."""
-    inputs = [x.detach().to(dtype or x.dtype).requires_grad_() for x in (query, key, value)]
-    return list(torch.autograd.grad(function(*inputs), inputs, grad_out.to(dtype or grad_out.dtype)))
-
-
-# Two runs of a backward kernel may differ in the last bits, since blocks add to the gradient of query in any order:
-# assert_close where the same kernel ran twice.
-
-
-def assert_gradients(
-    ops,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    grad_out: Tensor,
-    positions: tuple[int, int] | None = None,
-    **options,
-) -> None:
-    """Beside float64: at most twice PyTorch's error with every tensor in dtype, and a floor for the float32 sums and
-    for the rounding of the result.
-
-    FlashAttention takes a row's sum of weights times their gradients from the output, which was rounded to dtype.
-    PyTorch's error has no such part, which grows with the size of the output: hence values with the mean 0.
-    `positions` are key_step and key_offset under a causal mask: the kernel gets the two numbers, PyTorch the mask.
-    """
-    dtype = query.dtype
-    kernel = partial(tuned.flash_attention, ops, **options)
-    plain = partial(attention, **options)
-    if positions is not None:
-        kernel = partial(kernel, causal=True, key_step=positions[0], key_offset=positions[1])
-        plain = partial(plain, mask=position_mask(query.size(2), key.size(2), *positions, query.device))
-    got = torch.autograd.grad(kernel(query, key, value), (query, key, value), grad_out)
-    wanted = gradients(plain, query, key, value, grad_out, torch.float64)
-    same = gradients(plain, query, key, value, grad_out)
-    for name, x, x64, x_same, given in zip(
-        ("query", "key", "value"), got, wanted, same, (query, key, value), strict=True
-    ):
-        assert x.dtype == dtype and x.shape == given.shape
-        floor = 1e-5 + (torch.finfo(dtype).eps / 2 * float(x64.abs().max()) if dtype != torch.float32 else 0)
-        error, noise = max_error_of(x, x64), max_error_of(x_same, x64)
-        assert error <= 2 * noise + floor, (name, error, noise, floor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -29,7 +29,7 @@ def problem(
 
 def test_the_grid_has_16k_tokens_and_a_hidden_width_of_2048():
     problems = grid(PASSES, ["fp32", "bf16"], [64, 128], LENGTHS)
-    assert len(problems) == len(set(problems)) == 2 * 2 * 2 * 2 * 6
+    assert len(problems) == len(set(problems)) == 3 * 2 * 2 * 2 * 6
     assert {one.batch * one.seq_len for one in problems} == {16384}
     assert {one.heads * one.head_dim for one in problems} == {HIDDEN}
 
@@ -41,6 +41,7 @@ def test_operations_and_bytes_are_counted_as_stated():
     assert one.scores_bytes == 4 * 32 * 32 * 512 * 512
     backward = Problem("backward", "bf16", 64, True, 512, 32, 32)
     assert backward.work == 2.5 * one.work / 2 and backward.least_bytes == 2 * one.least_bytes
+    assert Problem("training", "bf16", 64, True, 512, 32, 32).work == 3.5 * one.work / 2
 
 
 @pytest.mark.parametrize(("head_dim", "hidden"), [(96, 2048), (256, 2048), (0, 2048), (64, 0)])
@@ -138,9 +139,10 @@ def test_who_takes_part(tuned):
 
     assert names("forward", "fp32") == ["ffma", "3xfp16", "efficient", "math"]
     assert names("backward", "fp32") == ["ffma", "efficient", "math"]
-    assert names("backward", "bf16") == ["mma", "flash", "cudnn", "efficient", "math"]
+    assert names("training", "fp32") == ["3xfp16", "efficient", "math"]
     ours = "wgmma" if tuned.backend == "cuda" and torch.cuda.get_device_capability() == (9, 0) else "mma"
-    assert names("forward", "bf16") == [ours, "flash", "cudnn", "efficient", "math"]
+    for direction in PASSES:
+        assert names(direction, "bf16") == [ours, "flash", "cudnn", "efficient", "math"]
 
 
 # ---- what is asked of them
