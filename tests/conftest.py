@@ -23,7 +23,37 @@ def gpu_can_be_used() -> bool:
     return toolchain.choose_backend("auto").name == "cuda"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Files whose tests compile much, roughly by the processor time that they take. pytest -n hands out whole files, those
+# of many tests first: one of few tests would come last, and one process would compile while others have no work.
+LONG_FILES = (
+    "common/kernels/flash/test_flash.py",
+    "variants/",
+    "common/cli/",
+    "common/compiling/",
+    "common/course/",
+    "common/kernels/",
+    "common/inspect/",
+    "common/simulator/",
+    "/test_planted",
+    "task",
+)
+
+
+def by_cost(name: str) -> int:
+    """The rank of a test file among LONG_FILES."""
+    return next((rank for rank, part in enumerate(LONG_FILES) if part in name), len(LONG_FILES))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(
+            key=lambda item: by_cost(item.nodeid.split("::")[0].removeprefix("tests/"))
+        )  # stable: the files stay whole
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not gpu_can_be_used():
         for item in marked:

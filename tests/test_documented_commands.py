@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from filled_checkout import copy_of_the_checkout
+from forked_python import run_python
 
 from common.compiling.toolchain import choose_backend
 
@@ -107,9 +106,7 @@ def marked_snippet(where: str, code: str):
 @pytest.mark.parametrize("code", [marked_snippet(*one) for one in snippets().items()])
 def test_a_snippet_runs_as_it_is_printed(code, filled):
     environment = os.environ | {"PYTHONPATH": str(filled), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=filled, capture_output=True, text=True, env=environment, timeout=1500
-    )
+    done = run_python(["-c", code], filled, environment, 1500)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -120,9 +117,7 @@ def test_a_command_runs_as_it_is_printed(command, filled, tmp_path):
     _, *arguments = shlex.split(command)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, env=environment, timeout=1500
-    )
+    done = run_python(arguments, folder, environment, 1500)
     said = done.stdout + done.stderr
     assert "Traceback" not in said, said
     if NEEDS_THE_HUB in command:

@@ -114,8 +114,9 @@ def explained(finding: Finding) -> str:
     detail = plain(finding.detail)
     return {
         "use_after_free": f"This memory was given back: {detail}. Free it after the last kernel that uses it.",
-        "host_access": "Here both are the CPU's memory; on a GPU the process dies in this line. Let a kernel do it, or "
-        "copy with cudaMemcpy what the host needs.",
+        "host_access": "In the simulator both are the same memory. On a machine with a GPU the host cannot read or "
+        "write it: the process ends here with a segmentation fault. Let a kernel do it, or cudaMemcpy what the host "
+        "needs.",
         "double_free": f"The second cudaFree of the same memory: {detail}. Free each allocation once.",
         "leak": "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
         "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 LINE = "y[cols + threadIdx.x + offset] = 1.0f; // [red] a[i] [/red] [/] [bold]"
 FOLDER = "[red]copy[bold]"
@@ -28,8 +27,7 @@ def checkout(root, tmp_path_factory) -> Path:
 def run(checkout: Path, module: str, *arguments: str) -> tuple[int, str]:
     """(exit status, what was printed) of python -m, from the folder above: paths are shown from there."""
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(checkout), "COLUMNS": "200"}
-    command = [sys.executable, "-m", module, *arguments, "--backend", "simulator"]
-    done = subprocess.run(command, cwd=checkout.parent, capture_output=True, text=True, env=environment, timeout=600)
+    done = run_python(["-m", module, *arguments, "--backend", "simulator"], checkout.parent, environment, 600)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr
 

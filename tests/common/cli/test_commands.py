@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 
 import pytest
 from fake_operators import fake_operators
+from forked_python import run_python
 
 from common.compiling import toolchain
 
 
 def run(root, module: str, *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+    return run_python(["-m", module, *arguments], root, os.environ, 600)
 
 
 def test_an_unfilled_task_reports_its_gaps_and_fails(root, backend):

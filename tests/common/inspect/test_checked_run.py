@@ -1,12 +1,12 @@
 """Which cases --check and --profile run, and both commands with the real checked build and planted mistakes."""
 
 import io
-import subprocess
-import sys
+import os
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forked_python import run_python
 from rich.console import Console
 
 from common.cli import look_inside
@@ -235,8 +235,7 @@ def test_the_command(root, tmp_path):
     """As students type it, with their unfilled files, and with the solution."""
 
     def run(*arguments):
-        command = [sys.executable, "-m", "task2.test", "--backend", "simulator", *arguments]
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+        return run_python(["-m", "task2.test", "--backend", "simulator", *arguments], root, os.environ, 600)
 
     done = run("--check", "--solution", "--case", "softmax: 7 x 31")
     assert done.returncode == 0, done.stdout + done.stderr

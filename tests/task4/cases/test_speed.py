@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forked_python import run_python
 from rich.console import Console
 from second_per_call import SecondPerCall
 
@@ -169,8 +170,7 @@ def test_a_wrong_layer_is_not_timed(made_up, monkeypatch):
 
 
 def task4_test(root, *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "task4.test", "--solution", "--backend", "simulator", *arguments]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+    return run_python(["-m", "task4.test", "--solution", "--backend", "simulator", *arguments], root, os.environ, 600)
 
 
 def test_the_command_has_the_part(root):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from forked_python import run_python
 
 from common.kernels.flash import flash as tuned
 from task5.given.layer import CustomStridedAttention
@@ -171,8 +172,7 @@ def test_the_picture_is_written(tmp_path):
 
 
 def run(root, *options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "task5.train", "--backend", "simulator", *options]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+    return run_python(["-m", "task5.train", "--backend", "simulator", *options], root, os.environ, 600)
 
 
 def test_the_command(root, solution, gradient_ops, tmp_path, monkeypatch, capsys):
