@@ -154,7 +154,7 @@ class Worker(Caller):
     def _ask(self, request, tensors: Mapping[str, Tensor], seconds: float | None) -> tuple[dict, dict[str, Tensor]]:
         try:
             send(self._connection, request, tensors)
-            if seconds is not None and not self._connection.poll(seconds):
+            if not self._connection.poll(seconds):
                 self._end()
                 raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
             answer = receive(self._connection, self.most_bytes)
