@@ -302,7 +302,7 @@ def _who_did_the_work(
     shown: dict[str, bool],
 ) -> tuple[str, dict[str, int]]:
     """(why the part earns nothing although its outputs are right; "" if kernels did it, what was counted)."""
-    secrets = importlib.import_module(f"{task}.hidden") if hidden else None
+    secrets = importlib.import_module(f"{task}.cases.hidden") if hidden else None
     for other in getattr(secrets, "RESTS_ON", {}).get(part, ()):
         if not shown.get(other, True):
             return f"It stands on the kernels of {other}, which earned nothing or were not seen at work.", {}
@@ -367,5 +367,5 @@ def course_hash(base: Path) -> str:
         digest.update(str(file.relative_to(base)).encode() + file.read_bytes())
     for task in tasks():
         with contextlib.suppress(OSError):
-            digest.update((read_manifest(task).folder / "hidden.py").read_bytes())
+            digest.update((read_manifest(task).folder / "cases" / "hidden.py").read_bytes())
     return digest.hexdigest()
