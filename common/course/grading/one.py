@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from common.compiling.manifest import Manifest, read_manifest, tasks
 from common.compiling.skeletons import skeleton_of
 from common.course.grading.clean_tree import with_submission
@@ -80,6 +82,7 @@ class Workshop:
 
 def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     """Grades it. Whatever the submission does, the outcome is complete; errors are the grader's own."""
+    torch.set_num_threads(1)  # several submissions share the cores, and threads that wait would count as work
     begun, cpu = time.monotonic(), _cpu()
     outcome = Outcome(submission.name, source, sandbox=workshop.kind, key=workshop.key(submission))
     outcome.flags = flags_of(submission.files)
