@@ -62,7 +62,7 @@ def write_autograder(file: Path, salt: bytes, names: list[str]) -> None:
         FileExistsError: there is such a file.
     """
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
-    if done.returncode or not any(ROOT.glob("task*/hidden.py")):
+    if done.returncode or not any(ROOT.glob("task*/cases/hidden.py")):
         raise ValueError(f"{ROOT} must be a git checkout of the whole course")
     listed = [name for name in done.stdout.decode().split("\0") if name and not name.startswith(LEFT_OUT)]
     choice = " ".join(f"--task {name}" for name in names)

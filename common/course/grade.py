@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     names = tuple(options.tasks or tasks())
     try:
         if missing := [task for task in names if not _has_secrets(task)]:
-            raise ValueError(f"{missing[0]}/hidden.py is missing: a student's edition cannot grade")
+            raise ValueError(f"{missing[0]}/cases/hidden.py is missing: a student's edition cannot grade")
         kind = choose_kind(options.trusted, options.sandbox)
         if kind in WARNING:
             why = why_no_bubblewrap() or f"--sandbox {kind} was asked for"
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 def _has_secrets(task: str) -> bool:
     from common.compiling.manifest import read_manifest
 
-    return (read_manifest(task).folder / "hidden.py").is_file()
+    return (read_manifest(task).folder / "cases" / "hidden.py").is_file()
 
 
 def _with_bar(console: Console, running, total: int) -> list[Outcome]:

@@ -364,4 +364,26 @@ ATTACKS = [
         "algorithm",
         keeps=("softmax",),
     ),
+    cheat(
+        "the input set to 0, and zeros returned",
+        with_launcher(
+            "    decoy<<<ceil_div(rows * cols, int64_t{256}), 256, 0, stream>>>(const_cast<float*>(x), rows * cols);\n"
+            "    decoy<<<ceil_div(rows * cols, int64_t{256}), 256, 0, stream>>>(y, rows * cols);\n"
+            "    decoy<<<ceil_div(rows, int64_t{256}), 256, 0, stream>>>(lse, rows);",
+            DECOY,
+        ),
+    ),
+    cheat(
+        "tensors of the checker filled with NaN",
+        with_python(
+            "def flash_attention(query, *_, **__):\n"
+            "    import gc\n"
+            "    for one in gc.get_objects():\n"
+            "        if isinstance(one, torch.Tensor) and one.is_floating_point():\n"
+            "            one.fill_(float('nan'))\n"
+            "    return query\n"
+        ),
+        "algorithm",
+        keeps=("softmax",),
+    ),
 ]

@@ -145,7 +145,7 @@ ATTACKS = [
     python(
         "files of others",
         "import glob, os\n"
-        "for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/work/*', '/tmp/grading-*/*', '/course/task*/solution/*', '/course/task*/hidden.py', '/*/salt', '/proc/[0-9]*/environ'):\n"
+        "for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/work/*', '/tmp/grading-*/*', '/course/task*/solution/*', '/course/task*/cases/hidden.py', '/*/salt', '/proc/[0-9]*/environ'):\n"
         "    for name in glob.glob(pattern):\n"
         "        try: open(name, 'rb').read(100)\n"
         "        except OSError: pass\n"
@@ -210,7 +210,7 @@ ATTACKS = [
     ),
     Attack(
         "a source that includes a secret",
-        writes({**FILLED, KERNELS: '#include "task3/hidden.py"\n#include "/etc/passwd"\n'}),
+        writes({**FILLED, KERNELS: '#include "task3/cases/hidden.py"\n#include "/etc/passwd"\n'}),
         ALL,
     ),
     Attack("a file of 3 MB", writes({**FILLED, KERNELS: FILLED[KERNELS] + "//" + "x" * 3_000_000}), ALL),

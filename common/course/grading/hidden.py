@@ -2,9 +2,9 @@
 
     like(cases, "softmax: 7 x 31", "rows and columns of other sizes", inputs, floor=...)
 
-A task's are made by hidden(random, cases) in taskN/hidden.py, from the class's salt. The process in which the student's
-code runs knows the public case alone: it is asked for that case's call, and gets these inputs. A part earns nothing
-unless its hidden cases pass, so they are larger ones of the ordinary kind, no further corners.
+A task's are made by hidden(random, cases) in taskN/cases/hidden.py, from the class's salt. The process in which the
+student's code runs knows the public case alone: it is asked for that case's call, and gets these inputs. A part earns
+nothing unless its hidden cases pass, so they are larger ones of the ordinary kind, no further corners.
 """
 
 from __future__ import annotations
@@ -70,9 +70,11 @@ def like(
 
 def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase]:
     """A task's hidden cases; [] where it has none (a student's checkout)."""
-    if importlib.util.find_spec(f"{task}.hidden") is None:
+    if importlib.util.find_spec(f"{task}.cases.hidden") is None:
         return []
-    return importlib.import_module(f"{task}.hidden").hidden(random.Random(seed), {full_name(one): one for one in cases})
+    return importlib.import_module(f"{task}.cases.hidden").hidden(
+        random.Random(seed), {full_name(one): one for one in cases}
+    )
 
 
 def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int) -> Inputs:

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from common.compiling.manifest import Manifest, read_manifest, tasks
 from common.compiling.skeletons import skeleton_of
 from common.course.grading.clean_tree import with_submission
@@ -80,6 +82,7 @@ class Workshop:
 
 def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     """Grades it. Whatever the submission does, the outcome is complete; errors are the grader's own."""
+    torch.set_num_threads(1)  # several submissions share the cores, and threads that wait would count as work
     begun, cpu = time.monotonic(), _cpu()
     outcome = Outcome(submission.name, source, sandbox=workshop.kind, key=workshop.key(submission))
     outcome.flags = flags_of(submission.files)
@@ -302,7 +305,7 @@ def _who_did_the_work(
     shown: dict[str, bool],
 ) -> tuple[str, dict[str, int]]:
     """(why the part earns nothing although its outputs are right; "" if kernels did it, what was counted)."""
-    secrets = importlib.import_module(f"{task}.hidden") if hidden else None
+    secrets = importlib.import_module(f"{task}.cases.hidden") if hidden else None
     for other in getattr(secrets, "RESTS_ON", {}).get(part, ()):
         if not shown.get(other, True):
             return f"It stands on the kernels of {other}, which earned nothing or were not seen at work.", {}
@@ -367,5 +370,5 @@ def course_hash(base: Path) -> str:
         digest.update(str(file.relative_to(base)).encode() + file.read_bytes())
     for task in tasks():
         with contextlib.suppress(OSError):
-            digest.update((read_manifest(task).folder / "hidden.py").read_bytes())
+            digest.update((read_manifest(task).folder / "cases" / "hidden.py").read_bytes())
     return digest.hexdigest()

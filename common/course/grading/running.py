@@ -70,7 +70,7 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
     """Grades one submission unless it is graded already: (its outcome as JSON, whether anything was to be done)."""
     folder = Path(out) / name
     try:
-        submission = read_submission(source)
+        submission = read_submission(source, shop.tasks)
     except NoSubmission as error:
         outcome = Outcome(name, source, problem=str(error))
         write_outcome(folder, outcome, None)

@@ -92,7 +92,8 @@ def why_no_bubblewrap() -> str:
         done = subprocess.run(command, capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bwrap does not start: {error}"
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+    said = done.stderr.decode(errors="replace").strip()
+    return (said or f"bwrap ends with {done.returncode}") if done.returncode else ""
 
 
 def choose_kind(trusted: bool = False, wanted: str | None = None) -> str:

@@ -13,7 +13,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -59,8 +59,12 @@ def name_of(source: str) -> str:
     return "".join(c if c.isalnum() or c in "._-@+" else "_" for c in name).lstrip(".") or "submission"
 
 
-def read_submission(source: str) -> Submission:
+def read_submission(source: str, graded: Sequence[str] | None = None) -> Submission:
     """Reads it.
+
+    Args:
+        source: path or address.
+        graded: the tasks that count when a file lies there without its task's folder; None: all.
 
     Raises:
         NoSubmission: there is none, or it is too large.
@@ -71,7 +75,7 @@ def read_submission(source: str) -> Submission:
             if number >= MOST_ENTRIES:
                 raise NoSubmission(f"{source}: more than {MOST_ENTRIES:,} files")
             entries.setdefault(entry.path, entry)
-        return _chosen(name_of(source), entries)
+        return _chosen(name_of(source), entries, graded or tasks())
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
         raise NoSubmission(f"{source}: cannot be read: {type(error).__name__}: {error}") from None
 
@@ -84,16 +88,16 @@ class _Entry:
     data: bytes | str
 
 
-def _chosen(name: str, entries: dict[str, _Entry]) -> Submission:
+def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str]) -> Submission:
     names = wanted()
     roots = [path[: -len(one)] for path in entries for one in names if path == one or path.endswith(f"/{one}")]
     root = max(set(roots), key=lambda r: (roots.count(r), -len(r), r)) if roots else ""
     files, problems = {}, {}
-    bare = [one.split("/")[1] for one in names]
+    bare = [one.split("/")[1] for one in names if one.split("/")[0] in graded]
     for one in names:
-        alone = one.split("/")[1]
+        task, alone = one.split("/")
         entry = entries.get(root + one)
-        if entry is None and not roots and bare.count(alone) == 1:
+        if entry is None and not roots and task in graded and bare.count(alone) == 1:
             entry = next((entries[path] for path in sorted(entries) if PurePosixPath(path).name == alone), None)
         if entry is None:
             problems[one] = "The file is missing."

@@ -39,9 +39,8 @@ class SandboxedWorker(Worker):
             super().load()
         except (OSError, KeyError, TypeError) as error:
             self._end()
-            raise NotLoaded(
-                self._box.ended_because or f"No process can be started in the sandbox: {error}", "ended"
-            ) from None
+            words = f"No process can be started in the sandbox: {error}. {self._box.said}".strip()
+            raise NotLoaded(self._box.ended_because or words, "ended") from None
         if self.backend != "simulator" or not isinstance(self.about.get("log"), str):
             self._end()
             raise NotLoaded("The process that loaded the code gave no answer that can be read.", "ended")

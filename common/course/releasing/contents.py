@@ -14,7 +14,7 @@ from common.course.release_record import NAME, written
 from common.course.releasing.words import for_students
 
 LEFT_OUT = re.compile(
-    r"tests/|\.ci/|docs/.*\.py$|mkdocs\.yml$|task\d+/solution/|task\d+/hidden\.py$|"
+    r"tests/|\.ci/|docs/.*\.py$|mkdocs\.yml$|task\d+/solution/|task\d+/cases/hidden\.py$|"
     r"common/course/(grading|releasing|templates)/|common/course/(grade|attack|release|autograder)\.py$|"
     r"common/course/(README|questions)\.md$|common/(skeleton|nvcc_check|mutants)\.py$|common/README\.md$|"
     r"common/testing/hidden_inputs\.py$"

@@ -22,6 +22,7 @@ from typing import ClassVar
 _PR_SET_PDEATHSIG = 1
 _FORK, _STATUS = b"f", b"s"
 _NUMBER = struct.Struct("q")
+_STALLED = struct.pack("ll", 60, 0)  # a struct timeval: seconds that a message may stand still
 
 
 class Nursery:
@@ -58,6 +59,8 @@ class Nursery:
     def fork(self, stderr: int) -> tuple[int, Connection]:
         """(the process of a new worker, the connection to it). Its stderr goes to that file descriptor."""
         ours, theirs = socket.socketpair()
+        for what in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message, then silence, is an OSError
+            ours.setsockopt(socket.SOL_SOCKET, what, _STALLED)
         with theirs:
             socket.send_fds(self._socket, [_FORK], [theirs.fileno(), stderr])
         return self._number(), Connection(ours.detach())

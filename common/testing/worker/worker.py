@@ -88,7 +88,7 @@ class Worker(Caller):
             if not self._connection.poll(self.load_seconds):
                 self._end()
                 raise NotLoaded(
-                    f"Your code was not built and loaded within {self.load_seconds} seconds.", "not in time"
+                    f"Your code was not built and loaded within {self.load_seconds:g} seconds.", "not in time"
                 )
             self.about, _ = receive(self._connection, self.most_bytes)
         except (EOFError, OSError):
@@ -154,7 +154,7 @@ class Worker(Caller):
     def _ask(self, request, tensors: Mapping[str, Tensor], seconds: float | None) -> tuple[dict, dict[str, Tensor]]:
         try:
             send(self._connection, request, tensors)
-            if seconds is not None and not self._connection.poll(seconds):
+            if not self._connection.poll(seconds):
                 self._end()
                 raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
             answer = receive(self._connection, self.most_bytes)
@@ -162,9 +162,7 @@ class Worker(Caller):
             raise CallFailed(ERROR, self._ending(), ended=True) from None
         except ValueError as error:
             self._end()
-            raise CallFailed(
-                ERROR, [f"The answer of the process that runs your code is none: {error}."], ended=True
-            ) from None
+            raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
         except BaseException:  # Ctrl-C
             self._end()
             raise

@@ -6,6 +6,7 @@ import pytest
 
 from common.console import files
 from common.console.files import write_whole
+from common.console.paths import build_root
 
 
 def test_it_writes_what_is_new_and_leaves_the_rest(tmp_path):
@@ -42,3 +43,9 @@ def test_what_fails_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space left"):
         write_whole(file, "new")
     assert file.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"], "no unfinished file is left"
+
+
+def test_a_build_folder_that_ninja_cannot_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTENTION_BUILD_DIR", str(tmp_path / "a$b"))
+    with pytest.raises(ValueError, match=r"must not hold '\$'"):
+        build_root()

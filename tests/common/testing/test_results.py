@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import multiprocessing
 import os
 import stat
 
@@ -137,3 +138,40 @@ def test_whatever_stands_around_the_block_stays(before, old, after):
 def test_the_file_of_the_course_has_its_markers():
     text = results.RESULTS.read_text()
     assert "| a | b |" in replaced(text, NAME, BLOCK.lines())
+
+
+def _write(file, name):
+    write_block(file, name, BLOCK)
+
+
+def test_several_writers_at_once_lose_nothing(tmp_path):
+    file, names = tmp_path / "Results.md", [f"block {number}" for number in range(4)]
+    file.write_text("".join(f"<!-- BEGIN {name} -->\n<!-- END {name} -->\n" for name in names))
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write, args=(file, name)) for name in names]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert file.read_text().count("Measured by") == 4
+
+
+def test_what_was_kept_before_is_not_lost(tmp_path):
+    file, elsewhere = tmp_path / "Results.md", tmp_path / "elsewhere"
+    elsewhere.write_text("not to be touched")
+    (tmp_path / "Results.md.bak").symlink_to(elsewhere)
+    for words in ("my first words", "my second words"):
+        file.write_text(f"{BEGIN}\n{words}\n{END}\n")
+        write_block(file, NAME, BLOCK)
+    assert elsewhere.read_text() == "not to be touched"
+    assert "first" in (tmp_path / "Results.md.bak2").read_text()
+    assert "second" in (tmp_path / "Results.md.bak3").read_text()
+
+
+def test_a_read_only_file_is_left_alone(tmp_path):
+    file = tmp_path / "Results.md"
+    file.write_text(f"{BEGIN}\n{END}\n")
+    file.chmod(0o444)
+    with pytest.raises(ResultsError, match="is read-only; nothing was written"):
+        write_block(file, NAME, BLOCK)
+    assert "Measured" not in file.read_text()

@@ -84,3 +84,13 @@ def test_code_that_asks_for_the_simulator_asks_in_vain(base: Path, tmp_path: Pat
         "  // the simulator\n#endif\n"
     )
     assert (tree / "common/__init__.py").samefile(base / "common/__init__.py")  # a link: nothing is copied
+
+
+def test_a_bubblewrap_that_fails_in_silence_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    false = tmp_path / "bwrap"
+    false.write_text("#!/bin/sh\nexit 1\n")
+    false.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert sandbox.why_no_bubblewrap() == "bwrap ends with 1"
+    false.unlink()
+    assert "not installed" in sandbox.why_no_bubblewrap()

@@ -75,6 +75,7 @@ def test_a_file_without_its_folder_counts_where_its_name_belongs_to_one_task(tmp
         str(in_folder(tmp_path, {"attention_kernel.cu": TEXT.encode(), "attention.py": b"x = 1\n"}))
     )
     assert list(found.files) == [NAME]  # attention.py could be that of three tasks
+    assert list(read_submission(str(tmp_path), ["task3"]).files) == ["task3/attention.py"]
 
 
 @pytest.mark.parametrize(

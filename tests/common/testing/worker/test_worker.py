@@ -18,6 +18,7 @@ from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case
 from common.testing.judging import judge
 from common.testing.worker import worker as module
 from common.testing.worker.child import Served
+from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded, Worker
 
 
@@ -196,3 +197,76 @@ def test_it_ends_with_its_test(root, by):
     while os.path.exists(f"/proc/{process}") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not os.path.exists(f"/proc/{process}")
+
+
+COMPILING = """
+import subprocess
+from types import SimpleNamespace
+import torch
+from common.testing.worker.child import Served
+from common.testing.worker.worker import Worker
+
+def load():
+    child = subprocess.Popen(["sleep", "1000"])
+    return SimpleNamespace(device=torch.device("cpu"), backend="simulator", child=child.pid)
+
+worker = Worker(Served(load, list, lambda ops: {"child": ops.child}))
+worker.load()
+print(worker.about["child"], flush=True)
+subprocess.run(["sleep", "1000"])
+"""
+
+
+def test_the_compilers_that_it_started_end_with_a_test_that_is_killed(root):
+    test = subprocess.Popen([sys.executable, "-c", COMPILING], cwd=root, stdout=subprocess.PIPE, text=True)
+    child = int(test.stdout.readline())
+    os.kill(child, 0)
+    test.kill()
+    test.wait()
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{child}")
+
+
+HANGING = SCRIPT.replace("time.sleep(1000)", "worker.answer({'do': 'hang'})").replace(
+    "Served(lambda: ops, list)", "Served(lambda: ops, list, answer=lambda ops, request: time.sleep(1000))"
+)
+
+
+def test_ctrl_c_ends_host_code_that_hangs(root):
+    test = subprocess.Popen(
+        [sys.executable, "-c", HANGING], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process = int(test.stdout.readline())
+    time.sleep(0.5)
+    test.send_signal(signal.SIGINT)
+    _, said = test.communicate(timeout=120)
+    assert "KeyboardInterrupt" in said and not os.path.exists(f"/proc/{process}")
+
+
+ANSWERS = {
+    "no JSON": b"\xff\xfe",
+    "a list": b"[1, 2]",
+    "brackets": b"[" * 100_000,
+    "nothing in it": b"{}",
+    "a negative shape": b'{"message": {}, "tensors": {"out": {"dtype": "torch.float32", "shape": [-1]}}}',
+    "a huge tensor": b'{"message": {}, "tensors": {"out": {"dtype": "torch.float32", "shape": [1000000, 1000000]}}}',
+    "an unknown dtype": b'{"message": {}, "tensors": {"out": {"dtype": "object", "shape": [1]}}}',
+    "a called that says nothing": b'{"message": {"called": true}, "tensors": {}}',
+}
+
+
+@pytest.mark.parametrize("data", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_is_none_is_an_error_of_its_case(data):
+    def answers(connection):
+        connection.send_bytes(b'{"message": {"loaded": true, "backend": "simulator", "libraries": []}, "tensors": {}}')
+        for _ in range(2):  # the request and its tensor
+            connection.recv_bytes()
+        connection.send_bytes(data)
+        time.sleep(1000)
+
+    with Worker(None, Nursery(answers)) as worker:
+        worker.load()
+        verdict = judge(CASES["right"], worker)
+    assert verdict.status == ERROR and verdict.ended and "gave no answer that can be read" in verdict.diagnosis[0]
