@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.locating import locate, unwritten_mask, wrong_mask
+from common.diagnosis.mistakes.inferring import inferred_from
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.row_factors import row_factors
 
@@ -40,6 +41,13 @@ class Diagnosis:
     exact: list[str] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
     where: str = ""
+
+    def tell(self, name: str, sentence: str) -> None:
+        """Puts what was concluded from the output in front, where no known mistake explains it."""
+        self.names.append(name)
+        self.sentences = [sentence, *(one for one in self.sentences if one != UNKNOWN)]
+        self.exact.append(sentence)
+        self.possible = {name: sentence}
 
 
 def diagnose(
@@ -85,6 +93,8 @@ def diagnose(
             told = mistake.says if not found.sentences else ALSO + mistake.says
             found.sentences.append(told)
             found.exact.append(mistake.says)
+        if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
+            found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)

@@ -31,13 +31,12 @@ from common.console.paths import build_root
 from common.inspect.checked_library import CHECK, CheckedCaller
 from common.mutants.c_code import without_comments
 from common.mutants.mutation import Mutant
-from common.testing.calling import InProcess
+from common.testing.calling import POISONED, InProcess
 from common.testing.worker.child import Served
 from common.testing.worker.worker import Worker
 
 # Seconds without progress after which the simulator gives up on a kernel; mutants are run on small cases.
 SIMULATOR_SECONDS = 4
-CALL_SECONDS = 120
 
 
 def task_test(task: str) -> TaskTest:
@@ -60,9 +59,9 @@ class TaskMutants:
         self.test = task_test(task)
         self._chosen = mmap.mmap(-1, 8)  # shared with the workers, also with those that follow one that crashed
         os.environ["SIMULATOR_TIMEOUT"] = str(SIMULATOR_SECONDS)
-        self.plain = Worker(Served(lambda: self._load(False), self._cases, self._about, self._caller), CALL_SECONDS)
+        self.plain = Worker(Served(lambda: self._load(False), self._cases, self._about, self._caller))
         self.checked = Worker(
-            Served(lambda: self._load(True), self._cases, caller=self._checked_caller), CALL_SECONDS
+            Served(lambda: self._load(True), self._cases, caller=self._checked_caller)
         )
 
     def __enter__(self) -> TaskMutants:
@@ -125,7 +124,7 @@ class _Planted(InProcess):
         self._plant = ctypes.CDLL(str(ops.libraries[0].path)).plant
         self._replaced: dict[str, types.ModuleType] = {}
 
-    def call(self, case, inputs, bare=False):
+    def call(self, case, inputs, around=POISONED):
         number = int.from_bytes(self._owner._chosen[:8], "little")
         self._plant(number)
         mutant = self._owner.mutants[number - 1] if number else None
@@ -133,7 +132,7 @@ class _Planted(InProcess):
         if mutant is not None and mutant.file.endswith(".py"):
             self._replace(mutant)
         try:
-            return self._inner.call(case, inputs, bare)
+            return self._inner.call(case, inputs, around)
         finally:
             self.more = self._inner.more
 

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import TILES, Mistake, last_tile_starts, softmax_without_max
 from common.diagnosis.mistakes.scores import score_mistakes
 from common.diagnosis.mistakes.tile_loop import rescale_mistakes
@@ -187,7 +188,7 @@ def output_mistakes(weights: Tensor, value: Tensor) -> list[Mistake]:
                 lambda: weights @ value[:1, :1],
             )
         )
-    return found
+    return found + product_inferences(weights, value, ("P", "V"))
 
 
 def _head_mistakes(query: Tensor, key: Tensor, value: Tensor, options: dict) -> list[Mistake]:

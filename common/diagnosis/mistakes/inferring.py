@@ -10,7 +10,6 @@ element of A' can be looked up: "where A[8, 0] belongs, A[1, 0] was taken".
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -98,9 +97,9 @@ def product_inferences(a: Tensor, b: Tensor, names: tuple[str, str] = ("A", "B")
         transposed: b lies in memory as [..., N, K]: its elements are named so.
     """
     return [
+        Inference(lambda out, bound: _counts(out, a, b, bound)),
         Inference(lambda out, bound: _operand(out, a, b, names, transposed)),
         Inference(lambda out, bound: _operand(out.mT, b.mT, a.mT, names[::-1], transposed, of_b=True)),
-        Inference(lambda out, bound: _counts(out, a, b, bound)),
     ]
 
 
@@ -144,15 +143,13 @@ def _operand(
         if abs(float(flat[nearest] - value)) > tolerance:
             return None
         sources.append(torch.unravel_index(order[nearest], a.shape))
-    turned = of_b and not transposed  # a is the operand as it does not lie in memory
 
     def named(index: Sequence[int]) -> str:
         *batch, row, col = (int(one) for one in index)
-        if of_b and not transposed or (not of_b and False):
+        if of_b and not transposed:  # as it lies in memory
             row, col = col, row
-        return f"{names[0]}[{', '.join(map(str, [*batch, row, col] if len(a) > 1 or a.dim() == 2 else [row, col]))}]"
+        return f"{names[0]}[{', '.join(map(str, [*batch, row, col]))}]"
 
-    del turned
     taken = [(place_of, source) for place_of, source in zip(where.tolist(), sources, strict=True) if source is not None]
     nothing = len(where) - len(taken)
     if nothing == len(where):
@@ -163,24 +160,11 @@ def _operand(
             f"is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
         )
     examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])
-    axis = _same_axis(taken)
     return (
         f"other elements of {names[0]}",
-        f"The output is the product of other elements of {names[0]}: {examples}.{axis} Look at the index where "
+        f"The output is the product of other elements of {names[0]}: {examples}. Look at the index where "
         f"{names[0]} is read.",
     )
-
-
-def _same_axis(taken: Sequence[tuple[Sequence[int], Sequence[Tensor]]]) -> str:
-    """Which index is right for all, in words."""
-    differ = Counter()
-    for place_of, source in taken:
-        for axis, (one, other) in enumerate(zip(place_of, source, strict=True)):
-            differ[axis - len(place_of)] += int(one != int(other))
-    right = [axis for axis in (-2, -1) if not differ[axis]]
-    if len(right) == 1:
-        return " One of the two indices is always right, the other is not."
-    return ""
 
 
 def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] | None:

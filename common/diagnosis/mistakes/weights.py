@@ -1,0 +1,212 @@
+"""What the weights of attention tell that were read off its output: weights_told(got, right).
+
+They are compared with the right ones row by row. Each sentence says what is so in the rows that could be read; what
+cannot be said of all of them is not said.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SAME = 2e-3  # relative
+NOTHING = 1e-6  # a weight below this is none
+LEAST = 3  # rows, or entries, that a conclusion needs
+HEAVY = 1e-3  # weights that are compared one by one
+
+
+def weights_told(got: Tensor, right: Tensor | None) -> tuple[str, str] | None:
+    """(a name, what to tell the student), or None.
+
+    Args:
+        got: [..., rows, keys], what each key's row of V was multiplied by; NaN in rows that could not be read.
+        right: the right weights, the same shape; None if they are not known.
+    """
+    if right is None or right.shape != got.shape:
+        return None
+    readable = ~got.isnan().any(-1)
+    got, right = got[readable], right[readable]  # [rows, keys]
+    wrong = (got - right).abs().amax(-1) > 1e-4 + SAME * right.amax(-1)
+    if int(wrong.sum()) < 1 or not bool(torch.isfinite(got).all()):
+        return None
+    got, right = got[wrong], right[wrong]
+    for look in (_nothing, _uniform, _hidden_seen, _left_out, _negative, _one_factor, _steps, _power, _moved):
+        if told := look(got, right):
+            return told
+    return None
+
+
+def _keys(touched: Tensor) -> str:
+    """ "0 to 31", "every 32nd from 3 on", or the first few; touched [keys] bool."""
+    places = touched.nonzero().flatten().tolist()
+    first, last, count = places[0], places[-1], len(places)
+    if count == 1:
+        return f"key {first}"
+    if count == last - first + 1:
+        return f"keys {first} to {last}"
+    steps = {b - a for a, b in zip(places, places[1:], strict=False)}
+    if len(steps) == 1:
+        return f"every {steps.pop()}th key from {first} to {last}"
+    return f"{count} keys ({', '.join(map(str, places[:4]))}, ...)"
+
+
+def _nothing(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    empty = got.abs().amax(-1) < NOTHING
+    if bool(empty.all()):
+        return (
+            "no key counts",
+            "No key has a weight: nothing of V reaches the output. Are the scores all -infinity, does the loop over the "
+            "keys run at all, and is what it adds up kept?",
+        )
+    return None
+
+
+def _uniform(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    seen = right > NOTHING
+    if right.size(-1) < 4:
+        return None
+    spread = (got.amax(-1) - torch.where(seen, got, torch.inf).amin(-1)).abs()
+    if bool((spread < SAME * got.amax(-1)).all()) and bool((got.sum(-1) > NOTHING).all()):
+        return (
+            "equal weights",
+            "In every row the keys have equal weights: their scores are all the same, so query or key does not enter them "
+            "as it should.",
+        )
+    return None
+
+
+def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    extra = (got > HEAVY) & (right == 0)
+    if int(extra.sum()) < 1:
+        return None
+    row = int(extra.any(-1).nonzero()[0])
+    return (
+        "hidden keys count",
+        f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. They are behind the "
+        "mask, or behind the end. Look at the comparison that hides them.",
+    )
+
+
+def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    missing = (got.abs() < 1e-3 * right) & (right > HEAVY)
+    if int(missing.sum()) < 1:
+        return None
+    row = int(missing.any(-1).nonzero()[0])
+    rest = torch.where(missing, 0.0, right)
+    scaled = got.sum(-1, keepdim=True) / rest.sum(-1, keepdim=True).clamp(min=1e-30)
+    others = bool(((got - rest * scaled).abs() <= 1e-4 + SAME * got.amax(-1, keepdim=True)).all())
+    columns = missing.any(0)
+    more = " The others have the right shares among them." if others else ""
+    return (
+        "keys left out",
+        f"Keys have no weight that should have some: {_keys(columns) if others else _keys(missing[row])}.{more} They were "
+        "hidden, never loaded, never added up, or what they had added was multiplied by 0 later.",
+    )
+
+
+def _negative(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    if bool((got < -HEAVY).any()):
+        return "negative weights", "Some weights are negative; an exponential never is. Look at signs and differences."
+    return None
+
+
+def _ratio(got: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """got / right where both count, and where that is."""
+    used = (right > HEAVY) & (got > 0)
+    return torch.where(used, got / right, 1.0), used
+
+
+def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    ratio, used = _ratio(got, right)
+    if bool((used.sum(-1) < 1).all()) or int(used.sum()) < LEAST:
+        return None
+    low = torch.where(used, ratio, torch.inf).amin(-1)
+    high = torch.where(used, ratio, -torch.inf).amax(-1)
+    many = used.sum(-1) >= 2
+    if not bool(many.any()) or not bool(((high - low)[many] < 5 * SAME * high[many]).all()):
+        return None
+    factors = low[many]
+    if float((factors - factors[0]).abs().max()) < 5 * SAME * float(factors[0]):
+        return (
+            "all weights times one factor",
+            f"All weights are {float(factors[0]):.4g} times what they should be, the same factor in every row: something is "
+            "multiplied or divided once too often, or once too little, after the softmax.",
+        )
+    kind = "smaller" if bool((factors < 1).all()) else "larger" if bool((factors > 1).all()) else "other"
+    return (
+        "rows not normalised",
+        f"Within each row the weights have the right shares, but they sum to {float(got[many][0].sum()):.4g} and not to 1: "
+        f"the sum that divides the row is {'larger' if kind == 'smaller' else 'smaller' if kind == 'larger' else 'other'} "
+        "than that of its weights. Look at what is added to it, at its first value, and at how it is rescaled.",
+    )
+
+
+def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """The ratio is constant over runs of keys, and jumps between them."""
+    keys = right.size(-1)
+    ratio, used = _ratio(got, right)
+    for width in (8, 16, 32, 48, 64, 96, 128):
+        if width >= keys:
+            break
+        rows = 0
+        fits = True
+        for row in range(min(len(got), 64)):
+            runs = [ratio[row, at : at + width][used[row, at : at + width]] for at in range(0, keys, width)]
+            runs = [one for one in runs if one.numel()]
+            fits &= all(float(one.max() - one.min()) <= 5 * SAME * float(one.max()) for one in runs)
+            rows += int(len(runs) > 1 and any(one.numel() > 1 for one in runs))
+            if not fits:
+                break
+        if fits and rows >= 1 and int(used.sum()) > 8:
+            return (
+                "tiles do not fit together",
+                f"Within each run of {width} keys the weights have the right shares, but the runs do not fit together: what "
+                f"earlier tiles added and what later ones add is relative to different maxima. Look at the rescaling of the "
+                "sums and of the output, exp(m_old - m_new).",
+            )
+    return None
+
+
+def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """log got is a multiple of log right: the scores are multiplied by something."""
+    used = (right > 1e-5) & (got > 1e-5)
+    slopes = []
+    for row in range(min(len(got), 64)):
+        here = used[row]
+        if int(here.sum()) < 4:
+            continue
+        x, y = right[row][here].log(), got[row][here].log()
+        x, y = x - x.mean(), y - y.mean()
+        if float((x * x).sum()) < 1e-3:
+            continue
+        slope = float((x * y).sum() / (x * x).sum())
+        if float((y - slope * x).abs().max()) > 0.02 * (1 + float(y.abs().max())):
+            return None
+        slopes.append(slope)
+    if len(slopes) < 2 or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0])):
+        return None
+    if slopes[0] < 0:
+        return (
+            "sign of the exponent",
+            "The largest scores have the smallest weights: the exponent has the wrong sign; it is score minus maximum.",
+        )
+    return (
+        "scores times a factor",
+        f"The weights are those of scores that are {slopes[0]:.4g} times the right ones: look at the scale, and at the base "
+        "of the exponential.",
+    )
+
+
+def _moved(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """The weights of a row are the right ones, on other keys."""
+    same = (got.sort(-1)[0] - right.sort(-1)[0]).abs().amax(-1) <= 1e-4 + SAME * right.amax(-1)
+    if int(same.sum()) < LEAST or not bool(same.all()):
+        return None
+    row = 0
+    key = int((got[row] - right[row]).abs().argmax())
+    source = int((right[row] - got[row, key]).abs().argmin())
+    return (
+        "weights on other keys",
+        f"Each row has the right weights, but on other keys: V of key {key} gets the weight of key {source}. Look at where P "
+        "is stored and read, and at the row of V that it meets.",
+    )
