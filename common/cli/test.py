@@ -53,6 +53,7 @@ class TaskTest:
         groups: flag -> (help, the parts that it chooses together).
         modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
         optional: part -> the function with its gap. While nobody has begun it, it runs only where its flag is given.
+        built_of: part -> the parts that test its stages one by one.
         in_python: the parts that call no kernel: for these alone nothing is compiled.
         program: what stands behind `python -m`.
     """
@@ -65,6 +66,7 @@ class TaskTest:
     modes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
     in_python: Sequence[str] = ()
+    built_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def program(self) -> str:
@@ -173,7 +175,7 @@ def _report(
         say(console, warning, "yellow")
     if inside:
         look_inside.print_inside(console, inside)
-    print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all)
+    print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all, test.built_of)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
     if in_kernels or workers.compiles:
         print_next(console, program, verdicts, in_kernels, inside, bool(options.cases))

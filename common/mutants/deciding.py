@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.mutants.expected import OF_FINDING, STAGES, targets, topics_of, topics_of_claim
+from common.mutants.expected import MEASURED, OF_FINDING, STAGES, targets, topics_of, topics_of_claim
 from common.mutants.mutation import Mutant
 from common.mutants.observing import Claim, Observation
 
@@ -60,7 +60,7 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
             return NEAR
         return NEAR if topics & topics_of(mutant) else MISLED
     if claim.kind in ("cause", "sign"):
-        if claim.name == "all zeros":
-            return ""
-        return NAMED if topics_of_claim(claim) & topics_of(mutant) else MISLED
+        if claim.name != "all zeros" and topics_of_claim(claim) & topics_of(mutant):
+            return NAMED
+        return "" if claim.name in MEASURED or claim.name.startswith(("other elements", "elements of")) else MISLED
     return ""

@@ -46,7 +46,7 @@ OF_WORDS = (
     (r"stride|row_step|LENGTH|K_STRIDE|head_dim \+|\* cols|\* K\b", "index"),
     (r"\[.*\]", "index"),
     (r"transpose|view|dim=|_transposed", "index"),
-    (r"mean|squares|inverse_std|eps", "moments"),
+    (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
     (r"tanh|0\.0447|0\.5f|SQRT", "formula"),
     (r"expf|exp2f|logf|log2f|exp\(|log\(", "exponential"),
     (r"cache|slot|position|token|length|keys\b|splits|part\b|begin|end\b", "cache"),
@@ -57,8 +57,19 @@ OF_WORDS = (
 # a cause's name and sentence -> topics
 OF_CAUSE = (
     (r"scale|scaled|square root", "scale"),
-    (r"mask|future|diagonal|causal|hidden|aligned", "mask"),
+    (r"mask|future|diagonal|causal|hidden|hides|aligned|-inf|must not see", "mask"),
     (r"window|band", "window"),
+    (r"weights?\b|shares", "rescale"),
+    (r"equal weights|all weights are equal", "index"),
+    (r"equal weights|all weights are equal|times a factor|sign of the exponent", "scale"),
+    (r"equal weights|all weights are equal", "adding"),
+    (r"sign of the exponent", "exponential"),
+    (r"smaller than the row's", "loop"),
+    (r"smaller than the row's", "threads"),
+    (r"smaller than the row's", "adding"),
+    (r"do not count once|take no part|other elements", "bound"),
+    (r"other elements|do not count once", "offset"),
+    (r"other elements", "head"),
     (r"rescal|exp\(m_old|old terms|exp\(m_w|relative to|merged without", "rescale"),
     (r"maximum|max subtraction|no max|overflows", "maximum"),
     (r"sum\b|sums|normalis|average|divided|denominator|only the sum|logarithm|lse", "sum"),
@@ -81,6 +92,12 @@ OF_CAUSE = (
     (r"last |first |partial|off by one|left out|leaves out|loop|rounded up|runs while|padding|past the end|never written|behind", "bound"),
     (r"loop|first columns only|each thread adds one|steps of", "loop"),
     (r"float16|half|rounded|65,504|16-bit", "type"),
+)  # fmt: skip
+# Names whose sentences tell what was measured: true whatever the mistake is, and right only where a topic says so.
+MEASURED = (
+    "all zeros", "unwritten outputs", "changes from run to run", "mean of V", "equal weights", "no key counts",
+    "keys left out", "hidden keys count", "all weights times one factor", "rows not normalised",
+    "tiles do not fit together", "scores times a factor", "weights on other keys", "products counted wrongly",
 )  # fmt: skip
 # What a finding of the checked build may be about, besides the very line.
 OF_FINDING = {
@@ -140,6 +157,8 @@ def targets(mutant: Mutant, lines: list[str]) -> set[int]:
     names = {assigned[1]} if assigned else set()
     if looped := re.search(r"for \(\w+ (\w+) = ", head):
         names = {looped[1]}
+    if stored := re.match(r"\s*(\w+)\[", head):  # whoever reads the array
+        here |= {number for number, line in enumerate(lines, 1) if re.search(rf"\b{stored[1]}\[", line)}
     last = min(len(lines), max(mutant.last_line, one.line) + 12)
     for number in range(one.line + 1, last + 1):
         if any(re.search(rf"\b{name}\b", lines[number - 1]) for name in names):

@@ -19,7 +19,7 @@ from common.inspect.checked_run import small_size
 from common.mutants.building import TaskMutants
 from common.mutants.mutation import Mutant
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
-from common.testing.failures import causes_of, print_failures
+from common.testing.failures import causes_of, failed_stages, print_failures
 from common.testing.judging import judge
 from common.testing.run import ENDLESS, run_cases
 
@@ -103,7 +103,7 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
     found.passed = [part for part in dict.fromkeys(one.case.part for one in verdicts) if part not in found.failed]
     if found.failed:
         inside = look_inside.at_failures(quiet, verdicts, planted.checked, seed)
-        _keep_report(found, verdicts, inside)
+        _keep_report(found, verdicts, inside, planted.test.built_of)
     return found
 
 
@@ -111,13 +111,13 @@ def _run(planted: TaskMutants, cases: Sequence[Case], console: Console, seed: in
     return run_cases(cases, planted.plain, console, lambda case: judge(case, planted.plain, seed))
 
 
-def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict) -> None:
+def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, built_of: dict) -> None:
     page = io.StringIO()
     console = Console(file=page, width=120)
     if inside:
         look_inside.print_inside(console, inside)
     with_findings = [part for part, groups in inside.items() if groups]
-    print_failures(console, verdicts, with_findings)
+    print_failures(console, verdicts, with_findings, False, built_of)
     found.report = page.getvalue()
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
@@ -132,6 +132,8 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict) -> N
         if one.status not in (PASS, SKIPPED):
             parts.setdefault(one.case.part, []).append(one)
     for part, failures in parts.items():
+        if failed_stages(part, parts, built_of):
+            continue
         for number, cause in enumerate(causes_of(failures)[:4]):
             found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
     found.claims = [one for one in found.claims if one.kind != "hidden"]

@@ -220,7 +220,7 @@ def _dropped_keys(query: Tensor, key: Tensor, value: Tensor, options: dict) -> l
         Mistake(
             "last tile dropped",
             f"Only the first {n} of the {seq_k} keys take part in the softmax: the last, partial tile of keys "
-            "is left out. The number of tiles is rounded up.",
+            "is left out. The number of tiles is rounded up, and the mask lets those of its keys through that exist.",
             lambda n=n: right.softmax(s[..., :n]) @ value[..., :n, :] if n else torch.zeros_like(query),
         )
         for n in last_tile_starts(seq_k)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 SAME = 2e-3  # relative
-NOTHING = 1e-6  # a weight below this is none
+NOTHING = 1e-9  # a weight below this is none
 LEAST = 3  # rows, or entries, that a conclusion needs
 HEAVY = 1e-3  # weights that are compared one by one
 
@@ -30,7 +30,7 @@ def weights_told(got: Tensor, right: Tensor | None) -> tuple[str, str] | None:
     if int(wrong.sum()) < 1 or not bool(torch.isfinite(got).all()):
         return None
     got, right = got[wrong], right[wrong]
-    for look in (_nothing, _uniform, _hidden_seen, _left_out, _negative, _one_factor, _steps, _power, _moved):
+    for look in (_nothing, _uniform, _hidden_seen, _left_out, _one_factor, _steps, _power, _moved):
         if told := look(got, right):
             return told
     return None
@@ -62,52 +62,50 @@ def _nothing(got: Tensor, right: Tensor) -> tuple[str, str] | None:
 
 
 def _uniform(got: Tensor, right: Tensor) -> tuple[str, str] | None:
-    seen = right > NOTHING
-    if right.size(-1) < 4:
-        return None
+    seen = right > 0
     spread = (got.amax(-1) - torch.where(seen, got, torch.inf).amin(-1)).abs()
-    if bool((spread < SAME * got.amax(-1)).all()) and bool((got.sum(-1) > NOTHING).all()):
+    sums_to_one = (got.sum(-1) - 1).abs() < SAME
+    if right.size(-1) >= 4 and bool((spread < SAME * got.amax(-1)).all()) and bool(sums_to_one.all()):
         return (
             "equal weights",
-            "In every row the keys have equal weights: their scores are all the same, so query or key does not enter them "
-            "as it should.",
+            "In every row the keys have equal weights, as if all their scores were the same.",
         )
     return None
 
 
+def _shares_right(got: Tensor, right: Tensor, among: Tensor) -> bool:
+    """Whether, in every row, got is right times one factor among some keys, and two of them or more count."""
+    one, other = torch.where(among, got, 0.0), torch.where(among, right, 0.0)
+    total = other.sum(-1, keepdim=True)
+    factor = one.sum(-1, keepdim=True) / total.clamp(min=1e-30)
+    fits = ((one - other * factor).abs() <= 1e-4 + SAME * one.abs().amax(-1, keepdim=True)).all()
+    return bool(fits) and bool(((other > HEAVY).sum(-1) >= 2).any()) and bool((factor > 1e-4)[total > HEAVY].all())
+
+
 def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     extra = (got > HEAVY) & (right == 0)
-    if int(extra.sum()) < 1:
+    if not bool(extra.any(-1).all()) or not _shares_right(got, right, right > 0):
         return None
     row = int(extra.any(-1).nonzero()[0])
     return (
         "hidden keys count",
-        f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. They are behind the "
-        "mask, or behind the end. Look at the comparison that hides them.",
+        f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. The keys that it "
+        "sees have the right shares among them. Look at the comparison that hides keys.",
     )
 
 
 def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
-    missing = (got.abs() < 1e-3 * right) & (right > HEAVY)
-    if int(missing.sum()) < 1:
+    missing = (got.abs() < NOTHING * right) & (right > HEAVY)
+    if not bool(missing.any(-1).all()) or not _shares_right(got, right, ~missing):
         return None
-    row = int(missing.any(-1).nonzero()[0])
-    rest = torch.where(missing, 0.0, right)
-    scaled = got.sum(-1, keepdim=True) / rest.sum(-1, keepdim=True).clamp(min=1e-30)
-    others = bool(((got - rest * scaled).abs() <= 1e-4 + SAME * got.amax(-1, keepdim=True)).all())
     columns = missing.any(0)
-    more = " The others have the right shares among them." if others else ""
+    if bool((columns & (got > HEAVY)).any()):  # some rows have them: tell of one row
+        columns = missing[0]
     return (
         "keys left out",
-        f"Keys have no weight that should have some: {_keys(columns) if others else _keys(missing[row])}.{more} They were "
-        "hidden, never loaded, never added up, or what they had added was multiplied by 0 later.",
+        f"Keys have no weight that should have some: {_keys(columns)}. The others have the right shares among them. They "
+        "were hidden, never loaded, never added up, or what they had added was multiplied by 0 later.",
     )
-
-
-def _negative(got: Tensor, right: Tensor) -> tuple[str, str] | None:
-    if bool((got < -HEAVY).any()):
-        return "negative weights", "Some weights are negative; an exponential never is. Look at signs and differences."
-    return None
 
 
 def _ratio(got: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
