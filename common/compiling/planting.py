@@ -7,9 +7,9 @@
     expression   fmaxf(m, tile_max)    (planted(3) ? (tile_max) : (fmaxf(m, tile_max)))
     statements   __syncthreads();      if (planted(7)) {} else {__syncthreads();}
 
-So one more version costs no build. What is replaced must be a whole expression or whole statements (which end in ; or
-}), and no declaration that later code needs. Spots may be equal, or one lie within another. Lines keep their numbers, so
-what is said of a line holds for the file as it was.
+So one more version costs no build. What is replaced must be a whole expression or whole statements (which end in ;
+or }), and no declaration that later code needs. Spots may be equal, or one lie within another. Lines keep their
+numbers, so what is said of a line holds for the file as it was.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _rendered(text: str, start: int, end: int, spots: Sequence[Spot]) -> str:
 def _switch(right: str, texts: Sequence[tuple[int, str]]) -> str:
     if _STATEMENTS.search(right):
         wrong = "".join(f"if (planted({number})) {{ {_one_line(text)} }} else " for number, text in texts)
-        return f"{wrong}{{ {right} }}"
+        pragma = re.match(r"[ \t]*#", right)  # a preprocessor line begins a line
+        return f"{wrong}{{\n{right} }}" if pragma else f"{wrong}{{ {right} }}"
     wrong = "".join(f"planted({number}) ? ({_one_line(text)}) : " for number, text in texts)
     return f"({wrong}({right}))"
 

@@ -1,7 +1,7 @@
 """python -m common.mutants: mistakes made by rule in every gap of every solution, and what the test says of each.
 
-    python -m common.mutants --task task2 --sample 20 --seed 1
-    python -m common.mutants --held-out --table common/diagnosis/README.md
+python -m common.mutants --task task2 --sample 20 --seed 1
+python -m common.mutants --held-out --table common/diagnosis/README.md
 """
 
 from __future__ import annotations

@@ -60,9 +60,7 @@ class TaskMutants:
         self._chosen = mmap.mmap(-1, 8)  # shared with the workers, also with those that follow one that crashed
         os.environ["SIMULATOR_TIMEOUT"] = str(SIMULATOR_SECONDS)
         self.plain = Worker(Served(lambda: self._load(False), self._cases, self._about, self._caller))
-        self.checked = Worker(
-            Served(lambda: self._load(True), self._cases, caller=self._checked_caller)
-        )
+        self.checked = Worker(Served(lambda: self._load(True), self._cases, caller=self._checked_caller))
 
     def __enter__(self) -> TaskMutants:
         return self

@@ -1,4 +1,4 @@
-"""The code of a gap as a tree: statements and expressions with their places in the text. CUDA C++, as much as gaps hold.
+"""The code of a gap as a tree: statements and expressions with their places. CUDA C++, as much as gaps hold.
 
     statements(text, start, end)    the statements of text[start:end], comments blanked (see without_comments)
 
@@ -89,12 +89,12 @@ class _Expressions:
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text, self.tokens, at = text, [], start
         while at < end:
-            if self.tokens and self.tokens[-1][0] == "name" and text[at] == "<":
-                if template := _TEMPLATE.match(text, at, end):
-                    kind, begin, _ = self.tokens.pop()
-                    self.tokens.append((kind, begin, template.end()))
-                    at = template.end()
-                    continue
+            after_name = self.tokens and self.tokens[-1][0] == "name" and text[at] == "<"
+            if after_name and (template := _TEMPLATE.match(text, at, end)):
+                kind, begin, _ = self.tokens.pop()
+                self.tokens.append((kind, begin, template.end()))
+                at = template.end()
+                continue
             token = _TOKEN.match(text, at, end)
             if not token:
                 raise _Unreadable(text[at : at + 20])
@@ -113,7 +113,7 @@ class _Expressions:
         return self.tokens[self.at - 1]
 
     def _expect(self, what: str) -> int:
-        kind, start, end = self._next()
+        _, start, end = self._next()
         if self.text[start:end] != what:
             raise _Unreadable(what)
         return end

@@ -1,7 +1,7 @@
 """Mistakes in CUDA C++ by rule: mutations(text, start, end) of the gap text[start:end].
 
-Every rule looks at one node of the tree (c_code.py) and yields (kind, place, what stands there instead). Places are whole
-expressions or whole statements, as common.compiling.planting wants them.
+Every rule looks at one node of the tree (c_code.py) and yields (kind, place, what stands there instead). Places are
+whole expressions or whole statements, as common.compiling.planting wants them.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ def _is_address(node: Node, text: str) -> bool:
         return bool(re.search(rf"\b(?:int|int64_t|unsigned)\b[^;(){{}}]*\b{target[1]}\b", text[: around.start]))
     if around.kind == "declaration":
         return bool(re.search(r"\b(int|int64_t|size_t|unsigned)\b|[*&]", around.op))
-    if around.kind in ("for", "if"):
-        return True
-    return False
+    return around.kind in ("for", "if")
 
 
 def _barrier(node: Node, text: str, function: str) -> Iterator[Found]:
@@ -184,12 +182,18 @@ def _head(node: Node, text: str, function: str) -> Iterator[Found]:
 
 def _type_of(name: str, function: str) -> str:
     """How a name is declared, "int64_t" or "float*"; int64_t unless it is said."""
-    declared = re.search(rf"([A-Za-z_][\w:]*)\s*([*&]?)\s*(?:__restrict__\s+)?\b{name}\b\s*(\[?)(?=[,=;)\]{{\s\w:])", function)
+    declared = re.search(
+        rf"([A-Za-z_][\w:]*)\s*([*&]?)\s*(?:__restrict__\s+)?\b{name}\b\s*(\[?)(?=[,=;)\]{{\s\w:])", function
+    )
     while declared and declared[1] in ("return", "else", "const"):
         declared = None
     if declared is None:
         return "int64_t"
-    return {"int": "int64_t", "unsigned": "int64_t", "size_t": "int64_t"}.get(declared[1], declared[1]) + declared[2] + declared[3]
+    return (
+        {"int": "int64_t", "unsigned": "int64_t", "size_t": "int64_t"}.get(declared[1], declared[1])
+        + declared[2]
+        + declared[3]
+    )
 
 
 def _is_target(node: Node) -> bool:
@@ -255,7 +259,7 @@ def _cast(node: Node, text: str, function: str) -> Iterator[Found]:
 def _launch(node: Node, text: str, function: str) -> Iterator[Found]:
     if node.kind != "call" or not node.launch:
         return
-    blocks, threads, *more = (_text(part, text) for part in node.parts[: node.launch])
+    _, threads, *more = (_text(part, text) for part in node.parts[: node.launch])
     yield "launch", _place(node.parts[0]), "1"
     yield "launch", _place(node.parts[0]), threads
     yield "launch", _place(node.parts[1]), f"{threads} / 2"

@@ -50,7 +50,9 @@ def _function(text: str, at: int, in_python: bool) -> tuple[str, int]:
     if in_python:
         *_, last = re.finditer(r"^\s*def (\w+)", text[:at], re.MULTILINE)
         return last[1], last.start()
-    heads = list(re.finditer(r"^(?![ #/}\n])[^;{}]*?\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*\{", text[:at], re.MULTILINE))
+    heads = list(
+        re.finditer(r"^(?![ #/}\n])[^;{}]*?\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*\{", text[:at], re.MULTILINE)
+    )
     return (heads[-1][1], heads[-1].start()) if heads else ("", 0)
 
 

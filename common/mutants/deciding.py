@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from common.mutants.expected import MEASURED, OF_FINDING, STAGES, targets, topics_of, topics_of_claim
@@ -59,6 +60,11 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
         if in_gap:
             return NEAR
         return NEAR if topics & topics_of(mutant) else MISLED
+    if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
+        pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
+        return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""
+    if claim.name == "no key counts":
+        return NEAR if {"loop", "store", "adding", "mask", "sum"} & topics_of(mutant) else ""
     if claim.kind in ("cause", "sign"):
         if claim.name != "all zeros" and topics_of_claim(claim) & topics_of(mutant):
             return NAMED

@@ -1,8 +1,8 @@
 """What counts as right, declared for every rule before anything runs.
 
 A mutant has topics: those of its rule, and those of the words in its statement. So has every cause that a report may
-claim. A claim is right about a mutant if the two have a topic in common, and a line is right if it is the mutated one or
-uses what that one computes.
+claim. A claim is right about a mutant if the two have a topic in common, and a line is right if it is the mutated one
+or uses what that one computes.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ OF_WORDS = (
     (r"\bscale\b|scale_log2|sqrt|\*\* ?0\.5|head_dim\*\*|factor\b|LOG2_E", "scale"),
     (r"causal|future|diagonal|triu|queries|ahead|hidden|\bright\b|seen|keys_left|masked_fill", "mask"),
     (r"window", "window"),
+    (r"^\d\.\d+f", "scale"),
     (r"rescale|state\.m|m_new|m_all|weight\b|exp2?f?\(|shift", "rescale"),
     (r"max|shift|m_new|m_all|largest|\bm\b|state\.m|INFINITY", "maximum"),
     (r"sum|\bl\b|l_all|state\.l|inverse|count\b|squares", "sum"),
     (r"sum|\bs\[|state\.o|o_all|add_dot|\+=|\bO\b|@", "adding"),
     (r"INFINITY|== 0\.0f|torch\.inf|== 0\b|-torch\.inf", "empty row"),
     (r"INFINITY|torch\.inf|0\.0f", "mask"),
-    (r"head|batch|matrix|sequence|kv_|group", "head"),
+    (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b", "head"),
     (r"stride|row_step|LENGTH|K_STRIDE|head_dim \+|\* cols|\* K\b", "index"),
-    (r"\[.*\]", "index"),
     (r"transpose|view|dim=|_transposed", "index"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
     (r"tanh|0\.0447|0\.5f|SQRT", "formula"),
     (r"expf|exp2f|logf|log2f|exp\(|log\(", "exponential"),
-    (r"cache|slot|position|token|length|keys\b|splits|part\b|begin|end\b", "cache"),
-    (r"block|column|count", "blocks"),
+    (r"cache|slot|position|token", "cache"),
+    (r"\blength\b|first_key", "length"),
+    (r"splits|\bpart\b|\bbegin\b|\bend\b|\bparts\b", "split"),
+    (r"\bblock\b|columns\[|k_blocks|q_blocks|\bcount\b|listed|lanes\b", "blocks"),
     (r"lane|warp|threadIdx|THREADS|WARPS|TILE_ROWS", "threads"),
     (r"TILE|B_c|B_C|B_r|B_R|tile|k0|k_start|q_start|ITEMS|KEYS|COLS|ROWS", "tile"),
 )
@@ -61,7 +63,8 @@ OF_CAUSE = (
     (r"window|band", "window"),
     (r"weights?\b|shares", "rescale"),
     (r"equal weights|all weights are equal", "index"),
-    (r"equal weights|all weights are equal|times a factor|sign of the exponent", "scale"),
+    (r"\w in place of \w|swapped", "index"),
+    (r"equal weights|all weights are equal|times a factor|times one factor|sign of the exponent", "scale"),
     (r"equal weights|all weights are equal", "adding"),
     (r"sign of the exponent", "exponential"),
     (r"smaller than the row's", "loop"),
@@ -73,31 +76,34 @@ OF_CAUSE = (
     (r"rescal|exp\(m_old|old terms|exp\(m_w|relative to|merged without", "rescale"),
     (r"maximum|max subtraction|no max|overflows", "maximum"),
     (r"sum\b|sums|normalis|average|divided|denominator|only the sum|logarithm|lse", "sum"),
-    (r"added up|\+=|overwritten|accumulator|summed|last product|assigned|last part|last tile|only the last|first tile", "adding"),
+    (r"added up|\+=|overwritten|accumulator|summed|last product|assigned|last part|only the last|first tile", "adding"),
     (r"-inf|empty|NaN|no key|sees no|nothing", "empty row"),
-    (r"head|batch|first matrix|group|sequence", "head"),
-    (r"transposed|read as|row length|swapped|exchanged|wrong axis|wrong place|copy of|stride|index|holds what belongs|offset", "index"),
+    (r"\bheads?\b|batch|first matrix|\bgroup|sequence", "head"),
+    (r"transposed|read as|row length|swapped|exchanged|wrong axis|wrong place|copy of|stride|index", "index"),
+    (r"holds what belongs|offset|other elements|weights on other keys", "index"),
     (r"first matrix|offset|pointers|holds what belongs", "offset"),
     (r"mean|variance|residual|bias|weight", "moments"),
     (r"gelu|GELU|tanh|erf|formula|activation", "formula"),
     (r"exp2|powers of 2|base 2|logarithm|exp\(", "exponential"),
-    (r"token|slot|position|cache|length|part|keys", "cache"),
-    (r"block|list|column|count", "blocks"),
+    (r"token|slot|position|cache", "cache"),
+    (r"length|unused slots", "length"),
+    (r"\bparts?\b", "split"),
+    (r"\bblocks?\b|\blists?\b|\bcounts?\b", "blocks"),
     (r"barrier|threads race|threads disagree|__sync", "barrier"),
     (r"lane|warp|thread", "threads"),
-    (r"tile", "tile"),
-    (r"never written|unwritten|every thread store|not written", "store"),
-    (r"never written|unwritten|grid cover", "grid"),
-    (r"grid|blocks of threads|launch", "grid"),
-    (r"last |first |partial|off by one|left out|leaves out|loop|rounded up|runs while|padding|past the end|never written|behind", "bound"),
+    (r"never written|unwritten|every thread store|not written|nothing was written", "store"),
+    (r"never written|unwritten|grid cover|blocks of threads|launch", "grid"),
+    (r"last (?:tile|key|column|row|part|product)|partial|off by one|left out|leaves out|loop|rounded up", "bound"),
+    (r"runs while|padding|past the end|never written|only the first|first \d+|first tile", "bound"),
     (r"loop|first columns only|each thread adds one|steps of", "loop"),
-    (r"float16|half|rounded|65,504|16-bit", "type"),
+    (r"float16|half|rounded to|65,504|16-bit", "type"),
 )  # fmt: skip
 # Names whose sentences tell what was measured: true whatever the mistake is, and right only where a topic says so.
 MEASURED = (
     "all zeros", "unwritten outputs", "changes from run to run", "mean of V", "equal weights", "no key counts",
     "keys left out", "hidden keys count", "all weights times one factor", "rows not normalised",
-    "tiles do not fit together", "scores times a factor", "weights on other keys", "products counted wrongly",
+    "nothing written", "tiles do not fit together", "scores times a factor", "weights on other keys",
+    "products counted wrongly",
 )  # fmt: skip
 # What a finding of the checked build may be about, besides the very line.
 OF_FINDING = {

@@ -1,7 +1,7 @@
-"""What the test says of a mutant: observed(planted, mutant) runs cases as `python -m taskN.test` does and keeps the report.
+"""What the test says of a mutant: observed(planted, mutant) runs cases as `python -m taskN.test` does.
 
-Two cases of each part run first, and some more of the parts in which one fails. Where all pass the rest runs as well, up to the first that fails: a mutant counts as
-missed only if every case of the task passes.
+Two cases of each part run first, and some more of the parts in which one fails. Where all pass the rest runs too, up
+to the first that fails: a mutant counts as missed only if every case of the task passes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Claim:
 
     Attributes:
         kind: "cause": the output equals a known wrong answer; "sign": a known sign, such as unwritten outputs;
-            "finding": of the checked build; "ended": a crash, an error or an endless loop; "where": only where it differs.
+            "finding": of the checked build; "ended": a crash, an error or an endless loop; "where": only the place.
         name: of the mistake, or the kind of the finding.
         says: its sentence, or the text of the report about it.
         part: the part of the test.
@@ -151,4 +151,6 @@ def _claim_of(part: str, cause, hidden: bool) -> Claim:
         return Claim("ended", kind, words[:600], part, lines, len(cause.verdicts))
     if first.status == FAIL and first.mistakes and not hidden:
         return Claim("sign", first.mistakes[0], " ".join(first.diagnosis)[:900], part, cases=len(cause.verdicts))
-    return Claim("where" if not hidden else "hidden", "", " ".join(first.diagnosis)[:600], part, cases=len(cause.verdicts))
+    return Claim(
+        "where" if not hidden else "hidden", "", " ".join(first.diagnosis)[:600], part, cases=len(cause.verdicts)
+    )

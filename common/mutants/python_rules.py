@@ -65,7 +65,7 @@ def _found(node: ast.AST, parents: dict, text: str) -> Iterator[Found]:
             yield "rescale", node, right
         if isinstance(node.op, ast.Div):
             yield "rescale", node, left
-        if isinstance(node.op, ast.Div | ast.Mult) and "scale" in right + left or "head_dim" in right:
+        if isinstance(node.op, ast.Div | ast.Mult) and re.search("scale|head_dim", right + left):
             yield "rescale", node, f"{left} {'*' if isinstance(node.op, ast.Div) else '/'} {right}"
         if isinstance(node.op, ast.Sub):
             yield "sign", node, f"{left} + {right}"
@@ -145,6 +145,5 @@ def _found(node: ast.AST, parents: dict, text: str) -> Iterator[Found]:
                     yield "operands", node, other
     if isinstance(node, ast.Subscript):
         base = words(node.value)
-        if "tile" in words(node.slice) or "rows" in words(node.slice):
-            if isinstance(node.ctx, ast.Load):
-                yield "offset", node, base
+        if re.search("tile|rows", words(node.slice)) and isinstance(node.ctx, ast.Load):
+            yield "offset", node, base

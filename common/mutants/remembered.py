@@ -1,4 +1,5 @@
-"""What was seen of mutants, kept in build/mutants by content: an edit makes the program run again what it may change."""
+"""What was seen of mutants, kept in build/mutants by content: an edit makes the program run again what it may "
+"change."""
 
 from __future__ import annotations
 

@@ -200,6 +200,18 @@ def _head_mistakes(query: Tensor, key: Tensor, value: Tensor, options: dict) -> 
             lambda: right.attention(query, value, key, **options),
         )
     ]
+    for name, says, used in (
+        (
+            "K in place of V",
+            "K is read where V belongs: the weights are right, and the sum runs over K.",
+            (query, key, key),
+        ),
+        ("V in place of K", "V is read where K belongs: the scores come from V.", (query, value, value)),
+        ("K in place of Q", "K is read where Q belongs: the scores are K times K^T.", (key, key, value)),
+        ("Q in place of K", "Q is read where K belongs: the scores are Q times Q^T.", (query, query, value)),
+    ):
+        if name.endswith(("V", "V in place of K")) or query.shape == key.shape:
+            found.append(Mistake(name, says, lambda used=used: right.attention(*used, **options)))
     if query.dim() == 4 and query.size(1) > 1 and key.size(1) == query.size(1):
         found.append(
             Mistake(

@@ -1,11 +1,11 @@
 """What a wrong output tells that equals no known wrong answer: inferred_from(out, ref, bound, axes, mistakes).
 
-Partly a known answer. Every element that is wrong equals that of one known wrong answer: the mistake is that one, in some
-rows or columns only.
+Partly a known answer. Every element that is wrong equals that of one known wrong answer: the mistake is that one, in
+some rows or columns only.
 
-Operands. Where the right answer is a product A B, an output with as many columns as B has rows says which A was multiplied:
-A' = out B^-1, and an output with enough rows says which B. The inputs are random numbers, each of its own, so every
-element of A' can be looked up: "where A[8, 0] belongs, A[1, 0] was taken".
+Operands. Where the right answer is a product A B, an output with as many columns as B has rows says which A was
+multiplied: A' = out B^-1, and an output with enough rows says which B. The inputs are random numbers, each of its own,
+so every element of A' can be looked up: "where A[8, 0] belongs, A[1, 0] was taken".
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
 # ---- which operands a product was made of
 
 
-def product_inferences(a: Tensor, b: Tensor, names: tuple[str, str] = ("A", "B"), transposed: bool = False) -> list[Mistake]:
+def product_inferences(
+    a: Tensor, b: Tensor, names: tuple[str, str] = ("A", "B"), transposed: bool = False
+) -> list[Mistake]:
     """For out = a b with a [..., M, K] and b [..., K, N], float64.
 
     Args:
@@ -156,7 +158,8 @@ def _operand(
         first, last = (named(where[at].tolist()) for at in (0, -1))
         return (
             f"elements of {names[0]} left out",
-            f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 stands in their place: the first "
+            f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 stands in their place: the "
+            f"first "
             f"is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
         )
     examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])
@@ -187,6 +190,8 @@ def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] 
     told = ", ".join(f"k = {k}: {int(whole[k])} times" for k in wrong[:4])
     return (
         "products counted wrongly",
-        f"Each output is a sum of the right products, but they do not count once each ({told}{', ...' if len(wrong) > 4 else ''}; "
+        f"Each output is a sum of the right products, but they do not count once each "
+        f"({told}"
+        f"{', ...' if len(wrong) > 4 else ''}; "
         f"{len(wrong)} of {inner} in all): look at the loop over k, where it begins, its step, and where it ends.",
     )

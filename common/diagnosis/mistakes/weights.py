@@ -6,6 +6,8 @@ cannot be said of all of them is not said.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -44,7 +46,7 @@ def _keys(touched: Tensor) -> str:
         return f"key {first}"
     if count == last - first + 1:
         return f"keys {first} to {last}"
-    steps = {b - a for a, b in zip(places, places[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(places)}
     if len(steps) == 1:
         return f"every {steps.pop()}th key from {first} to {last}"
     return f"{count} keys ({', '.join(map(str, places[:4]))}, ...)"
@@ -55,7 +57,8 @@ def _nothing(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     if bool(empty.all()):
         return (
             "no key counts",
-            "No key has a weight: nothing of V reaches the output. Are the scores all -infinity, does the loop over the "
+            "No key has a weight: nothing of V reaches the output. Are the scores all -infinity, does the loop over "
+            "the "
             "keys run at all, and is what it adds up kept?",
         )
     return None
@@ -89,7 +92,8 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     row = int(extra.any(-1).nonzero()[0])
     return (
         "hidden keys count",
-        f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. The keys that it "
+        f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. The keys that "
+        f"it "
         "sees have the right shares among them. Look at the comparison that hides keys.",
     )
 
@@ -103,7 +107,8 @@ def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         columns = missing[0]
     return (
         "keys left out",
-        f"Keys have no weight that should have some: {_keys(columns)}. The others have the right shares among them. They "
+        f"Keys have no weight that should have some: {_keys(columns)}. The others have the right shares among them. "
+        f"They "
         "were hidden, never loaded, never added up, or what they had added was multiplied by 0 later.",
     )
 
@@ -127,15 +132,17 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     if float((factors - factors[0]).abs().max()) < 5 * SAME * float(factors[0]):
         return (
             "all weights times one factor",
-            f"All weights are {float(factors[0]):.4g} times what they should be, the same factor in every row: something is "
+            f"All weights are {float(factors[0]):.4g} times what they should be, the same factor in every row: "
+            f"something is "
             "multiplied or divided once too often, or once too little, after the softmax.",
         )
-    kind = "smaller" if bool((factors < 1).all()) else "larger" if bool((factors > 1).all()) else "other"
+    sums = float(got[many][0].sum())
+    size = "smaller" if bool((factors > 1).all()) else "larger" if bool((factors < 1).all()) else "other"
     return (
         "rows not normalised",
-        f"Within each row the weights have the right shares, but they sum to {float(got[many][0].sum()):.4g} and not to 1: "
-        f"the sum that divides the row is {'larger' if kind == 'smaller' else 'smaller' if kind == 'larger' else 'other'} "
-        "than that of its weights. Look at what is added to it, at its first value, and at how it is rescaled.",
+        f"Within each row the weights have the right shares, but they sum to {sums:.4g} and not to 1: the sum that "
+        f"divides the row is {size} than that of its weights. Look at what is added to it, at its first value, and at "
+        "how it is rescaled.",
     )
 
 
@@ -158,8 +165,10 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         if fits and rows >= 1 and int(used.sum()) > 8:
             return (
                 "tiles do not fit together",
-                f"Within each run of {width} keys the weights have the right shares, but the runs do not fit together: what "
-                f"earlier tiles added and what later ones add is relative to different maxima. Look at the rescaling of the "
+                f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "
+                f"together: what "
+                f"earlier tiles added and what later ones add is relative to different maxima. Look at the rescaling "
+                f"of the "
                 "sums and of the output, exp(m_old - m_new).",
             )
     return None
@@ -190,7 +199,8 @@ def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         )
     return (
         "scores times a factor",
-        f"The weights are those of scores that are {slopes[0]:.4g} times the right ones: look at the scale, and at the base "
+        f"The weights are those of scores that are {slopes[0]:.4g} times the right ones: look at the scale, and at "
+        f"the base "
         "of the exponential.",
     )
 
@@ -205,6 +215,7 @@ def _moved(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     source = int((right[row] - got[row, key]).abs().argmin())
     return (
         "weights on other keys",
-        f"Each row has the right weights, but on other keys: V of key {key} gets the weight of key {source}. Look at where P "
+        f"Each row has the right weights, but on other keys: V of key {key} gets the weight of key {source}. Look at "
+        f"where P "
         "is stored and read, and at the row of V that it meets.",
     )
