@@ -50,7 +50,8 @@ OF_WORDS = (
     (r"tanh|0\.0447|0\.5f|SQRT", "formula"),
     (r"expf|exp2f|logf|log2f|exp\(|log\(", "exponential"),
     (r"cache|slot|position|token", "cache"),
-    (r"\blength\b|first_key", "length"),
+    (r"\blength\b|first_key|\binside\b", "length"),
+    (r"\binside\b", "bound"),
     (r"splits|\bpart\b|\bbegin\b|\bend\b|\bparts\b", "split"),
     (r"\bblock\b|columns\[|k_blocks|q_blocks|\bcount\b|listed|lanes\b", "blocks"),
     (r"lane|warp|threadIdx|THREADS|WARPS|TILE_ROWS", "threads"),
@@ -101,9 +102,9 @@ OF_CAUSE = (
 # Names whose sentences tell what was measured: true whatever the mistake is, and right only where a topic says so.
 MEASURED = (
     "all zeros", "unwritten outputs", "changes from run to run", "mean of V", "equal weights", "no key counts",
-    "keys left out", "hidden keys count", "all weights times one factor", "rows not normalised",
-    "nothing written", "tiles do not fit together", "scores times a factor", "weights on other keys",
-    "products counted wrongly",
+    "keys left out", "times one factor", "keys without a score", "hidden keys count", "all weights times one factor",
+    "rows not normalised", "nothing written", "tiles do not fit together", "scores times a factor",
+    "weights on other keys", "products counted wrongly",
 )  # fmt: skip
 # What a finding of the checked build may be about, besides the very line.
 OF_FINDING = {
@@ -117,7 +118,7 @@ STAGES = {
     "task1": ("scores", "softmax", "output"),
     "task2": ("softmax", "gemm"),
     "task3": ("softmax", "merge"),
-    "task6": ("update", "split"),
+    "task6": ("update",),
     "task7": ("layernorm", "gelu"),
 }
 
@@ -129,6 +130,8 @@ def topics_of(mutant: Mutant) -> set[str]:
     changed = _changed(one.old, one.new)
     words = code if one.kind in ("store", "assigned", "guard", "sign", "extremum", "initial") else changed
     found = set(OF_RULE[one.kind])
+    if re.search(r"mask|hidden|future", one.statement):
+        found.add("mask")
     for pattern, topic in OF_WORDS:
         if re.search(pattern, words):
             found.add(topic)

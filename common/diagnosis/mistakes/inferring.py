@@ -20,6 +20,7 @@ from common.diagnosis.mistakes.known import Inference, Mistake
 
 LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
 APART = 10  # bounds, see common.diagnosis.diagnose.SEPARATION
+MOST_ELEMENTS = 1 << 16  # of an output that is compared once more with every known answer
 MOST_ILL = 1e4  # condition number of an operand that is divided by
 
 
@@ -45,23 +46,28 @@ def inferred_from(
 def _partly(
     out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], mistakes: Sequence[Mistake]
 ) -> tuple[str, str] | None:
-    """A known wrong answer that all wrong elements equal, while the others are right."""
-    wrong = wrong_mask(out, ref, bound)
-    if int(wrong.sum()) < LEAST or bool(wrong.all()):
+    """A known wrong answer that all rows with something wrong equal, while the other rows are right."""
+    if out.dim() < 2 or out.numel() > MOST_ELEMENTS:
         return None
-    got = out[wrong]
-    if not bool(torch.isfinite(got).all()) or float((got - got[0]).abs().max()) <= bound:
-        return None  # zeros, say, are part of many answers
+    rows = wrong_mask(out, ref, bound).any(-1)
+    got, right = out[rows], ref[rows]
+    if not LEAST <= got.numel() < out.numel() or not bool(torch.isfinite(got).all()) or not bool(got.any()):
+        return None
     for one in mistakes:
         if isinstance(one, Inference):
             continue
         answer = one.answer()
         if answer.shape != out.shape:
             continue
-        there = answer[wrong]
-        same = torch.isfinite(there) & ((there - got).abs() <= 4 * bound + 1e-5 * there.abs())
-        if bool(same.all()) and int(((there - ref[wrong]).abs() > APART * bound).sum()) >= LEAST:
-            return one.name, f"In {_where(wrong, axes)}: {one.says}"
+        there = answer[rows]
+        if not bool(torch.isfinite(there).all()):
+            continue
+        tolerance = 4 * bound + 1e-5 * float(there.abs().max())
+        if (
+            float((there - got).abs().max()) <= tolerance
+            and int(((there - right).abs() > APART * tolerance).sum()) >= LEAST
+        ):
+            return one.name, f"In {_where(rows, axes[:-1])}: {one.says}"
     return None
 
 
@@ -187,6 +193,9 @@ def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] 
     wrong = (whole != 1).nonzero().flatten().tolist()
     if not wrong:
         return None
+    if len(wrong) == inner and len(set(whole.tolist())) == 1:
+        factor = int(whole[0])
+        return "times one factor", f"Every output is {factor} times the right one: every product counts {factor} times."
     told = ", ".join(f"k = {k}: {int(whole[k])} times" for k in wrong[:4])
     return (
         "products counted wrongly",

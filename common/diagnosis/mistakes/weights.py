@@ -6,23 +6,26 @@ cannot be said of all of them is not said.
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 SAME = 2e-3  # relative
-NOTHING = 1e-9  # a weight below this is none
+NOTHING = 1e-6  # a weight below this is none
 LEAST = 3  # rows, or entries, that a conclusion needs
+LIGHT = 1e-4  # a right weight below this may well come out as 0
 HEAVY = 1e-3  # weights that are compared one by one
 
 
-def weights_told(got: Tensor, right: Tensor | None) -> tuple[str, str] | None:
+def weights_told(got: Tensor, right: Tensor | None, of: str = "key") -> tuple[str, str] | None:
     """(a name, what to tell the student), or None.
 
     Args:
         got: [..., rows, keys], what each key's row of V was multiplied by; NaN in rows that could not be read.
         right: the right weights, the same shape; None if they are not known.
+        of: what has a weight: "key" of attention, "part" of a merge, "column" of a softmax.
     """
     if right is None or right.shape != got.shape:
         return None
@@ -32,10 +35,23 @@ def weights_told(got: Tensor, right: Tensor | None) -> tuple[str, str] | None:
     if int(wrong.sum()) < 1 or not bool(torch.isfinite(got).all()):
         return None
     got, right = got[wrong], right[wrong]
-    for look in (_nothing, _uniform, _hidden_seen, _left_out, _one_factor, _steps, _power, _moved):
+    for look in (_nothing, _uniform, _hidden_seen, _left_out, _one_factor, _some_equal, _steps, _power, _moved):
         if told := look(got, right):
-            return told
+            name, says = told
+            return (name, says) if of == "key" else (name, _renamed(says, of))
     return None
+
+
+def _renamed(says: str, of: str) -> str:
+    """The sentence about parts or columns in place of keys."""
+    for old, new in (
+        ("of V that it meets", "that it meets"),
+        ("V of key", "key"),
+        ("nothing of V", "nothing"),
+        ("Keys", f"{of.capitalize()}s"),
+    ):
+        says = says.replace(old, new)
+    return re.sub(r"\bkey(s?)\b", rf"{of}\1", says)
 
 
 def _keys(touched: Tensor) -> str:
@@ -82,12 +98,12 @@ def _shares_right(got: Tensor, right: Tensor, among: Tensor) -> bool:
     total = other.sum(-1, keepdim=True)
     factor = one.sum(-1, keepdim=True) / total.clamp(min=1e-30)
     fits = ((one - other * factor).abs() <= 1e-4 + SAME * one.abs().amax(-1, keepdim=True)).all()
-    return bool(fits) and bool(((other > HEAVY).sum(-1) >= 2).any()) and bool((factor > 1e-4)[total > HEAVY].all())
+    return bool(fits) and bool(((other > HEAVY).sum(-1) >= 2).any()) and bool((factor > 0)[total > HEAVY].all())
 
 
 def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     extra = (got > HEAVY) & (right == 0)
-    if not bool(extra.any(-1).all()) or not _shares_right(got, right, right > 0):
+    if not bool(extra.any()) or not _shares_right(got, right, right > 0):
         return None
     row = int(extra.any(-1).nonzero()[0])
     return (
@@ -99,12 +115,12 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
 
 
 def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
-    missing = (got.abs() < NOTHING * right) & (right > HEAVY)
-    if not bool(missing.any(-1).all()) or not _shares_right(got, right, ~missing):
+    missing = (got.abs() < NOTHING) & (right > LIGHT)
+    if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, ~missing):
         return None
     columns = missing.any(0)
     if bool((columns & (got > HEAVY)).any()):  # some rows have them: tell of one row
-        columns = missing[0]
+        columns = missing[int(missing.any(-1).nonzero()[0])]
     return (
         "keys left out",
         f"Keys have no weight that should have some: {_keys(columns)}. The others have the right shares among them. "
@@ -121,7 +137,7 @@ def _ratio(got: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     ratio, used = _ratio(got, right)
-    if bool((used.sum(-1) < 1).all()) or int(used.sum()) < LEAST:
+    if int(used.sum()) < LEAST or bool((((right > HEAVY) & ~used) | ((right == 0) & (got != 0))).any()):
         return None
     low = torch.where(used, ratio, torch.inf).amin(-1)
     high = torch.where(used, ratio, -torch.inf).amax(-1)
@@ -136,23 +152,39 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
             f"something is "
             "multiplied or divided once too often, or once too little, after the softmax.",
         )
-    sums = float(got[many][0].sum())
+    row = int((got[many].sum(-1) - right[many].sum(-1)).abs().argmax())
+    sums = float(got[many][row].sum())
     size = "smaller" if bool((factors > 1).all()) else "larger" if bool((factors < 1).all()) else "other"
     return (
         "rows not normalised",
-        f"Within each row the weights have the right shares, but they sum to {sums:.4g} and not to 1: the sum that "
-        f"divides the row is {size} than that of its weights. Look at what is added to it, at its first value, and at "
-        "how it is rescaled.",
+        f"Within each row the weights have the right shares, but they sum to other numbers than 1, such as {sums:.4g}: "
+        f"the sum that divides the row is {size} than that of its weights. Look at what is added to it, at its first "
+        "value, and at how it is rescaled.",
     )
+
+
+def _some_equal(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """Some keys have equal weights in every row, and the others have the right shares."""
+    keys = right.size(-1)
+    for key in {0, keys // 2, keys - 1}:
+        same = ((got - got[:, key : key + 1]).abs() <= SAME * got[:, key : key + 1].abs() + NOTHING).all(0)
+        some = 4 <= int(same.sum()) <= keys - 2 and bool((got[:, key] > HEAVY).any())
+        if some and _shares_right(got, right, ~same.expand_as(got)):
+            return (
+                "keys without a score",
+                f"The weights of {_keys(same)} are equal in every row, as if their scores were never computed; the "
+                "other keys have the right shares among them.",
+            )
+    return None
 
 
 def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     """The ratio is constant over runs of keys, and jumps between them."""
     keys = right.size(-1)
     ratio, used = _ratio(got, right)
-    for width in (8, 16, 32, 48, 64, 96, 128):
+    for width in (128, 96, 64, 48, 32, 16, 8):  # the widest runs that fit are the tiles
         if width >= keys:
-            break
+            continue
         rows = 0
         fits = True
         for row in range(min(len(got), 64)):
@@ -177,6 +209,8 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
 def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     """log got is a multiple of log right: the scores are multiplied by something."""
     used = (right > 1e-5) & (got > 1e-5)
+    if bool(((right > HEAVY) & ~used).any()):
+        return None
     slopes = []
     for row in range(min(len(got), 64)):
         here = used[row]
@@ -190,7 +224,7 @@ def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         if float((y - slope * x).abs().max()) > 0.02 * (1 + float(y.abs().max())):
             return None
         slopes.append(slope)
-    if len(slopes) < 2 or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0])):
+    if len(slopes) < 2 or abs(slopes[0] - 1) < 0.05 or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0])):
         return None
     if slopes[0] < 0:
         return (
