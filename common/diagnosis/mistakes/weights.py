@@ -209,7 +209,7 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
 def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     """log got is a multiple of log right: the scores are multiplied by something."""
     used = (right > 1e-5) & (got > 1e-5)
-    if bool(((right > HEAVY) & ~used).any()):
+    if bool(((right > HEAVY) & (got <= 0)).any()):
         return None
     slopes = []
     for row in range(min(len(got), 64)):
