@@ -279,11 +279,11 @@ def _operands(node: Node, text: str, function: str) -> Iterator[Found]:
         if around is None or (around.kind == "for" and node.parent.parent is around and node is node.parent.parts[0]):
             return
         known = function[: function.rfind(_text(around, text)) if around.kind != "for" else None]
-        for pair in _CONFUSED:
-            for mine, other in (pair, pair[::-1]):
-                alike = "." in mine or "::" in mine or _type_of(mine, function) == _type_of(other, function)
-                if node.op == mine and alike and re.search(rf"\b{re.escape(other)}\b", known):
-                    yield "operands", _place(node), other
+        others = [b if node.op == a else a for a, b in _CONFUSED if node.op in (a, b)]
+        for other in others:
+            alike = "." in other or "::" in other or _type_of(node.op, function) == _type_of(other, function)
+            if alike and re.search(rf"\b{re.escape(other)}\b", known):
+                yield "operands", _place(node), other
     if node.kind == "binary" and node.op == "/" and not _is_address(node, text):
         left, right = (_text(part, text) for part in node.parts)
         yield "operands", _place(node), f"{right} / {left}"

@@ -16,37 +16,49 @@ _CONFUSED = (
 _FEWER = {ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<")}
 
 
+class _Text:
+    """A module's text, and where its nodes stand in it. (ast.get_source_segment splits the whole text at each call.)"""
+
+    def __init__(self, text: str) -> None:
+        self.text, self._lines, self._begins = text, text.split("\n"), [0]
+        for line in self._lines:
+            self._begins.append(self._begins[-1] + len(line) + 1)
+
+    def place(self, node: ast.AST) -> tuple[int, int]:
+        """(start, end) of a node; columns are counted in bytes."""
+        ends = ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        start, end = (
+            self._begins[line - 1] + len(self._lines[line - 1].encode()[:column].decode()) for line, column in ends
+        )
+        return start, end
+
+    def words(self, node: ast.AST) -> str:
+        """The node's text."""
+        start, end = self.place(node)
+        return self.text[start:end]
+
+
 def mutations(text: str, start: int, end: int) -> list[Mutation]:
     """Every mutation of the gap, in the order of the text."""
-    begins = [0]
-    for line in text.split("\n"):
-        begins.append(begins[-1] + len(line.encode()) + 1)
-    data, found = text.encode(), []
-
-    def at(line: int, column: int) -> int:
-        return len(data[: begins[line - 1] + column].decode())
-
+    whole, found = _Text(text), []
     tree = ast.parse(text)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
-        if not hasattr(node, "lineno"):
-            continue
-        if not start <= at(node.lineno, node.col_offset) < end:
+        if not hasattr(node, "lineno") or not start <= whole.place(node)[0] < end:
             continue
         statement = node
         while not isinstance(statement, ast.stmt):
             statement = parents[statement]
-        words = ast.get_source_segment(text, statement).split("\n")[0]
-        for kind, place, new in _found(node, parents, text):
-            begin, stop = at(place.lineno, place.col_offset), at(place.end_lineno, place.end_col_offset)
+        words = whole.words(statement).split("\n")[0]
+        for kind, place, new in _found(node, parents, whole):
+            begin, stop = whole.place(place)
             if text[begin:stop] != new:
                 found.append(Mutation(kind, begin, stop, text[begin:stop], new, place.lineno, words.strip()))
     return sorted(set(found), key=lambda one: (one.start, one.end, one.kind, one.new))
 
 
-def _found(node: ast.AST, parents: dict, text: str) -> Iterator[Found]:
-    def words(one: ast.AST) -> str:
-        return ast.get_source_segment(text, one)
+def _found(node: ast.AST, parents: dict, whole: _Text) -> Iterator[Found]:
+    words = whole.words
 
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _FEWER:
         old, new = _FEWER[type(node.ops[0])]
@@ -140,7 +152,7 @@ def _found(node: ast.AST, parents: dict, text: str) -> Iterator[Found]:
                 function = parents.get(node)
                 while function is not None and not isinstance(function, ast.FunctionDef):
                     function = parents.get(function)
-                known = ast.get_source_segment(text, function).split(words(node))[0] if function else ""
+                known = words(function).split(words(node))[0] if function else ""
                 if node.id == mine and re.search(rf"\b{other}\b", known):
                     yield "operands", node, other
     if isinstance(node, ast.Subscript):

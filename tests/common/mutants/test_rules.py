@@ -31,7 +31,7 @@ IN_C = [
     ("sum += a * b;", "assigned", "sum += a * b;", "sum = a * b;"),
     ("out[row] = sum;", "store", "out[row] = sum;", ""),
     ("state.l[r] *= rescale;", "rescale", "state.l[r] *= rescale;", ""),
-    ("out[row] = expf(x[row] - shift) * inverse_sum;", "rescale", "expf(x[row] - shift) * inverse_sum", "expf(x[row] - shift)"),
+    ("y = expf(x[row]) * inverse_sum;", "rescale", "expf(x[row]) * inverse_sum", "expf(x[row])"),
     ("out[row] = expf(x[row] - shift);", "sign", "x[row] - shift", "x[row] + shift"),
     ("out[row] = expf(x[row] - shift);", "operands", "x[row] - shift", "shift - x[row]"),
     ("m = fmaxf(m, x[row]);", "extremum", "fmaxf(m, x[row])", "fminf(m, x[row])"),
