@@ -27,6 +27,7 @@ MEASURES = re.compile(r"\.benchmark|\.tune|--speed|--mode=benchmark")
 WRITES = ("common.skeleton",)  # into the student's files
 NEEDS_THE_HUB = "--model gpt2"
 LONG = (
+    "common.mutants",
     "--held-out 16",
     "task4.test --check",
     "task5.test --check",

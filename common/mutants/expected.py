@@ -33,7 +33,7 @@ OF_RULE = {
 }
 # words of the mutated code, where it was computed wrong -> topics
 OF_WORDS = (
-    (r"\bscale\b|scale_log2|sqrt|\*\* ?0\.5|head_dim\*\*|factor\b|LOG2_E", "scale"),
+    (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E", "scale"),
     (r"causal|future|diagonal|triu|queries|ahead|hidden|\bright\b|seen|keys_left|masked_fill", "mask"),
     (r"window", "window"),
     (r"^\d\.\d+f", "scale"),
@@ -132,6 +132,8 @@ def topics_of(mutant: Mutant) -> set[str]:
     found = set(OF_RULE[one.kind])
     if re.search(r"mask|hidden|future", one.statement):
         found.add("mask")
+    if re.match(r"for\b|while\b", one.statement):
+        found |= {"loop", "bound"}
     for pattern, topic in OF_WORDS:
         if re.search(pattern, words):
             found.add(topic)
