@@ -54,12 +54,11 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
         if claim.kind == "ended":
             topics = {"loop", "bound"} if claim.name == "endless" else set()
             return NEAR if in_gap or topics & topics_of(mutant) else ""
-        topics = OF_FINDING.get(claim.name, set())
         if mutant.mutation.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier"):
             return NAMED
-        if in_gap:
+        if in_gap or OF_FINDING.get(claim.name, set()) & topics_of(mutant):
             return NEAR
-        return NEAR if topics & topics_of(mutant) else MISLED
+        return MISLED if claim.name == "race" else ""  # of a race it is said that a barrier is missing
     if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
         return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""

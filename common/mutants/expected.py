@@ -36,6 +36,7 @@ OF_WORDS = (
     (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E", "scale"),
     (r"causal|future|diagonal|triu|queries|ahead|hidden|\bright\b|seen|keys_left|masked_fill", "mask"),
     (r"window", "window"),
+    (r"flash_attention\(.*(?:True|False)", "mask"),
     (r"^\d\.\d+f", "scale"),
     (r"rescale|state\.m|m_new|m_all|weight\b|exp2?f?\(|shift", "rescale"),
     (r"max|shift|m_new|m_all|largest|\bm\b|state\.m|INFINITY", "maximum"),
@@ -48,7 +49,7 @@ OF_WORDS = (
     (r"transpose|view|dim=|_transposed", "index"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
     (r"tanh|0\.0447|0\.5f|SQRT", "formula"),
-    (r"expf|exp2f|logf|log2f|exp\(|log\(", "exponential"),
+    (r"expf|exp2f?|logf|log2f|LOG2_E|exp\(|log\(", "exponential"),
     (r"cache|slot|position|token", "cache"),
     (r"\blength\b|first_key|\binside\b", "length"),
     (r"\binside\b", "bound"),
@@ -109,7 +110,7 @@ MEASURED = (
 # What a finding of the checked build may be about, besides the very line.
 OF_FINDING = {
     "race": {"barrier"},
-    "uninitialized": {"store", "bound", "loop", "barrier", "grid"},
+    "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
     "barrier": {"barrier", "guard"},
     "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
 }
@@ -126,11 +127,13 @@ STAGES = {
 def topics_of(mutant: Mutant) -> set[str]:
     """What the mutant is about."""
     one = mutant.mutation
-    code = f"{one.old} {one.new}" if len(one.old) > 12 else f"{one.statement}"
-    changed = _changed(one.old, one.new)
-    words = code if one.kind in ("store", "assigned", "guard", "sign", "extremum", "initial") else changed
+    words = _changed(one.old, one.new)
+    if not re.search(r"[A-Za-z_]\w", words):  # an operator: what it is applied to
+        words = f"{words} {one.old}"
+    if one.kind in ("store", "assigned", "guard", "sign", "extremum", "initial"):
+        words += f" {one.old if len(one.old) > 12 else one.statement}"
     found = set(OF_RULE[one.kind])
-    if re.search(r"mask|hidden|future", one.statement):
+    if re.search(r"mask|hidden|future|diagonal|causal", one.statement):
         found.add("mask")
     if re.match(r"for\b|while\b", one.statement):
         found |= {"loop", "bound"}
