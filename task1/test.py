@@ -3,7 +3,7 @@
 from common.cli.test import TaskTest, test_main
 from task1.cases import PARTS, cases
 
-TEST = TaskTest("task1", PARTS, cases, in_python=("layer",))
+TEST = TaskTest("task1", PARTS, cases, in_python=("layer",), built_of={"attention": ("scores", "softmax", "output")})
 
 if __name__ == "__main__":
     raise SystemExit(test_main(TEST))

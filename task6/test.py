@@ -5,7 +5,14 @@ from task6.cases import PARTS, cases
 from task6.cases.speed import SPEED
 from task6.tools.pipeline import PIPELINE
 
-TEST = TaskTest("task6", PARTS, cases, [PIPELINE, SPEED], optional={"split": "split_kernel"})
+TEST = TaskTest(
+    "task6",
+    PARTS,
+    cases,
+    [PIPELINE, SPEED],
+    optional={"split": "split_kernel"},
+    built_of={"generate": ("update", "decode"), "split": ("decode",), "pipeline": ("update", "decode")},
+)
 
 if __name__ == "__main__":
     raise SystemExit(test_main(TEST))

@@ -28,6 +28,7 @@ WRITES = ("common.skeleton", "course reset")  # into the student's files
 ELSEWHERE = ("course watch", "course attack")  # waits, takes long: tests of their own
 NEEDS_THE_HUB = "--model gpt2"
 LONG = (
+    "common.mutants",
     "--held-out 16",
     "task4.test --check",
     "task5.test --check",

@@ -58,6 +58,7 @@ class TaskTest:
         stages: parts that test pieces of what other parts test whole. They run where their flag is given, and by
             default as long as there are gaps.
         optional: part -> the function with its gap. While nobody has begun it, it runs only where its flag is given.
+        built_of: part -> the parts that test its stages one by one.
         in_python: the parts that call no kernel: for these alone nothing is compiled.
         program: what stands behind `python -m`.
     """
@@ -71,6 +72,7 @@ class TaskTest:
     stages: Sequence[str] = ()
     optional: Mapping[str, str] = field(default_factory=dict)
     in_python: Sequence[str] = ()
+    built_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def program(self) -> str:
@@ -189,7 +191,7 @@ def _report(
         inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed)
     if inside:
         look_inside.print_inside(console, inside)
-    print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all)
+    print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all, test.built_of)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
     if in_kernels or workers.compiles:
         print_next(console, program, verdicts, in_kernels, inside, bool(options.cases))

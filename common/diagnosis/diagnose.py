@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import locate, unwritten_mask, wrong_mask
+from common.diagnosis.locating import GPU_BITS, UNUSED_BITS, holds, locate, unwritten_mask, wrong_mask
+from common.diagnosis.mistakes.inferring import MOST_ELEMENTS, inferred_from
 from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.weights import weights_told
 from common.diagnosis.row_factors import row_factors
 
 UNKNOWN = "It equals none of the known wrong answers; this is where it differs:"
@@ -41,6 +43,13 @@ class Diagnosis:
     possible: dict[str, str] = field(default_factory=dict)
     where: str = ""
 
+    def tell(self, name: str, sentence: str) -> None:
+        """Puts what was concluded from the output in front, where no known mistake explains it."""
+        self.names.append(name)
+        self.sentences = [sentence, *(one for one in self.sentences if one != UNKNOWN)]
+        self.exact.append(sentence)
+        self.possible = {name: sentence}
+
 
 def diagnose(
     out: Tensor,
@@ -66,6 +75,8 @@ def diagnose(
     """
     found = Diagnosis()
     wrong = wrong_mask(out, ref, bound)
+    if out.numel() <= MOST_ELEMENTS:  # they are compared with the output more than once
+        mistakes = [one.remembered() for one in mistakes]
     if not bool(wrong.any()):
         return found
     # sums that atomics add up in any order differ by their rounding
@@ -85,11 +96,15 @@ def diagnose(
             told = mistake.says if not found.sentences else ALSO + mistake.says
             found.sentences.append(told)
             found.exact.append(mistake.says)
+        if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
+            found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)
     if is_softmax and not named:
-        if factors := row_factors(out.reshape(-1, out.size(-1)), ref.reshape(-1, ref.size(-1))):
+        if bool(torch.isfinite(out).all()) and (told := weights_told(out.to(ref.dtype), ref, "column")):
+            found.tell(*told)
+        elif factors := row_factors(out.reshape(-1, out.size(-1)), ref.reshape(-1, ref.size(-1))):
             found.names.append(factors[0])
             found.sentences.append(factors[1])
         found.sentences += _row_sums(out, ref)
@@ -107,7 +122,12 @@ def diagnose(
 def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) -> list[Mistake]:
     """The mistakes whose answer the output equals, the nearest first, vague ones behind; each sentence once."""
     found: list[tuple[float, bool, int, Mistake]] = []
+    if not bool(out.any()):  # zeros are the answer of many mistakes where sizes are 1, and say nothing
+        mistakes = [mistake for mistake in mistakes if mistake.name == "all zeros"] or mistakes
+    read_outside = bool((holds(out, UNUSED_BITS) | holds(out, GPU_BITS)).any()) if out.dtype == torch.float32 else True
     for order, mistake in enumerate(mistakes):
+        if mistake.reads_unused and bool(torch.isnan(out).any()) and not read_outside:
+            continue  # the NaN that came is another one than that which lies there
         distance = distance_to(out, ref, bound, mistake.answer())
         if distance is not None and all(mistake.says != other.says for *_, other in found):
             found.append((distance, mistake.vague, order, mistake))

@@ -15,6 +15,7 @@ from torch import Tensor
 POISON_BITS = 0x7FC00000  # what torch.empty holds under torch.utils.deterministic.fill_uninitialized_memory
 GUARD_BITS = 0x7FC0BEEF  # before and behind every input
 UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: behind a length, in an unused slot
+GPU_BITS = 0x7FFFFFFF  # what GPU arithmetic makes of any NaN
 EDGES = (256, 128, 64, 32, 16, 8)
 
 

@@ -6,7 +6,7 @@ print_failures(console, verdicts)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -80,8 +80,17 @@ def _kind(one: Verdict) -> tuple:
     return (one.status, UNKNOWN) if one.status == FAIL and one.where else (one.status, *one.diagnosis)
 
 
+def failed_stages(part: str, parts: Collection[str], built_of: Mapping[str, Sequence[str]]) -> list[str]:
+    """Those of a part's stages that are among the failed parts."""
+    return [stage for stage in built_of.get(part, ()) if stage in parts]
+
+
 def print_failures(
-    console: Console, verdicts: Sequence[Verdict], found: Collection[str] = (), everything: bool = False
+    console: Console,
+    verdicts: Sequence[Verdict],
+    found: Collection[str] = (),
+    everything: bool = False,
+    built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Of each part the cause that most cases share in full, of the others a line.
 
@@ -90,6 +99,7 @@ def print_failures(
         verdicts: all of them.
         found: parts in which the checked build found a mistake, which is told already: of these what is certain.
         everything: tell every failure in full.
+        built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
     """
     console = wide(console)
     parts: dict[str, list[Verdict]] = {}
@@ -100,6 +110,10 @@ def print_failures(
         if everything:
             for one in failures:
                 _print_whole(console, Cause([one]))
+            continue
+        if stages := failed_stages(part, parts, built_of or {}):
+            count = counted(len(failures), "case")
+            say(console, f"\n{part}: {count} failed as well. It is built of {' and '.join(stages)}: correct that first")
             continue
         causes = causes_of(failures)
         if part not in found:

@@ -26,6 +26,7 @@ from torch import Tensor
 from common.diagnosis.diagnose import diagnose
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
+from common.diagnosis.mistakes.weights import weights_told
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
@@ -180,6 +181,9 @@ def _explain(
     if case.stages:
         steady = "changes from run to run" not in found.names
         weights = weights_of(caller, case, inputs, out, around) if steady else None
+        open_ = found.names in ([], ["all zeros"])
+        if open_ and weights is not None and (told := weights_told(weights, case.stages(**doubles).get("P"))):
+            found.tell(*told)
         found.sentences += show_stages(case.stages(**doubles), out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible = found.possible

@@ -178,7 +178,9 @@ def generate_cases() -> list[Case]:
 def split_cases() -> list[Case]:
     """The parts as the kernel gives them, and merged by task 3's operator."""
 
-    def case(name, what, lengths, heads, kv_heads, max_seq_len, head_dim, splits, scale=None, **options) -> Case:
+    def case(
+        name, what, lengths, heads, kv_heads, max_seq_len, head_dim, splits, scale=None, sharpness=1.5, **options
+    ) -> Case:
         """what: "out" for the merged result, "parts" for the outputs of the parts, "lse" for their logsumexp."""
 
         def call(ops, lengths: Tensor, **inputs: Tensor) -> Tensor:
@@ -216,10 +218,10 @@ def split_cases() -> list[Case]:
         return Case(
             name,
             "split",
-            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim),
+            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness),
             call,
             right,
-            floor=1e-5 * 1.5**2 + running_sum_floor(max_seq_len, 4),
+            floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
             axes=axes[what],
             mistakes=known,
             hint=NAN_HINT,
@@ -231,6 +233,7 @@ def split_cases() -> list[Case]:
         case("outputs of 7 parts", "parts", [8, 1, 0, 203], 2, 2, 203, 40, 7),
         case("lse of 3 parts", "lse", [70, 40], 2, 2, 80, 64, 3),
         case("lse of 7 parts", "lse", [8, 1, 0, 203], 2, 2, 203, 40, 7),
+        case("lse, scores beyond 88", "lse", [77, 100], 2, 2, 100, 64, 3, sharpness=7.0),
         case("merged: 3 parts", "out", [70, 40], 2, 2, 80, 64, 3),
         case("merged: 1 part, scale 0.5", "out", [33], 2, 2, 40, 8, 1, scale=0.5),
         case("merged: 9 parts, 6 heads on 2", "out", [1, 100, 77, 0], 6, 2, 100, 32, 9),

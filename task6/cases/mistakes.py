@@ -265,6 +265,7 @@ def decode_mistakes(
             "unused slots read",
             "Slots from lengths[b] on are read. They hold NaN here, and 0 * NaN is NaN: the weight 0 is not enough.",
             lambda: torch.where(ends_within_a_group, math.nan, decoded(query, k_cache, v_cache, lengths, scale)),
+            reads_unused=True,
         )
     )
     found += block_mistakes(*seen(query, k_cache, v_cache, lengths, scale))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake
 from common.diagnosis.mistakes.merge import merge_mistakes
 from common.reference import oracle as reference
 from task6.cases.mistakes import block_mistakes
@@ -91,7 +91,11 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
         return merged(outs_of(s, value, slices, attention_of), lse_of(s, slices))
 
     return [
-        *(Mistake(one.name, one.says, lambda one=one: one.answer().view(shape)) for one in merge_mistakes(outs, lse)),
+        *(
+            Mistake(one.name, one.says, lambda one=one: one.answer().view(shape))
+            for one in merge_mistakes(outs, lse)
+            if not isinstance(one, Inference)
+        ),
         Mistake(
             "lse in base 2",
             "The parts are merged as if their logsumexp were in base 2: log2 of the sum must be divided by log2(e).",

@@ -3,14 +3,8 @@
     TASK4 = Planted("task4", {"no_rescale": [("state.l[r] *= rescale;", "", 1)], ...})
     ops = TASK4.operators("no_rescale", "simulator")        # or operators(None, ...): nothing planted
 
-Both texts are compiled, and a number decides while the kernel runs which one counts, so a further mistake costs no
-further build:
-
-    expression   fmaxf(m, tile_max)    (planted(3) ? (tile_max) : (fmaxf(m, tile_max)))
-    statements   __syncthreads();      if (planted(7)) {} else {__syncthreads();}
-
-What is replaced must therefore be a whole expression or whole statements (which end in ; or }), and no declaration that
-later code needs. Two mistakes may replace the same text, or one a part of what the other replaces.
+All are compiled into one library, and a number chooses while it runs: see common/compiling/planting.py for what may be
+replaced.
 """
 
 from __future__ import annotations
@@ -19,13 +13,13 @@ import ctypes
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.places import places_of
+from common.compiling.planting import SWITCH, planted_text, spots_of
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root
@@ -37,38 +31,6 @@ from common.testing.judging import judge
 Replacement = tuple[str, str, int]
 FILE_MARK = "\f"
 
-SWITCH = """\
-// Written by tests/helpers/planted.py: which of the mistakes below is planted, 0 for none.
-#ifdef CUDA_SIMULATOR
-static int planted_number = 0;
-__host__ __device__ static inline bool planted(int number) { return planted_number == number; }
-extern "C" __attribute__((visibility("default"))) void plant(int number) { planted_number = number; }
-#else
-__device__ int planted_number_on_device;
-static int planted_number_on_host = 0;
-__host__ __device__ inline bool planted(int number) {
-#ifdef __CUDA_ARCH__
-    return planted_number_on_device == number;
-#else
-    return planted_number_on_host == number;
-#endif
-}
-extern "C" void plant(int number) {
-    planted_number_on_host = number;
-    cudaMemcpyToSymbol(planted_number_on_device, &number, sizeof(number));
-}
-#endif
-"""
-
-
-@dataclass(frozen=True)
-class _Spot:
-    """text[start:end] is replaced by another text for each of some mistakes: ((number, text), ...)."""
-
-    start: int
-    end: int
-    texts: tuple[tuple[int, str], ...]
-
 
 def places(text: str, replacement: Replacement) -> list[tuple[int, int]]:
     """Where the replaced part stands; AssertionError unless it does so as often as the replacement says."""
@@ -79,7 +41,7 @@ def places(text: str, replacement: Replacement) -> list[tuple[int, int]]:
     return [(start, start + len(part)) for start in found]
 
 
-def planted_text(source: Path, replacements: Sequence[Replacement]) -> str:
+def text_with(source: Path, replacements: Sequence[Replacement]) -> str:
     """The source's text with the replacements made one after the other, without a switch: for Python."""
     text = source.read_text()
     for replacement in replacements:
@@ -92,37 +54,14 @@ def switched_texts(texts: Sequence[str], mistakes: Sequence[Sequence[Replacement
     """The texts of a .cu (the last one) and its headers with all mistakes in them; planted(1) chooses the first."""
     # looked for as if the texts were one
     whole = FILE_MARK.join(texts)
-    planted: dict[tuple[int, int], list[tuple[int, str]]] = {}
-    for number, replacements in enumerate(mistakes, 1):
-        for replacement in replacements:
-            for place in places(whole, replacement):
-                planted.setdefault(place, []).append((number, replacement[1]))
-    # an outer spot before those inside it
-    spots = [_Spot(*place, tuple(planted[place])) for place in sorted(planted, key=lambda at: (at[0], -at[1]))]
-    *headers, source = _rendered(whole, 0, len(whole), spots).split(FILE_MARK)
+    replaced = [
+        (number, start, end, replacement[1])
+        for number, replacements in enumerate(mistakes, 1)
+        for replacement in replacements
+        for start, end in places(whole, replacement)
+    ]
+    *headers, source = planted_text(whole, spots_of(replaced)).split(FILE_MARK)
     return [*headers, SWITCH + source]
-
-
-def _rendered(text: str, start: int, end: int, spots: Sequence[_Spot]) -> str:
-    """text[start:end] with its spots switched."""
-    made, at = [], start
-    while spots:
-        spot, *rest = spots
-        inside = [one for one in rest if one.start < spot.end]
-        for one in inside:
-            assert one.end <= spot.end, f"{text[spot.start : spot.end]!r} and {text[one.start : one.end]!r} overlap"
-        made += [text[at : spot.start], _switch(_rendered(text, spot.start, spot.end, inside), spot.texts)]
-        at, spots = spot.end, rest[len(inside) :]
-    return "".join([*made, text[at:end]])
-
-
-def _switch(right: str, texts: Sequence[tuple[int, str]]) -> str:
-    if right.rstrip().endswith((";", "}")):
-        # on lines of their own: #pragma unroll needs one
-        wrong = "".join(f"if (planted({number})) {{\n{text}\n}} else " for number, text in texts)
-        return f"{wrong}{{\n{right}\n}}"
-    wrong = "".join(f"planted({number}) ? ({text}) : " for number, text in texts)
-    return f"({wrong}({right}))"
 
 
 class Planted:

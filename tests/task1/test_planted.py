@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from checked_findings import findings_of
-from planted import Planted, planted_text
+from planted import Planted, text_with
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
@@ -259,7 +259,7 @@ def planted_layer(monkeypatch, replacements) -> SimpleNamespace:
     spec = importlib.util.spec_from_loader(name, loader=None)
     module: ModuleType = importlib.util.module_from_spec(spec)
     module.__file__ = str(LAYER_FILE)
-    exec(compile(planted_text(LAYER_FILE, replacements), module.__file__, "exec"), module.__dict__)
+    exec(compile(text_with(LAYER_FILE, replacements), module.__file__, "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, name, module)
     return SimpleNamespace(task="task1", variant="student", device=torch.device("cpu"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernel_mistakes import TASK6
-from planted import assert_all_pass, assert_told, planted_text
+from planted import assert_all_pass, assert_told, text_with
 
 import task6.solution.attention
 from common.kernels.decode.cache import KVCache
@@ -144,7 +144,7 @@ def python_with(monkeypatch):
         spec = importlib.util.spec_from_loader("task6.solution.attention", loader=None)
         module = importlib.util.module_from_spec(spec)
         module.__file__ = str(SOLUTION)
-        exec(compile(planted_text(SOLUTION, replacements), module.__file__, "exec"), module.__dict__)
+        exec(compile(text_with(SOLUTION, replacements), module.__file__, "exec"), module.__dict__)
         monkeypatch.setitem(sys.modules, "task6.solution.attention", module)
 
     return plant

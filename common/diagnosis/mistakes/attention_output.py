@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import TILES, Mistake, last_tile_starts, softmax_without_max
 from common.diagnosis.mistakes.scores import score_mistakes
 from common.diagnosis.mistakes.tile_loop import rescale_mistakes
@@ -187,7 +188,7 @@ def output_mistakes(weights: Tensor, value: Tensor) -> list[Mistake]:
                 lambda: weights @ value[:1, :1],
             )
         )
-    return found
+    return found + product_inferences(weights, value, ("P", "V"))
 
 
 def _head_mistakes(query: Tensor, key: Tensor, value: Tensor, options: dict) -> list[Mistake]:
@@ -199,6 +200,18 @@ def _head_mistakes(query: Tensor, key: Tensor, value: Tensor, options: dict) -> 
             lambda: right.attention(query, value, key, **options),
         )
     ]
+    for name, says, used in (
+        (
+            "K in place of V",
+            "K is read where V belongs: the weights are right, and the sum runs over K.",
+            (query, key, key),
+        ),
+        ("V in place of K", "V is read where K belongs: the scores come from V.", (query, value, value)),
+        ("K in place of Q", "K is read where Q belongs: the scores are K times K^T.", (key, key, value)),
+        ("Q in place of K", "Q is read where K belongs: the scores are Q times Q^T.", (query, query, value)),
+    ):
+        if name.endswith(("V", "V in place of K")) or query.shape == key.shape:
+            found.append(Mistake(name, says, lambda used=used: right.attention(*used, **options)))
     if query.dim() == 4 and query.size(1) > 1 and key.size(1) == query.size(1):
         found.append(
             Mistake(
@@ -219,7 +232,7 @@ def _dropped_keys(query: Tensor, key: Tensor, value: Tensor, options: dict) -> l
         Mistake(
             "last tile dropped",
             f"Only the first {n} of the {seq_k} keys take part in the softmax: the last, partial tile of keys "
-            "is left out. The number of tiles is rounded up.",
+            "is left out. The number of tiles is rounded up, and the mask lets those of its keys through that exist.",
             lambda n=n: right.softmax(s[..., :n]) @ value[..., :n, :] if n else torch.zeros_like(query),
         )
         for n in last_tile_starts(seq_k)

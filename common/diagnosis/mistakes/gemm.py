@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import TILES, Mistake, last_tile_starts
 
 TILE = 32  # of the course's kernels
@@ -73,7 +74,8 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
                 lambda: a @ bt[:1],
             ),
         ]
-    return found + row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt)
+    inferences = product_inferences(a, bt, ("A", "B"), b_is_transposed)
+    return found + row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt) + inferences
 
 
 def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:

@@ -7,9 +7,12 @@ Those of matrix products are in gemm.py, those of attention in attention_output.
 Mistake. The inputs come in float64; where overflow is the mistake it is computed in float32.
 """
 
+from __future__ import annotations
+
+import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,13 +27,35 @@ THREADS = (32, 64, 128, 256, 512, 1024)
 class Mistake:
     """A wrong answer: a short name, what to tell the student, and the function that computes the output it gives.
 
-    A vague one says what the output looks like and not what was done wrong: of two that fit it is told second.
+    A vague one says what the output looks like and not what was done wrong: of two that fit it is told second. With
+    reads_unused, what is NaN in it was read where nothing may be read, see common.diagnosis.locating.UNUSED_BITS.
     """
 
     name: str
     says: str
     answer: Callable[[], Tensor]
     vague: bool = False
+    reads_unused: bool = False
+
+    def remembered(self) -> Mistake:
+        """The same; its answer is computed once."""
+        return replace(self, answer=functools.cache(self.answer))
+
+
+class Inference(Mistake):
+    """What can be concluded from an output that equals no known wrong answer, where the operator is linear in an input.
+
+    Attributes:
+        infer: infer(out, bound) -> (a name, what to tell the student), or None; out in the oracle's precision.
+    """
+
+    def __init__(self, infer: Callable[[Tensor, float], tuple[str, str] | None]) -> None:
+        super().__init__("", "", lambda: torch.empty(0))
+        object.__setattr__(self, "infer", infer)
+
+    def remembered(self) -> Inference:
+        """Itself: it has no answer."""
+        return self
 
 
 def last_tile_starts(size: int) -> list[int]:

@@ -12,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.weights import weights_told
 from common.reference import oracle as right
 
 LANES = 32
@@ -138,7 +139,19 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
                 lambda: weighted(right.softmax(lse.reshape(rows, parts)).T, outs, lse),
             )
         )
-    return found
+    return [*found, Inference(lambda out, bound: _read_weights(out, outs, lse))]
+
+
+def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | None:
+    """What the weights of the parts tell, which are read off each row: it is the sum of weight * part."""
+    parts, _, head_dim = outs.shape
+    if parts >= head_dim or not bool(torch.isfinite(outs).all()):
+        return None
+    rows = outs.permute(1, 2, 0)  # [rows, head_dim, parts]
+    read = torch.linalg.lstsq(rows, out[..., None]).solution
+    explained = (rows @ read - out[..., None]).abs().amax((1, 2)) <= 1e-4 * (1 + out.abs().amax(1))
+    weights = torch.where(explained[:, None], read[..., 0], torch.nan)
+    return weights_told(weights, right.softmax(lse.T), "part") if bool(explained.any()) else None
 
 
 def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake
 from common.reference import oracle as reference
 from common.testing.case import Case
 
@@ -116,6 +116,7 @@ def layer_mistakes(
         *(
             Mistake(one.name, one.says, lambda one=one: project(merge(one.answer())))
             for one in attention_mistakes(split(query), split(key), split(value), causal)
+            if not isinstance(one, Inference)  # they read an output of attention itself
         ),
         Mistake(
             "heads not transposed",

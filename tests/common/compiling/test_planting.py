@@ -51,5 +51,5 @@ def test_a_header_is_switched_with_its_source():
 
 
 def test_two_texts_that_overlap_are_refused():
-    with pytest.raises(AssertionError, match="overlap"):
+    with pytest.raises(ValueError, match="overlap"):
         switched_texts([PROGRAM], [[("sum += i", "", 1)], [("i * 2;", "", 1)]])

@@ -1,0 +1,99 @@
+"""Many versions of a source compiled into one library, and a number that decides while it runs which one counts.
+
+    Spot(start, end, ((1, "fminf(m, tile_max)"),))       what stands at text[start:end] is replaced in version 1
+    planted_text(text, spots)                            the text with all of it, as long in lines as before
+    SWITCH                                               goes in front: planted(number), plant(number)
+
+    expression   fmaxf(m, tile_max)    (planted(3) ? (tile_max) : (fmaxf(m, tile_max)))
+    statements   __syncthreads();      if (planted(7)) {} else {__syncthreads();}
+
+So one more version costs no build. What is replaced must be a whole expression or whole statements (which end in ;
+or }), and no declaration that later code needs. Spots may be equal, or one lie within another. Lines keep their
+numbers, so what is said of a line holds for the file as it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# what ends in } may be an expression: State{0, 1}
+_STATEMENTS = re.compile(r";\s*$|^\s*(?:#|\{|for\b|if\b|while\b|do\b)[\s\S]*\}\s*$")
+
+SWITCH = """\
+#ifdef CUDA_SIMULATOR
+inline int planted_number = 0;
+__host__ __device__ static inline bool planted(int number) { return planted_number == number; }
+extern "C" __attribute__((visibility("default"), weak)) void plant(int number) { planted_number = number; }
+#else
+__device__ int planted_number_on_device;
+static int planted_number_on_host = 0;
+__host__ __device__ inline bool planted(int number) {
+#ifdef __CUDA_ARCH__
+    return planted_number_on_device == number;
+#else
+    return planted_number_on_host == number;
+#endif
+}
+extern "C" void plant(int number) {
+    planted_number_on_host = number;
+    cudaMemcpyToSymbol(planted_number_on_device, &number, sizeof(number));
+}
+#endif
+"""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """text[start:end] is replaced by another text in each of some versions: ((number, text), ...)."""
+
+    start: int
+    end: int
+    texts: tuple[tuple[int, str], ...]
+
+
+def spots_of(replaced: Iterable[tuple[int, int, int, str]]) -> list[Spot]:
+    """The spots of (number, start, end, text) each, an outer one before those inside it."""
+    planted: dict[tuple[int, int], list[tuple[int, str]]] = {}
+    for number, start, end, text in replaced:
+        planted.setdefault((start, end), []).append((number, text))
+    return [Spot(*place, tuple(planted[place])) for place in sorted(planted, key=lambda at: (at[0], -at[1]))]
+
+
+def planted_text(text: str, spots: Sequence[Spot]) -> str:
+    """The text with its spots switched, without SWITCH.
+
+    Raises:
+        ValueError: two spots overlap, and none lies within the other.
+    """
+    return _rendered(text, 0, len(text), spots)
+
+
+def _rendered(text: str, start: int, end: int, spots: Sequence[Spot]) -> str:
+    """text[start:end] with its spots switched."""
+    made, at = [], start
+    while spots:
+        spot, *rest = spots
+        inside = [one for one in rest if one.start < spot.end]
+        for one in inside:
+            if one.end > spot.end:
+                raise ValueError(f"{text[spot.start : spot.end]!r} and {text[one.start : one.end]!r} overlap")
+        made += [text[at : spot.start], _switch(_rendered(text, spot.start, spot.end, inside), spot.texts)]
+        at, spots = spot.end, rest[len(inside) :]
+    return "".join([*made, text[at:end]])
+
+
+def _switch(right: str, texts: Sequence[tuple[int, str]]) -> str:
+    if _STATEMENTS.search(right):
+        wrong = "".join(f"if (planted({number})) {{ {_one_line(text)} }} else " for number, text in texts)
+        pragma = re.match(r"[ \t]*#", right)  # a preprocessor line begins a line
+        return f"{wrong}{{\n{right} }}" if pragma else f"{wrong}{{ {right} }}"
+    wrong = "".join(f"planted({number}) ? ({_one_line(text)}) : " for number, text in texts)
+    return f"({wrong}({right}))"
+
+
+def _one_line(text: str) -> str:
+    """The text without comments, pragmas and line ends."""
+    text = re.sub(r"//[^\n]*|^[ \t]*#[ \t]*pragma[^\n]*$", "", text, flags=re.MULTILINE)
+    return " ".join(text.split())

@@ -1,0 +1,206 @@
+"""What a wrong output tells that equals no known wrong answer: inferred_from(out, ref, bound, axes, mistakes).
+
+Partly a known answer. Every element that is wrong equals that of one known wrong answer: the mistake is that one, in
+some rows or columns only.
+
+Operands. Where the right answer is a product A B, an output with as many columns as B has rows says which A was
+multiplied: A' = out B^-1, and an output with enough rows says which B. The inputs are random numbers, each of its own,
+so every element of A' can be looked up: "where A[8, 0] belongs, A[1, 0] was taken".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.locating import place, wrong_mask
+from common.diagnosis.mistakes.known import Inference, Mistake
+
+LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
+APART = 10  # bounds, see common.diagnosis.diagnose.SEPARATION
+MOST_ELEMENTS = 1 << 16  # of an output that is compared once more with every known answer
+MOST_ILL = 1e4  # condition number of an operand that is divided by
+
+
+def inferred_from(
+    out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], mistakes: Sequence[Mistake]
+) -> tuple[str, str] | None:
+    """(a name, what to tell the student), or None.
+
+    Args:
+        out, ref, bound, axes, mistakes: see common.diagnosis.diagnose.diagnose; no mistake's answer equals out.
+    """
+    out = out.to(ref.dtype)
+    if found := _partly(out, ref, bound, axes, mistakes):
+        return found
+    if not bool(torch.isfinite(out).all()):
+        return None
+    for one in mistakes:
+        if isinstance(one, Inference) and (found := one.infer(out, bound)):
+            return found
+    return None
+
+
+def _partly(
+    out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], mistakes: Sequence[Mistake]
+) -> tuple[str, str] | None:
+    """A known wrong answer that all rows with something wrong equal, while the other rows are right."""
+    if out.dim() < 2 or out.numel() > MOST_ELEMENTS:
+        return None
+    rows = wrong_mask(out, ref, bound).any(-1)
+    got, right = out[rows], ref[rows]
+    if not LEAST <= got.numel() < out.numel() or not bool(torch.isfinite(got).all()) or not bool(got.any()):
+        return None
+    for one in mistakes:
+        if isinstance(one, Inference):
+            continue
+        answer = one.answer()
+        if answer.shape != out.shape:
+            continue
+        there = answer[rows]
+        if not bool(torch.isfinite(there).all()):
+            continue
+        tolerance = 4 * bound + 1e-5 * float(there.abs().max())
+        if (
+            float((there - got).abs().max()) <= tolerance
+            and int(((there - right).abs() > APART * tolerance).sum()) >= LEAST
+        ):
+            return one.name, f"In {_where(rows, axes[:-1])}: {one.says}"
+    return None
+
+
+def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
+    """ "row 3 to 7", of the axis along which the fewest places are wrong."""
+    best = ""
+    share = 1.0
+    for axis, name in enumerate(axes):
+        others = [other for other in range(wrong.dim()) if other != axis]
+        touched = wrong.amax(others) if others else wrong
+        indices = touched.nonzero().flatten().tolist()
+        if len(indices) / touched.numel() < share:
+            share = len(indices) / touched.numel()
+            first, last = indices[0], indices[-1]
+            if len(indices) == 1:
+                best = f"{name} {first} only"
+            elif len(indices) == last - first + 1:
+                best = f"{name} {first} to {last} (of {touched.numel()}) only"
+            else:
+                best = f"{len(indices)} of {touched.numel()} values of {name}, from {first} on,"
+    return best or f"part of the output, first at {place(tuple(wrong.nonzero()[0].tolist()), axes)},"
+
+
+# ---- which operands a product was made of
+
+
+def product_inferences(
+    a: Tensor, b: Tensor, names: tuple[str, str] = ("A", "B"), transposed: bool = False
+) -> list[Mistake]:
+    """For out = a b with a [..., M, K] and b [..., K, N], float64.
+
+    Args:
+        a, b: the operands.
+        names: what they are called.
+        transposed: b lies in memory as [..., N, K]: its elements are named so.
+    """
+    return [
+        Inference(lambda out, bound: _counts(out, a, b, bound)),
+        Inference(lambda out, bound: _operand(out, a, b, names, transposed)),
+        Inference(lambda out, bound: _operand(out.mT, b.mT, a.mT, names[::-1], transposed, of_b=True)),
+    ]
+
+
+def _divided(out: Tensor, b: Tensor) -> Tensor | None:
+    """The a with a b = out; None if it is not determined, or only roughly. out [..., M, N], b [..., K, N]."""
+    if b.size(-2) > b.size(-1) or out.shape[:-2] != b.shape[:-2] or out.size(-1) != b.size(-1):
+        return None
+    if not bool((torch.linalg.cond(b) < MOST_ILL).all()):
+        return None
+    a = out @ torch.linalg.pinv(b)
+    exact = (a @ b - out).abs().max() <= 1e-4 * (1 + out.abs().max())
+    return a if bool(exact) else None
+
+
+def _operand(
+    out: Tensor, a: Tensor, b: Tensor, names: tuple[str, str], transposed: bool, of_b: bool = False
+) -> tuple[str, str] | None:
+    """Which elements stand where those of a belong, if nearly each of them is an element of a, or 0.
+
+    of_b: a and b are the operands exchanged and transposed.
+    """
+    if out.dim() < 2 or a.shape[:-2] != out.shape[:-2]:
+        return None
+    used = _divided(out, b)
+    if used is None or used.shape != a.shape:
+        return None
+    tolerance = 2e-3 * float(a.abs().mean())
+    moved = (used - a).abs() > tolerance
+    if not bool(moved.any()):
+        return None
+    where = moved.nonzero()[:400]
+    flat, order = a.flatten().sort()
+    sources = []
+    for place_of in where.tolist():
+        value = used[tuple(place_of)]
+        if abs(float(value)) <= tolerance:
+            sources.append(None)
+            continue
+        at = int(torch.searchsorted(flat, value).clamp(1, flat.numel() - 1))
+        nearest = at if abs(float(flat[at] - value)) < abs(float(flat[at - 1] - value)) else at - 1
+        if abs(float(flat[nearest] - value)) > tolerance:
+            return None
+        sources.append(torch.unravel_index(order[nearest], a.shape))
+
+    def named(index: Sequence[int]) -> str:
+        *batch, row, col = (int(one) for one in index)
+        if of_b and not transposed:  # as it lies in memory
+            row, col = col, row
+        return f"{names[0]}[{', '.join(map(str, [*batch, row, col]))}]"
+
+    taken = [(place_of, source) for place_of, source in zip(where.tolist(), sources, strict=True) if source is not None]
+    nothing = len(where) - len(taken)
+    if nothing == len(where):
+        first, last = (named(where[at].tolist()) for at in (0, -1))
+        return (
+            f"elements of {names[0]} left out",
+            f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 stands in their place: the "
+            f"first "
+            f"is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
+        )
+    examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])
+    return (
+        f"other elements of {names[0]}",
+        f"The output is the product of other elements of {names[0]}: {examples}. Look at the index where "
+        f"{names[0]} is read.",
+    )
+
+
+def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] | None:
+    """How often each product along K counts, if that is the same for all elements of the output."""
+    inner = a.size(-1)
+    if inner < 2 or inner > 512 or a.shape[:-2] != b.shape[:-2]:
+        return None
+    one_a, one_b, one_out = (x.reshape(-1, *x.shape[-2:])[0] for x in (a, b, out))
+    if one_out.numel() < inner + 8 or one_out.shape != (one_a.size(0), one_b.size(1)):
+        return None
+    products = torch.einsum("mk,kn->mnk", one_a, one_b).reshape(-1, inner)
+    counts = torch.linalg.lstsq(products, one_out.reshape(-1, 1)).solution.flatten()
+    whole = counts.round()
+    fits = (torch.einsum("...mk,k,...kn->...mn", a, whole, b) - out).abs().max()
+    if float((counts - whole).abs().max()) > 0.02 or float(fits) > 10 * bound + 1e-4 * float(out.abs().max()):
+        return None
+    wrong = (whole != 1).nonzero().flatten().tolist()
+    if not wrong:
+        return None
+    if len(wrong) == inner and len(set(whole.tolist())) == 1:
+        factor = int(whole[0])
+        return "times one factor", f"Every output is {factor} times the right one: every product counts {factor} times."
+    told = ", ".join(f"k = {k}: {int(whole[k])} times" for k in wrong[:4])
+    return (
+        "products counted wrongly",
+        f"Each output is a sum of the right products, but they do not count once each "
+        f"({told}"
+        f"{', ...' if len(wrong) > 4 else ''}; "
+        f"{len(wrong)} of {inner} in all): look at the loop over k, where it begins, its step, and where it ends.",
+    )

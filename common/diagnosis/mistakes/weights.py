@@ -1,0 +1,255 @@
+"""What the weights of attention tell that were read off its output: weights_told(got, right).
+
+They are compared with the right ones row by row. Each sentence says what is so in the rows that could be read; what
+cannot be said of all of them is not said.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+SAME = 2e-3  # relative
+NOTHING = 1e-6  # a weight below this is none
+LEAST = 3  # rows, or entries, that a conclusion needs
+LIGHT = 1e-4  # a right weight below this may well come out as 0
+HEAVY = 1e-3  # weights that are compared one by one
+
+
+def weights_told(got: Tensor, right: Tensor | None, of: str = "key") -> tuple[str, str] | None:
+    """(a name, what to tell the student), or None.
+
+    Args:
+        got: [..., rows, keys], what each key's row of V was multiplied by; NaN in rows that could not be read.
+        right: the right weights, the same shape; None if they are not known.
+        of: what has a weight: "key" of attention, "part" of a merge, "column" of a softmax.
+    """
+    if right is None or right.shape != got.shape:
+        return None
+    readable = ~got.isnan().any(-1)
+    got, right = got[readable], right[readable]  # [rows, keys]
+    wrong = (got - right).abs().amax(-1) > 1e-4 + SAME * right.amax(-1)
+    if int(wrong.sum()) < 1 or not bool(torch.isfinite(got).all()):
+        return None
+    got, right = got[wrong], right[wrong]
+    for look in (_nothing, _uniform, _hidden_seen, _left_out, _one_factor, _some_equal, _steps, _power, _moved):
+        if told := look(got, right):
+            name, says = told
+            return (name, says) if of == "key" else (name, _renamed(says, of))
+    return None
+
+
+def _renamed(says: str, of: str) -> str:
+    """The sentence about parts or columns in place of keys."""
+    for old, new in (
+        ("of V that it meets", "that it meets"),
+        ("V of key", "key"),
+        ("nothing of V", "nothing"),
+        ("Keys", f"{of.capitalize()}s"),
+    ):
+        says = says.replace(old, new)
+    return re.sub(r"\bkey(s?)\b", rf"{of}\1", says)
+
+
+def _keys(touched: Tensor) -> str:
+    """ "0 to 31", "every 32nd from 3 on", or the first few; touched [keys] bool."""
+    places = touched.nonzero().flatten().tolist()
+    first, last, count = places[0], places[-1], len(places)
+    if count == 1:
+        return f"key {first}"
+    if count == last - first + 1:
+        return f"keys {first} to {last}"
+    steps = {b - a for a, b in pairwise(places)}
+    if len(steps) == 1:
+        return f"every {steps.pop()}th key from {first} to {last}"
+    return f"{count} keys ({', '.join(map(str, places[:4]))}, ...)"
+
+
+def _nothing(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    empty = got.abs().amax(-1) < NOTHING
+    if bool(empty.all()):
+        return (
+            "no key counts",
+            "No key has a weight: nothing of V reaches the output. Are the scores all -infinity, does the loop over "
+            "the "
+            "keys run at all, and is what it adds up kept?",
+        )
+    return None
+
+
+def _uniform(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    seen = right > 0
+    spread = (got.amax(-1) - torch.where(seen, got, torch.inf).amin(-1)).abs()
+    sums_to_one = (got.sum(-1) - 1).abs() < SAME
+    if right.size(-1) >= 4 and bool((spread < SAME * got.amax(-1)).all()) and bool(sums_to_one.all()):
+        return (
+            "equal weights",
+            "In every row the keys have equal weights, as if all their scores were the same.",
+        )
+    return None
+
+
+def _shares_right(got: Tensor, right: Tensor, among: Tensor) -> bool:
+    """Whether, in every row, got is right times one factor among some keys, and two of them or more count."""
+    one, other = torch.where(among, got, 0.0), torch.where(among, right, 0.0)
+    total = other.sum(-1, keepdim=True)
+    factor = one.sum(-1, keepdim=True) / total.clamp(min=1e-30)
+    fits = ((one - other * factor).abs() <= 1e-4 + SAME * one.abs().amax(-1, keepdim=True)).all()
+    return bool(fits) and bool(((other > HEAVY).sum(-1) >= 2).any()) and bool((factor > 0)[total > HEAVY].all())
+
+
+def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    extra = (got > HEAVY) & (right == 0)
+    if not bool(extra.any()) or not _shares_right(got, right, right > 0):
+        return None
+    row = int(extra.any(-1).nonzero()[0])
+    return (
+        "hidden keys count",
+        f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. The keys that "
+        f"it "
+        "sees have the right shares among them. Look at the comparison that hides keys.",
+    )
+
+
+def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    missing = (got.abs() < NOTHING) & (right > LIGHT)
+    if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, ~missing):
+        return None
+    columns = missing.any(0)
+    if bool((columns & (got > HEAVY)).any()):  # some rows have them: tell of one row
+        columns = missing[int(missing.any(-1).nonzero()[0])]
+    return (
+        "keys left out",
+        f"Keys have no weight that should have some: {_keys(columns)}. The others have the right shares among them. "
+        f"They "
+        "were hidden, never loaded, never added up, or what they had added was multiplied by 0 later.",
+    )
+
+
+def _ratio(got: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """got / right where both count, and where that is."""
+    used = (right > HEAVY) & (got > 0)
+    return torch.where(used, got / right, 1.0), used
+
+
+def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    ratio, used = _ratio(got, right)
+    if int(used.sum()) < LEAST or bool((((right > HEAVY) & ~used) | ((right == 0) & (got != 0))).any()):
+        return None
+    low = torch.where(used, ratio, torch.inf).amin(-1)
+    high = torch.where(used, ratio, -torch.inf).amax(-1)
+    many = used.sum(-1) >= 2
+    if not bool(many.any()) or not bool(((high - low)[many] < 5 * SAME * high[many]).all()):
+        return None
+    factors = low[many]
+    if float((factors - factors[0]).abs().max()) < 5 * SAME * float(factors[0]):
+        return (
+            "all weights times one factor",
+            f"All weights are {float(factors[0]):.4g} times what they should be, the same factor in every row: "
+            f"something is "
+            "multiplied or divided once too often, or once too little, after the softmax.",
+        )
+    row = int((got[many].sum(-1) - right[many].sum(-1)).abs().argmax())
+    sums = float(got[many][row].sum())
+    size = "smaller" if bool((factors > 1).all()) else "larger" if bool((factors < 1).all()) else "other"
+    return (
+        "rows not normalised",
+        f"Within each row the weights have the right shares, but they sum to other numbers than 1, such as {sums:.4g}: "
+        f"the sum that divides the row is {size} than that of its weights. Look at what is added to it, at its first "
+        "value, and at how it is rescaled.",
+    )
+
+
+def _some_equal(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """Some keys have equal weights in every row, and the others have the right shares."""
+    keys = right.size(-1)
+    for key in {0, keys // 2, keys - 1}:
+        same = ((got - got[:, key : key + 1]).abs() <= SAME * got[:, key : key + 1].abs() + NOTHING).all(0)
+        some = 4 <= int(same.sum()) <= keys - 2 and bool((got[:, key] > HEAVY).any())
+        if some and _shares_right(got, right, ~same.expand_as(got)):
+            return (
+                "keys without a score",
+                f"The weights of {_keys(same)} are equal in every row, as if their scores were never computed; the "
+                "other keys have the right shares among them.",
+            )
+    return None
+
+
+def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """The ratio is constant over runs of keys, and jumps between them."""
+    keys = right.size(-1)
+    ratio, used = _ratio(got, right)
+    for width in (128, 96, 64, 48, 32, 16, 8):  # the widest runs that fit are the tiles
+        if width >= keys:
+            continue
+        rows = 0
+        fits = True
+        for row in range(min(len(got), 64)):
+            runs = [ratio[row, at : at + width][used[row, at : at + width]] for at in range(0, keys, width)]
+            runs = [one for one in runs if one.numel()]
+            fits &= all(float(one.max() - one.min()) <= 5 * SAME * float(one.max()) for one in runs)
+            rows += int(len(runs) > 1 and any(one.numel() > 1 for one in runs))
+            if not fits:
+                break
+        if fits and rows >= 1 and int(used.sum()) > 8:
+            return (
+                "tiles do not fit together",
+                f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "
+                f"together: what "
+                f"earlier tiles added and what later ones add is relative to different maxima. Look at the rescaling "
+                f"of the "
+                "sums and of the output, exp(m_old - m_new).",
+            )
+    return None
+
+
+def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """log got is a multiple of log right: the scores are multiplied by something."""
+    used = (right > 1e-5) & (got > 1e-5)
+    if bool(((right > HEAVY) & (got <= 0)).any()):
+        return None
+    slopes = []
+    for row in range(min(len(got), 64)):
+        here = used[row]
+        if int(here.sum()) < 4:
+            continue
+        x, y = right[row][here].log(), got[row][here].log()
+        x, y = x - x.mean(), y - y.mean()
+        if float((x * x).sum()) < 1e-3:
+            continue
+        slope = float((x * y).sum() / (x * x).sum())
+        if float((y - slope * x).abs().max()) > 0.02 * (1 + float(y.abs().max())):
+            return None
+        slopes.append(slope)
+    if len(slopes) < 2 or abs(slopes[0] - 1) < 0.05 or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0])):
+        return None
+    if slopes[0] < 0:
+        return (
+            "sign of the exponent",
+            "The largest scores have the smallest weights: the exponent has the wrong sign; it is score minus maximum.",
+        )
+    return (
+        "scores times a factor",
+        f"The weights are those of scores that are {slopes[0]:.4g} times the right ones: look at the scale, and at "
+        f"the base "
+        "of the exponential.",
+    )
+
+
+def _moved(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """The weights of a row are the right ones, on other keys."""
+    same = (got.sort(-1)[0] - right.sort(-1)[0]).abs().amax(-1) <= 1e-4 + SAME * right.amax(-1)
+    if int(same.sum()) < LEAST or not bool(same.all()):
+        return None
+    row = 0
+    key = int((got[row] - right[row]).abs().argmax())
+    source = int((right[row] - got[row, key]).abs().argmin())
+    return (
+        "weights on other keys",
+        f"Each row has the right weights, but on other keys: V of key {key} gets the weight of key {source}. Look at "
+        f"where P "
+        "is stored and read, and at the row of V that it meets.",
+    )

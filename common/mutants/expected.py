@@ -1,0 +1,187 @@
+"""What counts as right, declared for every rule before anything runs.
+
+A mutant has topics: those of its rule, and those of the words in its statement. So has every cause that a report may
+claim. A claim is right about a mutant if the two have a topic in common, and a line is right if it is the mutated one
+or uses what that one computes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from common.mutants.mutation import Mutant
+from common.mutants.observing import Claim
+
+# The topics that a rule has whatever it is applied to.
+OF_RULE = {
+    "barrier": {"barrier"},
+    "bound": {"bound"},
+    "indices": {"index"},
+    "operands": {"index"},
+    "offset": {"index", "offset"},
+    "assigned": {"adding"},
+    "sign": set(),
+    "extremum": {"maximum"},
+    "initial": set(),
+    "guard": {"bound"},
+    "cast": {"type"},
+    "launch": {"grid", "bound"},
+    "head": {"offset", "head"},
+    "loop": {"bound", "loop"},
+    "rescale": set(),
+    "store": {"store"},
+}
+# words of the mutated code, where it was computed wrong -> topics
+OF_WORDS = (
+    (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E", "scale"),
+    (r"causal|future|diagonal|triu|queries|ahead|hidden|\bright\b|seen|keys_left|masked_fill", "mask"),
+    (r"window", "window"),
+    (r"flash_attention\(.*(?:True|False)", "mask"),
+    (r"^\d\.\d+f", "scale"),
+    (r"rescale|state\.m|m_new|m_all|weight\b|exp2?f?\(|shift", "rescale"),
+    (r"max|shift|m_new|m_all|largest|\bm\b|state\.m|INFINITY", "maximum"),
+    (r"sum|\bl\b|l_all|state\.l|inverse|count\b|squares", "sum"),
+    (r"sum|\bs\[|state\.o|o_all|add_dot|\+=|\bO\b|@", "adding"),
+    (r"INFINITY|== 0\.0f|torch\.inf|== 0\b|-torch\.inf", "empty row"),
+    (r"INFINITY|torch\.inf|0\.0f", "mask"),
+    (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b", "head"),
+    (r"stride|row_step|LENGTH|K_STRIDE|head_dim \+|\* cols|\* K\b", "index"),
+    (r"transpose|view|dim=|_transposed", "index"),
+    (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
+    (r"tanh|0\.0447|0\.5f|SQRT", "formula"),
+    (r"expf|exp2f?|logf|log2f|LOG2_E|exp\(|log\(", "exponential"),
+    (r"cache|slot|position|token", "cache"),
+    (r"\blength\b|first_key|\binside\b", "length"),
+    (r"\binside\b", "bound"),
+    (r"splits|\bpart\b|\bbegin\b|\bend\b|\bparts\b", "split"),
+    (r"\bblock\b|columns\[|k_blocks|q_blocks|\bcount\b|listed|lanes\b", "blocks"),
+    (r"lane|warp|threadIdx|THREADS|WARPS|TILE_ROWS", "threads"),
+    (r"TILE|B_c|B_C|B_r|B_R|tile|k0|k_start|q_start|ITEMS|KEYS|COLS|ROWS", "tile"),
+)
+# a cause's name and sentence -> topics
+OF_CAUSE = (
+    (r"scale|scaled|square root", "scale"),
+    (r"mask|future|diagonal|causal|hidden|hides|aligned|-inf|must not see", "mask"),
+    (r"window|band", "window"),
+    (r"weights?\b|shares", "rescale"),
+    (r"equal weights|all weights are equal", "index"),
+    (r"\w in place of \w|swapped", "index"),
+    (r"equal weights|all weights are equal|times a factor|times one factor|sign of the exponent", "scale"),
+    (r"equal weights|all weights are equal", "adding"),
+    (r"sign of the exponent", "exponential"),
+    (r"smaller than the row's", "loop"),
+    (r"smaller than the row's", "threads"),
+    (r"smaller than the row's", "adding"),
+    (r"do not count once|take no part|other elements", "bound"),
+    (r"other elements|do not count once", "offset"),
+    (r"other elements", "head"),
+    (r"rescal|exp\(m_old|old terms|exp\(m_w|relative to|merged without", "rescale"),
+    (r"maximum|max subtraction|no max|overflows", "maximum"),
+    (r"sum\b|sums|normalis|average|divided|denominator|only the sum|logarithm|lse", "sum"),
+    (r"added up|\+=|overwritten|accumulator|summed|last product|assigned|last part|only the last|first tile", "adding"),
+    (r"-inf|empty|NaN|no key|sees no|nothing", "empty row"),
+    (r"\bheads?\b|batch|first matrix|\bgroup|sequence", "head"),
+    (r"transposed|read as|row length|swapped|exchanged|wrong axis|wrong place|copy of|stride|index", "index"),
+    (r"holds what belongs|offset|other elements|weights on other keys", "index"),
+    (r"first matrix|offset|pointers|holds what belongs", "offset"),
+    (r"mean|variance|residual|bias|weight", "moments"),
+    (r"gelu|GELU|tanh|erf|formula|activation", "formula"),
+    (r"exp2|powers of 2|base 2|logarithm|exp\(", "exponential"),
+    (r"token|slot|position|cache", "cache"),
+    (r"length|unused slots", "length"),
+    (r"\bparts?\b", "split"),
+    (r"\bblocks?\b|\blists?\b|\bcounts?\b", "blocks"),
+    (r"barrier|threads race|threads disagree|__sync", "barrier"),
+    (r"lane|warp|thread", "threads"),
+    (r"never written|unwritten|every thread store|not written|nothing was written", "store"),
+    (r"never written|unwritten|grid cover|blocks of threads|launch", "grid"),
+    (r"last (?:tile|key|column|row|part|product)|partial|off by one|left out|leaves out|loop|rounded up", "bound"),
+    (r"runs while|padding|past the end|never written|only the first|first \d+|first tile", "bound"),
+    (r"loop|first columns only|each thread adds one|steps of", "loop"),
+    (r"float16|half|rounded to|65,504|16-bit", "type"),
+)  # fmt: skip
+# Names whose sentences tell what was measured: true whatever the mistake is, and right only where a topic says so.
+MEASURED = (
+    "all zeros", "unwritten outputs", "changes from run to run", "mean of V", "equal weights", "no key counts",
+    "keys left out", "times one factor", "keys without a score", "hidden keys count", "all weights times one factor",
+    "rows not normalised", "nothing written", "tiles do not fit together", "scores times a factor",
+    "weights on other keys", "products counted wrongly",
+)  # fmt: skip
+# What a finding of the checked build may be about, besides the very line.
+OF_FINDING = {
+    "race": {"barrier"},
+    "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
+    "barrier": {"barrier", "guard"},
+    "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
+}
+# Parts that test one stage alone: where one of them fails, the mistake is in that stage.
+STAGES = {
+    "task1": ("scores", "softmax", "output"),
+    "task2": ("softmax", "gemm"),
+    "task3": ("softmax", "merge"),
+    "task6": ("update",),
+    "task7": ("layernorm", "gelu"),
+}
+
+
+def topics_of(mutant: Mutant) -> set[str]:
+    """What the mutant is about."""
+    one = mutant.mutation
+    words = _changed(one.old, one.new)
+    if not re.search(r"[A-Za-z_]\w", words):  # an operator: what it is applied to
+        words = f"{words} {one.old}"
+    if one.kind in ("store", "assigned", "guard", "sign", "extremum", "initial"):
+        words += f" {one.old if len(one.old) > 12 else one.statement}"
+    found = set(OF_RULE[one.kind])
+    if re.search(r"mask|hidden|future|diagonal|causal", one.statement):
+        found.add("mask")
+    if re.match(r"for\b|while\b", one.statement):
+        found |= {"loop", "bound"}
+    for pattern, topic in OF_WORDS:
+        if re.search(pattern, words):
+            found.add(topic)
+    return found
+
+
+def _changed(old: str, new: str) -> str:
+    """The words that differ between the two."""
+    before, after = (re.findall(r"[\w.:]+|\S", text) for text in (old, new))
+    gone = [word for word in before if before.count(word) != after.count(word)]
+    come = [word for word in after if before.count(word) != after.count(word)]
+    return " ".join([*gone, *come]) or old
+
+
+def topics_of_claim(claim: Claim) -> set[str]:
+    """What a claimed cause is about."""
+    words = f"{claim.name}: {claim.says}"
+    return {topic for pattern, topic in OF_CAUSE if re.search(pattern, words)}
+
+
+def targets(mutant: Mutant, lines: list[str]) -> set[int]:
+    """The lines that count as right: the mutated statement's, and those below it in the gap that use what it sets.
+
+    Args:
+        mutant: the mutant.
+        lines: of its file.
+    """
+    one = mutant.mutation
+    here = set(range(one.line, one.line + one.old.count("\n") + 1))
+    head = lines[one.line - 1]
+    assigned = re.search(r"([A-Za-z_]\w*)(?:\.\w+)?(?:\[[^=]*\])*\s*(?:[-+*|/]?=(?!=)|\{)", head)
+    names = {assigned[1]} if assigned else set()
+    if looped := re.search(r"for \(\w+ (\w+) = ", head):
+        names = {looped[1]}
+    if stored := re.match(r"\s*(\w+)\[", head):  # whoever reads the array
+        here |= {number for number, line in enumerate(lines, 1) if re.search(rf"\b{stored[1]}\[", line)}
+    last = min(len(lines), max(mutant.last_line, one.line) + 12)
+    for number in range(one.line + 1, last + 1):
+        if any(re.search(rf"\b{name}\b", lines[number - 1]) for name in names):
+            here.add(number)
+    if one.kind in ("guard", "bound") and re.match(r"\s*(if|for)\b", head):
+        indent = len(head) - len(head.lstrip())
+        for number in range(one.line + 1, last + 1):
+            text = lines[number - 1]
+            if text.strip() and len(text) - len(text.lstrip()) <= indent:
+                break
+            here.add(number)
+    return here

@@ -1,0 +1,79 @@
+"""One mistake made by rule: where it is in a solution's text, and what stands there instead."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+# What the rules do, in the order of the table
+KINDS = {
+    "barrier": "a barrier or __syncwarp dropped",
+    "bound": "a bound dropped or off by one",
+    "indices": "indices exchanged",
+    "operands": "operands exchanged, another size",
+    "offset": "a stride or offset dropped",
+    "assigned": "= for +=",
+    "sign": "a sign",
+    "extremum": "min for max",
+    "initial": "an initial value or constant",
+    "guard": "a guard dropped",
+    "cast": "a cast dropped",
+    "launch": "a launch dimension",
+    "head": "a wrong head or batch entry",
+    "loop": "a loop's beginning, bound or step",
+    "rescale": "a rescale or factor dropped",
+    "store": "a result not kept",
+}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """text[start:end] of a solution's file becomes another text.
+
+    Attributes:
+        kind: a key of KINDS.
+        start, end: the place.
+        old, new: what stands there, and what will.
+        line: its number in the file.
+        statement: the whole statement, or head of a statement, that it is in, on one line.
+    """
+
+    kind: str
+    start: int
+    end: int
+    old: str
+    new: str
+    line: int
+    statement: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mutation in a gap.
+
+    Attributes:
+        task, file: "task2", "attention_kernel.cu".
+        gap: its number in the file.
+        function: that the gap is in.
+        first_line, last_line: of the gap's code.
+        mutation: what changes.
+    """
+
+    task: str
+    file: str
+    gap: int
+    function: str
+    first_line: int
+    last_line: int
+    mutation: Mutation
+
+    @property
+    def key(self) -> str:
+        """Names it by its text alone, so that it survives edits elsewhere in the file."""
+        one = self.mutation
+        old, new = (" ".join(text.split()) for text in (one.old, one.new))
+        return f"{self.task}/{self.file} | {self.function} | {one.kind} | {one.statement} | {old} -> {new or 'nothing'}"
+
+    def share(self, seed: int) -> float:
+        """A number in 0 ... 1 that its text and the seed decide: what samples and halves are chosen by."""
+        return int(hashlib.sha256(f"{seed} {self.key}".encode()).hexdigest()[:12], 16) / 16**12

@@ -1,0 +1,156 @@
+"""What the test says of a mutant: observed(planted, mutant) runs cases as `python -m taskN.test` does.
+
+Two cases of each part run first, and some more of the parts in which one fails. Where all pass the rest runs too, up
+to the first that fails: a mutant counts as missed only if every case of the task passes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from common.cli import look_inside
+from common.inspect.checked_run import small_size
+from common.mutants.building import TaskMutants
+from common.mutants.mutation import Mutant
+from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
+from common.testing.failures import causes_of, failed_stages, print_failures
+from common.testing.judging import judge
+from common.testing.run import ENDLESS, run_cases
+
+USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run in a moment
+SMALL = 30_000
+MORE = 4  # cases of a part in which one failed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that the report says.
+
+    Attributes:
+        kind: "cause": the output equals a known wrong answer; "sign": a known sign, such as unwritten outputs;
+            "finding": of the checked build; "ended": a crash, an error or an endless loop; "where": only the place.
+        name: of the mistake, or the kind of the finding.
+        says: its sentence, or the text of the report about it.
+        part: the part of the test.
+        lines: (file, line) that it names.
+        cases: how many cases it holds for.
+    """
+
+    kind: str
+    name: str
+    says: str
+    part: str
+    lines: tuple[tuple[str, int], ...] = ()
+    cases: int = 1
+
+
+@dataclass
+class Observation:
+    """What came of a mutant.
+
+    Attributes:
+        failed: parts of which a case failed.
+        passed: parts of which all cases passed that ran.
+        claims: what the report says, in its order.
+        report: its text, after the table.
+    """
+
+    failed: list[str] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    report: str = ""
+
+    def as_json(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, one: dict) -> Observation:
+        claims = [
+            Claim(**{**each, "lines": tuple((file, line) for file, line in each["lines"])}) for each in one["claims"]
+        ]
+        return cls(one["failed"], one["passed"], claims, one["report"])
+
+
+def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Observation:
+    """Runs the task's cases on the mutant, and keeps what the report says."""
+    planted.choose(mutant)
+    quiet = Console(file=io.StringIO(), width=120)
+    cases = [case for case in planted.test.cases("solution") if not case.gpu_only]
+    sizes = {id(case): small_size(case, seed) for case in cases}
+    order = {id(case): (not case.required, abs((sizes[id(case)] or 1 << 40) - USUAL)) for case in cases}
+    verdicts: list[Verdict] = []
+    for part in dict.fromkeys(case.part for case in cases):
+        first, *more = sorted((case for case in cases if case.part == part), key=lambda case: order[id(case)])
+        verdicts += _run(planted, [first, *more[:1]], quiet, seed)
+        more = [case for case in more[1:] if (sizes[id(case)] or 1 << 40) <= SMALL]
+        if any(not one.ok for one in verdicts[-2:] if one.case.part == part):
+            verdicts += _run(planted, more[:MORE], quiet, seed)
+    if all(one.status in (PASS, SKIPPED) for one in verdicts):
+        left = [case for case in cases if all(case is not one.case for one in verdicts)]
+        for case in sorted(left, key=lambda one: sizes[id(one)] or 1 << 40):
+            verdicts += _run(planted, [case], quiet, seed)
+            if not verdicts[-1].ok:
+                break
+    found = Observation(
+        failed=list(dict.fromkeys(one.case.part for one in verdicts if one.status not in (PASS, SKIPPED)))
+    )
+    found.passed = [part for part in dict.fromkeys(one.case.part for one in verdicts) if part not in found.failed]
+    if found.failed:
+        inside = look_inside.at_failures(quiet, verdicts, planted.checked, seed)
+        _keep_report(found, verdicts, inside, planted.test.built_of)
+    return found
+
+
+def _run(planted: TaskMutants, cases: Sequence[Case], console: Console, seed: int) -> list[Verdict]:
+    return run_cases(cases, planted.plain, console, lambda case: judge(case, planted.plain, seed))
+
+
+def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, built_of: dict) -> None:
+    page = io.StringIO()
+    console = Console(file=page, width=120)
+    if inside:
+        look_inside.print_inside(console, inside)
+    with_findings = [part for part, groups in inside.items() if groups]
+    print_failures(console, verdicts, with_findings, False, built_of)
+    found.report = page.getvalue()
+    groups = [(part, group) for part, every in inside.items() for group in every]
+    groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
+    for part, group in groups[: look_inside.MOST_FINDINGS]:
+        accesses = [access for finding in group.findings for access in finding.accesses if access.place]
+        lines = dict.fromkeys((Path(access.place.file).name, access.place.line) for access in accesses)
+        if group.first.launch:
+            lines |= {(Path(group.first.launch.file).name, group.first.launch.line): None} if not accesses else {}
+        found.claims.append(Claim("finding", group.kind, "", part, tuple(lines), len(group.cases)))
+    parts: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        if one.status not in (PASS, SKIPPED):
+            parts.setdefault(one.case.part, []).append(one)
+    for part, failures in parts.items():
+        if failed_stages(part, parts, built_of):
+            continue
+        for number, cause in enumerate(causes_of(failures)[:4]):
+            found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
+    found.claims = [one for one in found.claims if one.kind != "hidden"]
+
+
+def _claim_of(part: str, cause, hidden: bool) -> Claim:
+    first = cause.verdicts[0]
+    if cause.says:
+        name = next((name for name, says in first.possible.items() if says == cause.says), "")
+        return Claim("cause", name, cause.says, part, cases=len(cause.verdicts))
+    if first.status == ERROR or first.ended:
+        words = " ".join(first.diagnosis)
+        lines = tuple((match[1], int(match[2])) for match in re.finditer(r"([\w.]+\.(?:cuh?|py)):(\d+)", words))
+        kind = "endless" if ENDLESS in words else "ended"
+        return Claim("ended", kind, words[:600], part, lines, len(cause.verdicts))
+    if first.status == FAIL and first.mistakes and not hidden:
+        return Claim("sign", first.mistakes[0], " ".join(first.diagnosis)[:900], part, cases=len(cause.verdicts))
+    return Claim(
+        "where" if not hidden else "hidden", "", " ".join(first.diagnosis)[:600], part, cases=len(cause.verdicts)
+    )

@@ -1,0 +1,82 @@
+"""python -m common.mutants: which mutants there are, what a verdict rests on, and a sample that runs."""
+
+import re
+
+import pytest
+
+from common.mutants import reviewed
+from common.mutants.__main__ import held_out, main
+from common.mutants.collected import collected
+from common.mutants.deciding import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, Decision, decided
+from common.mutants.expected import targets
+from common.mutants.mutation import KINDS, Mutant, Mutation
+from common.mutants.observing import Claim, Observation
+from common.mutants.table import markdown, summary
+
+LINES = ["", "for (int k = 0; k < K; ++k) {", "    sum += a[k] * b[k];", "}", "out[0] = sum;"]
+
+
+def mutant(kind: str = "loop", old: str = "k < K", new: str = "k < K - 1", line: int = 2) -> Mutant:
+    return Mutant("task2", "a.cu", 1, "f", 2, 5, Mutation(kind, 0, 5, old, new, line, LINES[line - 1].strip()))
+
+
+def seen(*claims: Claim, failed: tuple[str, ...] = ("attention",)) -> Observation:
+    return Observation([*failed], [], [*claims])
+
+
+def test_every_gap_has_mutants_and_every_rule_is_used() -> None:
+    every = collected()
+    assert len(every) >= 400
+    assert {one.mutation.kind for one in every} == set(KINDS)
+    assert len({one.key for one in every}) == len(every)
+    for task in ("task1", "task2", "task3", "task4", "task5", "task6", "task7"):
+        assert {(one.file, one.gap) for one in every if one.task == task}
+    assert 0.4 < sum(map(held_out, every)) / len(every) < 0.6
+
+
+def test_what_was_reviewed_is_still_among_the_mutants() -> None:
+    keys = {one.key for one in collected()}
+    assert set(reviewed.equivalent()) <= keys
+    assert all(len(reason) > 20 for reason in reviewed.equivalent().values())
+
+
+@pytest.mark.parametrize(
+    ("claims", "failed", "verdict"),
+    [
+        ((), (), MISSED),
+        ((Claim("where", "", "It equals none.", "attention"),), ("attention",), CAUGHT),
+        ((Claim("where", "", "It equals none.", "gemm"),), ("gemm",), NEAR),
+        ((Claim("cause", "last tile dropped", "The loop ends before the last tile.", "gemm"),), ("gemm",), NAMED),
+        ((Claim("cause", "K and V swapped", "K and V are swapped.", "gemm"),), ("gemm",), MISLED),
+        ((Claim("finding", "out_of_bounds", "", "gemm", (("a.cu", 3),)),), ("gemm",), NAMED),
+        ((Claim("finding", "race", "", "gemm", (("a.cu", 99),)),), ("gemm",), MISLED),
+        ((Claim("ended", "ended", "a.cu:2: ...", "gemm", (("a.cu", 2),)),), ("gemm",), NAMED),
+    ],
+)
+def test_a_verdict_follows_from_the_claims(claims: tuple[Claim, ...], failed: tuple[str, ...], verdict: str) -> None:
+    assert decided(mutant(), seen(*claims, failed=failed), LINES).verdict == verdict
+
+
+def test_one_false_cause_outweighs_a_right_one() -> None:
+    right = Claim("cause", "last tile dropped", "The loop ends before the last tile.", "gemm")
+    false = Claim("cause", "K and V swapped", "K and V are swapped.", "attention")
+    assert decided(mutant(), seen(right, false), LINES).verdict == MISLED
+
+
+def test_the_lines_of_a_mutant_are_its_own_and_those_that_use_what_it_sets() -> None:
+    assert targets(mutant(), LINES) == {2, 3}
+    assert targets(mutant("store", "sum += a[k] * b[k];", "", 3), LINES) == {3, 5}
+
+
+def test_shares_leave_out_what_is_equivalent() -> None:
+    every = [(mutant(), Decision(verdict, "")) for verdict in (NAMED, NAMED, NEAR, CAUGHT, EQUIVALENT)]
+    assert summary(every) == "mutants: 5 named 50% near 25% caught 25% misled 0 missed 0"
+    table = markdown(every, "python -m common.mutants")
+    assert "| task2 | 2 | 1 | 1 |  |  | 1 | 5 |" in table and "| all | 2 |" in table
+
+
+def test_a_sample_runs_and_nothing_is_missed_or_misled(capsys: pytest.CaptureFixture) -> None:
+    """Twelve of task 7's, whose kernels are built soonest."""
+    assert main(["--task", "task7", "--sample", "12", "--seed", "5"]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert re.fullmatch(r"mutants: 12 named \d+% near \d+% caught \d+% misled 0 missed 0", last)
