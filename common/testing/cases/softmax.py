@@ -15,7 +15,6 @@ from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.steps import softmax_steps
 
-
 NAN_HINT = (
     "A NaN in a softmax is inf / inf or 0 / 0: exp(x - maximum) is infinite where the maximum leaves out a much larger "
     "entry. Does it take in the whole row: the first column, the last one, and those beyond the block's threads?"
