@@ -15,6 +15,11 @@ from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.steps import softmax_steps
 
+NAN_HINT = (
+    "A NaN in a softmax is inf / inf or 0 / 0: exp(x - maximum) is infinite where the maximum leaves out a much larger "
+    "entry. Does it take in the whole row: the first column, the last one, and those beyond the block's threads?"
+)
+
 
 def softmax_case(
     operator: str,
@@ -49,6 +54,7 @@ def softmax_case(
         mistakes=softmax_mistakes,
         steps=softmax_steps,
         is_softmax=True,
+        nan_hint=NAN_HINT,
         **options,
     )
 
@@ -74,8 +80,9 @@ def with_masks(x: Tensor) -> Tensor:
 def with_high_end(x: Tensor) -> Tensor:
     """The last three entries of a row count as much as its largest one: whoever forgets them is far off.
 
-    From the second row on the last is 1000 above the others: it must not be missing from the maximum either.
+    From the second row on the others are 1000 below the last one: it must not be missing from the maximum either. (No
+    maximum at all would do no harm there: that is another mistake.)
     """
     x[:, -3:] = x.amax(1, keepdim=True) - torch.arange(3)
-    x[1:, -1] += 1000
+    x[1:, :-1] -= 1000
     return x
