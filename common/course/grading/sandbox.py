@@ -214,7 +214,7 @@ class Sandbox:
         self.socket.close()  # a nursery that is well ends by itself, and so do all others with it
         if not self.ended_because:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2)
+                self._process.wait(10)
         self._over.set()
         self._kill()
         self._watcher.join()
