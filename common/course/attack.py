@@ -23,7 +23,7 @@ from common.console.terminal import say, wide
 from common.course.grading.attacking import Attack, attacks_in
 from common.course.grading.one import Workshop, course_hash, grade
 from common.course.grading.outcome import Outcome
-from common.course.grading.running import workshop
+from common.course.grading.running import end_with_parent, workshop
 from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind
 from common.course.grading.submissions import NoSubmission, Submission, read_submission
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     with workshop(kind, b"the salt of attacks: 0123456789abcdef", (), LIMITS) as shop:
         context = multiprocessing.get_context("spawn")
         with (
-            concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=context) as pool,
+            concurrent.futures.ProcessPoolExecutor(options.jobs, context, end_with_parent) as pool,
             Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
         ):
             bar = progress.add_task("attacking", total=len(chosen))

@@ -51,6 +51,7 @@ def main(root: str, file: str, cpu: str, file_bytes: str, processes: str, *tasks
         getattr(importlib.import_module(f"{task}.cases"), "warm_up", lambda: None)()
     assert_all_from(root)
     serve(socket.socket(fileno=int(file)), partial(_work, root, int(cpu)))
+    os._exit(0)  # nothing here is worth a tidy end, and the grader waits for it
 
 
 def assert_all_from(root: str) -> None:

@@ -96,14 +96,17 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     for task in workshop.tasks:
         outcome.not_graded |= _not_graded(task)
     outcome.peak_bytes, outcome.left_behind = boxes.peak_bytes, left_behind(boxes.marks)
-    outcome.cpu_seconds, outcome.wall_seconds = round(_cpu() - cpu, 2), round(time.monotonic() - begun, 2)
+    outcome.cpu_seconds, outcome.wall_seconds = (
+        round(_cpu() - cpu + boxes.cpu_seconds, 2),
+        round(time.monotonic() - begun, 2),
+    )
     return outcome
 
 
 def _cpu() -> float:
-    """Seconds of CPU of this process and of all its children that have ended."""
-    every = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in every)
+    """Seconds of CPU of this process; those of the sandbox its watcher counts."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 class _Boxes:
@@ -117,7 +120,7 @@ class _Boxes:
         self._box: Sandbox | None = None
         self._nursery: Nursery | None = None
         self._made = 0
-        self.peak_bytes = 0
+        self.peak_bytes, self.cpu_seconds = 0, 0.0
         self.marks: list[str] = []
 
     def worker(self, task: str) -> SandboxedWorker:
@@ -150,8 +153,9 @@ class _Boxes:
     def _leave(self) -> None:
         box, self._box, self._nursery = self._box, None, None
         if box is not None:
-            self.peak_bytes = max(self.peak_bytes, box.peak_bytes)
             box.close()
+            self.peak_bytes = max(self.peak_bytes, box.peak_bytes)
+            self.cpu_seconds += box.cpu_seconds
 
     def close(self) -> None:
         self._leave()

@@ -9,10 +9,12 @@ Each is graded by a process of its own, so that what goes wrong with one costs t
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import hashlib
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
@@ -27,6 +29,8 @@ from common.course.grading.outcome import Outcome
 from common.course.grading.results import read_outcome, write_outcome
 from common.course.grading.sandbox import Limits
 from common.course.grading.submissions import NoSubmission, name_of, read_submission
+
+PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
@@ -66,6 +70,11 @@ def names_of(sources: Sequence[str]) -> dict[str, str]:
     }
 
 
+def end_with_parent() -> None:
+    """This process is killed when the one that started it ends, and its sandbox with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, bool]:
     """Grades one submission unless it is graded already: (its outcome as JSON, whether anything was to be done)."""
     folder = Path(out) / name
@@ -95,7 +104,7 @@ def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) 
     while waiting:
         done: set[str] = set()
         context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        with concurrent.futures.ProcessPoolExecutor(jobs, context, end_with_parent) as pool:
             futures = {pool.submit(grade_one, source, names[source], str(out), shop): source for source in waiting}
             try:
                 for future in concurrent.futures.as_completed(futures):

@@ -172,6 +172,7 @@ class Sandbox:
         socket: to the nursery.
         ended_because: why the watcher ended it; "" if it did not.
         peak_bytes: the most memory that its processes had together.
+        cpu_seconds: that they and their children used, but for the last tenth of a second.
         mark: all its processes begin with it in their environment: GRADING_BOX.
     """
 
@@ -179,7 +180,7 @@ class Sandbox:
         self, tree: Path, runtime: Path, kind: str, tasks: Sequence[str], limits: Limits | None = None
     ) -> None:
         self.kind, self.limits = kind, limits or Limits()
-        self.ended_because, self.peak_bytes = "", 0
+        self.ended_because, self.peak_bytes, self.cpu_seconds = "", 0, 0.0
         self.mark = secrets.token_hex(8)
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
@@ -214,7 +215,7 @@ class Sandbox:
         self.socket.close()  # a nursery that is well ends by itself, and so do all others with it
         if not self.ended_because:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2)
+                self._process.wait(10)
         self._over.set()
         self._kill()
         self._watcher.join()
@@ -297,6 +298,7 @@ class Sandbox:
             processes = self._processes()
             memory = sum(map(_own_bytes, processes))
             self.peak_bytes = max(self.peak_bytes, memory)
+            self.cpu_seconds = max(self.cpu_seconds, sum(map(_cpu_seconds, processes)))
             if memory > limits.memory:
                 self._end(f"Its processes took more than {limits.memory >> 20:,} MiB of memory together.")
             elif len(processes) > limits.processes:
@@ -351,6 +353,15 @@ def _of_user(user: int) -> list[int]:
 
 def _state(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _cpu_seconds(process: int) -> float:
+    """Of a process and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _own_bytes(process: int) -> int:
