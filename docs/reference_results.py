@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,17 +153,16 @@ def sections(text: str, machine: str) -> dict[str, list[str]]:
     return found if len(found) > 1 else {}
 
 
-def measured(where: str, chosen: Sequence[str]) -> dict[str, list[str]]:
-    """The sections of these tasks, measured now."""
+def measured(where: str, chosen: Sequence[str]) -> Iterator[dict[str, list[str]]]:
+    """The sections of these tasks, measured now, one after the other."""
     backend = "simulator" if where == "simulator" else "cuda"
     with tempfile.TemporaryDirectory() as scratch:
         folder = copied(Path(scratch, "course"))
-        found = {"machine": [f"On {datetime.date.today()}:", "", *indented(machine(folder)), ""]}
+        yield {"machine": [f"On {datetime.date.today()}:", "", *indented(machine(folder)), ""]}
         for task in chosen:
             steps = [step for step in STEPS[task] if where in step.of]
             lines = [line for step in steps for line in said(folder, step, backend)]
-            found[task] = [title(task, where), "", *lines]
-    return found
+            yield {task: [title(task, where), "", *lines]}
 
 
 def main() -> int:
@@ -178,13 +177,12 @@ def main() -> int:
         parser.error(f"--only: {unknown[0]!r} is no task; there are {', '.join(STEPS)}")
     text = (options.page if options.page.is_file() else PAGE).read_text(encoding="utf-8")
     found = sections(text, options.machine)
-    if options.merge:
-        for page in options.merge:
-            found |= sections(page.read_text(encoding="utf-8"), options.machine)
-    else:
-        found |= measured(options.machine, chosen)
-    lines = [line for name in ("machine", *STEPS) for line in found.get(name, [])]
-    write_whole(options.page, replaced(text, options.machine, ["", *lines]))
+    pages = options.merge or []
+    news = (sections(page.read_text(encoding="utf-8"), options.machine) for page in pages)
+    for new in news if pages else measured(options.machine, chosen):  # written as it comes: it may be stopped
+        found |= new
+        lines = [line for name in ("machine", *STEPS) for line in found.get(name, [])]
+        write_whole(options.page, replaced(text, options.machine, ["", *lines]))
     print(options.page)
     return 0
 

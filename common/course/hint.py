@@ -93,7 +93,7 @@ def _of_gap(standing: Standing, gap: StudentGap) -> tuple[str, ...]:
 def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None:
     """The mistake's own hint, then those of the gap where it is; without a known mistake those of the part's gap."""
     by_name = {gap.name: gap for gap in standing.gaps}
-    why = f"{part}: {wrong.case} is wrong ({wrong.status}) since the last test"
+    why = f"{part}: {wrong.case} was wrong in the last test"
     for name in wrong.mistakes:
         hint = standing.hints.mistakes.get(name)
         if hint and hint.gap in by_name and part in standing.hints.gaps[hint.gap].parts:
