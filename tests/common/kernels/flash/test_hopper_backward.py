@@ -1,7 +1,8 @@
 """The gradients of dense attention on Hopper GPUs (wgmma) beside float64: sizes, layouts, masks, its border, a fixed
 order of sums.
 
-For GPUs of compute capability 9.0, but for the rows that see few keys and the simulator; the other kernels' gradients: test_flash_torch.py.
+For GPUs of compute capability 9.0, but for few keys, some of the keys, and the simulator; the other kernels' gradients:
+test_flash_torch.py.
 """
 
 from __future__ import annotations
