@@ -2,7 +2,6 @@
 //
 //   KeyBlock            which keys of which head a block has, and the tiles of queries that see one of them
 //   launch_key_blocks   the launch of a kernel whose blocks are KeyBlocks
-//   clear_for_one_key   grad_query and grad_key where there is one key
 //   RowNumbers          delta, and for Hopper GPUs lse: what the kernels read besides the tensors
 //   launch_row_numbers  computes them, a kernel of its own
 //   in_pieces           whether rows may be read and written 16 bytes at a time
@@ -140,22 +139,12 @@ void launch_key_blocks(Kernel* kernel, unsigned threads, size_t shared_bytes, co
     }
 }
 
-// A row that sees one key at most gives it the weight 1, whatever its score: these gradients are 0, and not what
-// rounding leaves of a difference. The last thing that a launcher does.
-template <typename T>
-void clear_for_one_key(const FlashGradients& g) {
-    const FlashArguments& f = g.forward;
-    if (f.S_k > 1) return;
-    const int64_t rows = f.batch * f.heads * f.S_q, keys = f.batch * f.kv_heads;
-    CUDA_CHECK(cudaMemsetAsync(g.grad_query, 0, rows * f.head_dim * sizeof(T), f.stream));
-    CUDA_CHECK(cudaMemsetAsync(g.grad_key, 0, keys * f.head_dim * sizeof(T), f.stream));
-}
-
 // ---- numbers of rows
 //
 // delta[row] = sum over head_dim of grad_out * out, which is the sum over the keys of P * dP. dS = P (dP - delta) is a
 // difference, and `out` has been rounded: where a row sees few keys, that error is larger than all others. So the rows
-// that see at most FEW_KEYS get the sum over the keys itself (not under a mask tensor).
+// that see at most FEW_KEYS get the sum over the keys itself. Not under a mask tensor; and not where out and lse are
+// those of more keys than are given here, as in ring attention: then the weights of these keys do not add up to 1.
 //
 // A row is read by `lanes` neighbouring threads, a power of two, 16 bytes by each.
 
@@ -172,6 +161,7 @@ inline RowNumbers row_numbers(const FlashGradients& g) {
 }
 
 constexpr int ROW_THREADS = 256, FEW_KEYS = 8;
+constexpr float WEIGHTS_TOLERANCE = 1e-5f;
 
 // Memory that the kernel fills with zeros on its way.
 struct Zeros {
@@ -220,8 +210,9 @@ __global__ void __launch_bounds__(ROW_THREADS)
     const float lse = exists ? f.lse[row] : -INFINITY;
     const int seen = exists && f.mask.kind == MaskKind::NONE ? keys_seen<false>(f, position_of(f, q)) : 0;
     const int few = seen <= FEW_KEYS ? seen : 0;
-    float delta = exists && few == 0 ? dot(static_cast<const T*>(f.out) + row * f.head_dim + col, grad_out) : 0;
+    float delta = exists ? dot(static_cast<const T*>(f.out) + row * f.head_dim + col, grad_out) : 0;
     delta = add_lanes(delta);
+    float of_keys = 0, weights = 0;
     for (int key = 0; key < FEW_KEYS && __any_sync(FULL_WARP, key < few); ++key) {
         float score = 0, dp = 0;
         if (key < few) {
@@ -229,8 +220,12 @@ __global__ void __launch_bounds__(ROW_THREADS)
             dp = dot(grad_out, row_of(f.value, f.value_strides, kv_head, key));
         }
         score = add_lanes(score), dp = add_lanes(dp);
-        if (key < few && lse != -INFINITY) delta += expf(score * f.scale - lse) * dp;
+        if (key < few && lse != -INFINITY) {
+            const float weight = expf(score * f.scale - lse);
+            weights += weight, of_keys += weight * dp;
+        }
     }
+    if (few > 0 && fabsf(weights - 1) < WEIGHTS_TOLERANCE) delta = of_keys;
     if (!stored || col != 0) return;
     numbers.delta[number] = delta;
     if (numbers.lse != nullptr) numbers.lse[number] = lse == -INFINITY ? INFINITY : lse * LOG2_E;

@@ -339,5 +339,4 @@ void flash_backward_fp32(const FlashGradients& g) {
                                       : launch_largest<Fp32Gradients<128, 64, 64, 1>, Fp32Gradients<128, 32, 32, 2>,
                                                        Fp32Gradients<128, 16, 32, 2>>;
     run(g, plain);
-    clear_for_one_key<float>(g);
 }

@@ -292,7 +292,6 @@ static void launch(const FlashGradients& g, bool vectors) {
     CUDA_CHECK(cudaMemsetAsync(g.grad_query_sum, 0, query_sum_elements(f, false) * sizeof(float), f.stream));
     launch_key_blocks<B_c>(flash_backward_kernel<S, PLAIN>, S::THREADS, S::BYTES, g);
     launch_convert_sum<T, S::D>(g, vectors);
-    clear_for_one_key<T>(g);
 }
 
 // What is not PLAIN needs more registers, so fewer blocks share a multiprocessor.

@@ -553,7 +553,6 @@ static bool launch(const FlashGradients& g, bool dry) {
     kernel<<<blocks, S::THREADS, S::BYTES, a.stream>>>(p);
     CUDA_CHECK_LAUNCH();
     launch_convert_sum<T, S::D, SumOrder::PIECES>(g, true);
-    clear_for_one_key<T>(g);
     return true;
 }
 

@@ -1,7 +1,8 @@
 """The gradients of dense attention on Hopper GPUs (wgmma) beside float64: sizes, layouts, masks, its border, a fixed
 order of sums.
 
-For GPUs of compute capability 9.0, but for the last two tests; the other kernels' gradients: test_flash_torch.py.
+For GPUs of compute capability 9.0, but for few keys, some of the keys, and the simulator; the other kernels' gradients:
+test_flash_torch.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from flash_gradients import assert_gradients, attention, gradients
 from flash_inputs import gaps, operators_of, packed, rows_first
 from torch import Tensor
+from torch.testing import assert_close
 
 from common.kernels.flash import flash
 from common.reference.bounds import max_error_of
@@ -123,11 +125,11 @@ def test_the_border(ops):
     assert_right(ops, *narrow, grad_out[..., :60], "mma")  # a head_dim that is no multiple of 8
 
 
-@gpu
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_that_see_few_keys(ops, dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES], ids=str)
+def test_rows_that_see_few_keys(backend, dtype):
     """Their dS is a difference of numbers that are almost the same: 0 if there is one key. No error beyond PyTorch's
     own, whatever the output was rounded to."""
+    ops = flash.load(backend)
     for seq_q, seq_k, options in ((200, 1, {}), (200, 2, {}), (200, 3, {}), (8, 8, {"causal": True})):
         query, key, value, grad_out = tensors(ops, dtype, seq_q, seq_k, 64)
         value = (value.detach() + 4).requires_grad_()  # an output far from 0
@@ -138,6 +140,24 @@ def test_rows_that_see_few_keys(ops, dtype):
         for x, x64, x_same in zip(got, exact, same, strict=True):
             floor = 1e-5 + torch.finfo(dtype).eps / 2 * float(x64.abs().max())
             assert max_error_of(x, x64) <= 2 * max_error_of(x_same, x64) + floor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES], ids=str)
+def test_some_of_the_keys(backend, dtype):
+    """The operator takes out and lse of more keys than it is given, as ring attention has them: gradients of parts add
+    up to those of the whole, also where a row sees few keys of a part."""
+    operators = operators_of(flash.load(backend))
+    query, key, value, grad_out = (x.detach() for x in tensors(flash.load(backend), dtype, 40, 60, 16))
+    out, lse = operators.flash_attention_forward(query, key, value, False)
+    whole = operators.flash_attention_backward(grad_out, query, key, value, out, lse, False)
+    parts = [
+        operators.flash_attention_backward(grad_out, query, key[:, :, part], value[:, :, part], out, lse, False)
+        for part in (slice(0, 3), slice(3, 4), slice(4, 60))
+    ]
+    rounding = 4 * torch.finfo(dtype).eps
+    assert_close(sum(part[0].double() for part in parts), whole[0].double(), rtol=rounding, atol=rounding)
+    for i in (1, 2):
+        assert_close(torch.cat([part[i] for part in parts], 2), whole[i], rtol=rounding, atol=rounding)
 
 
 def same_every_time(run, times: int) -> bool:
