@@ -102,11 +102,11 @@ def diagnose(
         found.names.append("unwritten outputs")
     named = bool(found.names)
     if is_softmax and not named:
-        if bool(torch.isfinite(out).all()) and (told := weights_told(out.to(ref.dtype), ref, "column")):
-            found.tell(*told)
-        elif factors := row_factors(out.reshape(-1, out.size(-1)), ref.reshape(-1, ref.size(-1))):
+        if factors := row_factors(out.reshape(-1, out.size(-1)), ref.reshape(-1, ref.size(-1))):
             found.names.append(factors[0])
             found.sentences.append(factors[1])
+        elif bool(torch.isfinite(out).all()) and (told := weights_told(out.to(ref.dtype), ref, "column")):
+            found.tell(*told)
         found.sentences += _row_sums(out, ref)
     if not named and not found.sentences and mistakes:
         found.sentences.append(UNKNOWN)

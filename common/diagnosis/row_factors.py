@@ -65,13 +65,14 @@ def _finite_row(row: int, factor: Tensor, used: Tensor) -> tuple[str, str] | Non
 
 def _one_factor(row: int, factor: float) -> str:
     sentence = (
-        f"Row {row} is wrong by one factor, {factor:.5g}: its exponentials are right, and the sum that divides them is "
-        f"{1 / factor:.4g} times the right one"
+        f"Row {row} is wrong by one factor, {factor:.5g}: its entries have the right shares, and the sum that divides "
+        f"them is {1 / factor:.4g} times the right one"
     )
     if factor > 1:
         return (
-            f"{sentence}, smaller than the row's: part of the row is missing from it. Does every thread walk through "
-            f"the whole row in steps of blockDim.x, and add (+=) what it finds? {BARRIER}"
+            f"{sentence}, smaller than the row's: part of the row is missing from it, or the sum and the outputs do "
+            "not subtract the same number before exp. Does every thread walk through the whole row in steps of "
+            f"blockDim.x, and add (+=) what it finds? {BARRIER}"
         )
     return (
         f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with "

@@ -104,6 +104,8 @@ def product_inferences(
         names: what they are called.
         transposed: b lies in memory as [..., N, K]: its elements are named so.
     """
+    if not bool(torch.isfinite(a).all()) or not bool(torch.isfinite(b).all()):
+        return []  # nothing can be divided by them
     return [
         Inference(lambda out, bound: _counts(out, a, b, bound)),
         Inference(lambda out, bound: _operand(out, a, b, names, transposed)),

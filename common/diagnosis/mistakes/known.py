@@ -27,8 +27,8 @@ THREADS = (32, 64, 128, 256, 512, 1024)
 class Mistake:
     """A wrong answer: a short name, what to tell the student, and the function that computes the output it gives.
 
-    A vague one says what the output looks like and not what was done wrong: of two that fit it is told second. With
-    reads_unused, what is NaN in it was read where nothing may be read, see common.diagnosis.locating.UNUSED_BITS.
+    A vague one says what the output looks like and not what was done wrong: of two that fit it is told second. What is
+    NaN in one that reads_unused was read where nothing may be read, see common.diagnosis.locating.UNUSED_BITS.
     """
 
     name: str

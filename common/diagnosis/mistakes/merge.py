@@ -145,7 +145,7 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
 def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | None:
     """What the weights of the parts tell, which are read off each row: it is the sum of weight * part."""
     parts, _, head_dim = outs.shape
-    if parts >= head_dim or not bool(torch.isfinite(outs).all()):
+    if parts >= head_dim or not bool(torch.isfinite(outs).all()) or not bool(torch.isfinite(out).all()):
         return None
     rows = outs.permute(1, 2, 0)  # [rows, head_dim, parts]
     read = torch.linalg.lstsq(rows, out[..., None]).solution

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.gemm import gemm_mistakes
-from common.diagnosis.mistakes.inferring import inferred_from
+from common.diagnosis.mistakes.inferring import inferred_from, product_inferences
 from common.diagnosis.mistakes.known import Mistake
 
 torch.manual_seed(1)
@@ -49,3 +49,11 @@ def test_a_known_answer_in_some_rows_only() -> None:
     assert found == ("doubled", "In row 30 to 39 (of 40) only: Everything is doubled.")
     out[0, 35, 3] += 1  # one element of these rows is something else
     assert inferred_from(out.float(), A @ B, BOUND, AXES, known) is None
+
+
+def test_operands_that_hold_infinity_are_left_alone() -> None:
+    """They stand where nothing may be read, and nothing can be solved for."""
+    b = B.clone()
+    b[0, 3] = torch.inf
+    ref = A @ B
+    assert inferred_from(ref + torch.randn_like(ref), ref, BOUND, AXES, product_inferences(A, b)) is None

@@ -77,6 +77,6 @@ def test_shares_leave_out_what_is_equivalent() -> None:
 
 def test_a_sample_runs_and_nothing_is_missed_or_misled(capsys: pytest.CaptureFixture) -> None:
     """Twelve of task 7's, whose kernels are built soonest."""
-    assert main(["--task", "task7", "--sample", "12", "--seed", "5"]) == 0
+    assert main(["--task", "task7", "--sample", "12", "--seed", "3"]) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert re.fullmatch(r"mutants: 12 named \d+% near \d+% caught \d+% misled 0 missed 0", last)
