@@ -225,7 +225,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
             weights += weight, of_keys += weight * dp;
         }
     }
-    if (few > 0 && fabsf(weights - 1) < WEIGHTS_TOLERANCE) delta = of_keys;
+    // An error of lse is in all weights alike; in delta it would be one of its own.
+    if (few > 0 && fabsf(weights - 1) < WEIGHTS_TOLERANCE) delta = of_keys / weights;
     if (!stored || col != 0) return;
     numbers.delta[number] = delta;
     if (numbers.lse != nullptr) numbers.lse[number] = lse == -INFINITY ? INFINITY : lse * LOG2_E;
