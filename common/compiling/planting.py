@@ -79,13 +79,15 @@ def _rendered(text: str, start: int, end: int, spots: Sequence[Spot]) -> str:
         for one in inside:
             if one.end > spot.end:
                 raise ValueError(f"{text[spot.start : spot.end]!r} and {text[one.start : one.end]!r} overlap")
-        made += [text[at : spot.start], _switch(_rendered(text, spot.start, spot.end, inside), spot.texts)]
+        right = _rendered(text, spot.start, spot.end, inside)
+        statements = bool(_STATEMENTS.search(text[spot.start : spot.end]))  # what lies inside may end in another way
+        made += [text[at : spot.start], _switch(right, statements, spot.texts)]
         at, spots = spot.end, rest[len(inside) :]
     return "".join([*made, text[at:end]])
 
 
-def _switch(right: str, texts: Sequence[tuple[int, str]]) -> str:
-    if _STATEMENTS.search(right):
+def _switch(right: str, statements: bool, texts: Sequence[tuple[int, str]]) -> str:
+    if statements:
         wrong = "".join(f"if (planted({number})) {{ {_one_line(text)} }} else " for number, text in texts)
         pragma = re.match(r"[ \t]*#", right)  # a preprocessor line begins a line
         return f"{wrong}{{\n{right} }}" if pragma else f"{wrong}{{ {right} }}"

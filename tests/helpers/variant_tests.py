@@ -32,7 +32,8 @@ class VariantTests:
     def test_a_right_variant_passes(self, backend: str, variant: str, request: pytest.FixtureRequest) -> None:
         if known := self.known_to_fail.get((variant, backend)):
             request.applymarker(pytest.mark.xfail(reason=known[0], strict=known[1]))
-        assert not failed_cases(self.kernels, variant, backend)
+        failed = failed_cases(self.kernels, variant, backend)
+        assert not failed, failed
 
     def test_the_checked_build_finds_nothing_in_a_right_variant(self, variant: str) -> None:
         assert not findings_in_variant(self.kernels, variant)

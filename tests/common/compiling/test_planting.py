@@ -17,6 +17,7 @@ int main(int, char** arguments) {
     int sum = 1;
     for (int i = 0; i < 4; ++i) sum += i * 2;
     sum += 100;
+    if (sum > 5000) sum = 0;
     printf("%d", sum);
 }
 """
@@ -25,7 +26,9 @@ MISTAKES = [
     [("sum += i * 2;", "sum = i * 2;", 1)],  # around the first one
     [("sum += 100;", "", 1), ("i < 4", "i < 3", 1)],
     [("i * 2", "0", 1)],
-    [("«sum += 100;»\n    printf", "sum += 1000;\n    sum *= 2;", 1)],
+    [("«sum += 100;»\n    if", "sum += 1000;\n    sum *= 2;", 1)],
+    [("if (sum > 5000) sum = 0;", "sum = 1;", 1)],  # inside the next one, and ends in another way than that began
+    [("sum += 100;\n    if (sum > 5000) sum = 0;", ";", 1)],
 ]
 
 
@@ -35,7 +38,7 @@ def test_each_number_chooses_its_mistake(tmp_path):
     program = tmp_path / "program"
     subprocess.run([toolchain.host_compiler(), tmp_path / "program.cpp", "-o", program], check=True)
     said = [int(subprocess.check_output([program, str(number)])) for number in range(len(MISTAKES) + 1)]
-    assert said == [113, 119, 106, 7, 101, 2026]
+    assert said == [113, 119, 106, 7, 101, 2026, 1, 13]
 
 
 def test_what_does_not_stand_there_as_often_as_it_should_is_refused():
