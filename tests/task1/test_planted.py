@@ -243,7 +243,7 @@ KERNEL = [
     ("zero_over_zero", PADDING, "masked row is NaN", "so is 0 / 0"),
     ("zero_over_zero", EMPTY, "masked row is NaN", "so is 0 / 0"),
     ("softmax_forgotten", "full", "softmax missing", "multiplied by the scores S themselves"),
-    ("rows_of_one_head", "full", None, "elements are wrong"),
+    ("rows_of_one_head", "full", "softmax missing", r"In part of the output, first at batch 0, head 1, row 0"),
 ]
 # Found by the checked build: (planted, case, the tensor beyond whose end a thread goes)
 OUT_OF_BOUNDS = [

@@ -110,7 +110,7 @@ PLANTED = [
     ("window_too_small", RAGGED, "window off by one", r"one key too small"),
     ("no_left_edge", RAGGED, "left edge not masked", "no left edge"),
     ("no_left_edge", BOTH, "left edge not masked", "no left edge"),
-    ("no_right_edge", RAGGED, None, "elements are wrong"),
+    ("no_right_edge", RAGGED, "hidden keys count", "a weight that their query must not see"),
     ("no_right_edge", BOTH, "right edge not masked", "no right edge"),
     ("window_ahead", RAGGED, "window on the wrong side", "must be i - window < j <= i"),
     ("every_row_is_the_first", RAGGED, "mask of the warp's first row", r"query_position \+ r"),

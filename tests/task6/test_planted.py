@@ -57,8 +57,8 @@ PLANTED = [
     (
         "length_of_the_first_sequence",
         EMPTY,
-        "length of the first sequence|all zeros",
-        "has its own length|never computed",
+        "length of the first sequence|all zeros|no key has a weight",
+        "has its own length|never computed|nothing of V reaches the output",
     ),
     ("keys_rounded_down", PARTS, "keys per part rounded down", "The last keys belong to no part"),
     ("keys_rounded_down", MERGED, "keys per part rounded down", "The last keys belong to no part"),

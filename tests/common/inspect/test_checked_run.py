@@ -69,6 +69,7 @@ def test_one_representative_for_each_part_and_operator():
         ("attention", "attention"),
         ("gemm", "gemm_nn"),
         ("gemm", "gemm_nt"),
+        ("row-sums", "row_sum"),
         ("softmax", "softmax"),
     ]
     assert CASES["softmax: 1023 x 1024"] in chosen

@@ -143,4 +143,4 @@ def test_device_properties(library):
     if library.on_gpu:
         return
     assert ctypes.string_at(name.ctypes.data) == b"CUDA simulator"
-    assert list(out) == [1, 32, 49152, 232448, 90, 1, 232448, 101, 101, 8]
+    assert list(out) == [1, 32, 49152, 232448, 89, 1, 232448, 101, 101, 8]
