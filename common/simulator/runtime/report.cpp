@@ -3,6 +3,7 @@
 // An error in a kernel is written down with block, thread and call stack; then the worker leaves all threads
 // of the block where they are and goes back to scheduling (no C++ exception: other threads of the block wait
 // halfway). launch() throws when all workers are back.
+#include <algorithm>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <stdarg.h>
@@ -89,10 +90,11 @@ static void describe_address(const Worker& worker, const char* address, char* te
 }
 
 // Host code failed, in a program of its own or in a process that tells of its crashes.
-static std::string host_failure(int signal, const void* address) {
+__attribute__((noinline)) static std::string host_failure(int signal, const void* address) {
     alarm(30);  // what the failure left locked must not keep the program from ending
-    static Worker nobody;  // for its call stack
-    nobody.trace_size = backtrace(nobody.trace, 32);
+    static Worker nobody;  // for its call stack, as on_signal would see it: without this function's own frame
+    nobody.trace_size = backtrace(nobody.trace, 32) - 1;
+    std::copy(nobody.trace + 1, nobody.trace + 1 + nobody.trace_size, nobody.trace);
     nobody.signalled = true;
     char place[256];
     std::string what;
