@@ -21,5 +21,10 @@ class TestTask3(VariantTests):
         (NEEDS_FMA, "simulator"): (
             "the simulator does not contract x * y - z to a multiply-add as nvcc does: numbers around 10,000",
             True,
-        )
+        ),
+        (NEEDS_FMA, "cuda"): (
+            "3 of 30,000 outputs of `rows that rise and fall` err by 6e-5 of their size: the floor knows no rescaling by a "
+            "factor that is rounded each time",
+            True,
+        ),
     }

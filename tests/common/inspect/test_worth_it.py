@@ -30,7 +30,9 @@ def test_each_kernel_has_a_case_and_the_runs_are_few(task):
     kernels = {name for place in places for name in kernels_in(place.kernels)}
     assert set().union(*(names for group in groups for _, names in group)) == kernels
     names = [full_name(case) for case in chosen]
-    assert len(chosen) <= max(4, len(kernels)) and len(groups) <= 3, names  # task 2's attention launches its parts' kernels
+    assert len(chosen) <= max(4, len(kernels)) and len(groups) <= 3, (
+        names
+    )  # task 2's attention launches its parts' kernels
     for group in groups:
         assert sum(len(names) for _, names in group) == len(set().union(*(names for _, names in group)))
 
