@@ -59,4 +59,4 @@ def test_it_runs_from_top_to_bottom_with_the_gaps_filled_in_its_cells(root, tmp_
     assert "Traceback" not in said and "FAIL" not in said, said
     assert len(re.findall(r"(?m)^task1/.* is filled$", said)) == len(parts) and "Points: 2 of 2" in said, said
     assert "Once upon a time" in said and "You're the best!" in said, said
-    assert re.search(r"task1 +15 of 15 +2 of 2 +done", said), said
+    assert re.search(r"task1 +15 of 15 +2 of 2 +\S*done", said), said
