@@ -2,12 +2,14 @@
 
     results = in_ranks(3, function, *arguments)     function(rank, ranks, *arguments) in three processes, over gloo
 
-The processes are forked from a server that has imported torch once. A function stands at the top of a module.
+The processes are forked from a server that has imported torch once. A function stands at the top of a file; a process
+reads that file anew, since a file of tests has no name that another process could import.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import runpy
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -31,7 +33,8 @@ def in_ranks(ranks: int, function: Callable, *arguments, timeout: float = 60, pa
         pipes, processes = [], []
         for rank in range(ranks):
             ours, theirs = context.Pipe(duplex=False)
-            given = (theirs, str(Path(folder) / "store"), rank, ranks, timeout, function, arguments)
+            place = (function.__code__.co_filename, function.__name__)
+            given = (theirs, str(Path(folder) / "store"), rank, ranks, timeout, place, arguments)
             processes.append(context.Process(target=_rank, args=given, daemon=True))
             processes[-1].start()
             theirs.close()
@@ -59,11 +62,13 @@ def _answers(pipes: Sequence[Connection], patience: float) -> list:
     return [answers[pipe] for pipe in pipes]
 
 
-def _rank(answer, store, rank, ranks, timeout, function, arguments) -> None:
+def _rank(answer, store, rank, ranks, timeout, place, arguments) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    file, name = place
+    function = runpy.run_path(file)[name]
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=timeout), ranks, rank)
     try:
         answer.send(function(rank, ranks, *arguments))
