@@ -30,8 +30,9 @@ def ulysses_attention(
     repeats = math.lcm(key.size(1), ranks) // key.size(1)
     if repeats > 1:
         key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
-    query, key, value = (_ToHeads.apply(x, group) for x in (query, key, value))
-    return _ToRows.apply(flash_attention(ops, query, key, value, causal, scale), group)
+    query, key, value = (_Dealt.apply(x, group, _to_heads, _to_rows) for x in (query, key, value))
+    out = flash_attention(ops, query, key, value, causal, scale)
+    return _Dealt.apply(out, group, _to_rows, _to_heads)
 
 
 def _to_heads(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -46,23 +47,14 @@ def _to_rows(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return torch.cat(list(exchange(torch.stack(by_rank(x, ranks, 2)), group)), 1)
 
 
-class _ToHeads(torch.autograd.Function):
+class _Dealt(torch.autograd.Function):
+    """One of the two exchanges; its gradient is the other."""
+
     @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return _to_heads(x, group)
+    def forward(ctx, x, group, exchanged, back):
+        ctx.group, ctx.back = group, back
+        return exchanged(x, group)
 
     @staticmethod
     def backward(ctx, grad):
-        return _to_rows(grad, ctx.group), None
-
-
-class _ToRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return _to_rows(x, group)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return _to_heads(grad, ctx.group), None
+        return ctx.back(grad, ctx.group), None, None, None
