@@ -6,9 +6,8 @@ mistake was planted. Nothing is retouched, but that spinners leave empty lines, 
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.compiling.manifest import read_manifest, tasks
+from solved_copy import Edit, copy_with_gaps_filled, planted, printed
 
 # rich's own frame, without the fonts that it would fetch from the network
 FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -49,7 +47,7 @@ class Shot:
     Attributes:
         command: what is run, behind python -m.
         width: of the terminal, in columns.
-        mistake: (file, right, wrong): what is planted; None: nothing.
+        mistake: what is planted; None: nothing.
         before: commands that must have run for this one to make sense.
         begins: the picture begins at the line that holds this.
         most: lines at the most.
@@ -57,7 +55,7 @@ class Shot:
 
     command: str
     width: int = 100
-    mistake: tuple[str, str, str] | None = None
+    mistake: Edit | None = None
     before: tuple[str, ...] = ()
     begins: str = ""
     most: int = 60
@@ -68,7 +66,7 @@ SHOTS = {
     "story": Shot("task7.inference --solution", begins="Once upon"),
     "race": Shot(
         "task2.test --gemm --first",
-        mistake=(
+        mistake=Edit(
             KERNEL,
             "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n            __syncthreads();\n",
             "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n",
@@ -76,7 +74,7 @@ SHOTS = {
     ),
     "mistake": Shot(
         "task2.test --gemm",
-        mistake=(
+        mistake=Edit(
             KERNEL,
             "for (int k0 = 0; k0 < K; k0 += TILE) {\n            load_tile(a_tile, a_matrix, M, K, first_row, k0);\n"
             "            load_tile(b_tile,",
@@ -86,7 +84,7 @@ SHOTS = {
     ),
     "hint": Shot(
         "common.course hint task2",
-        mistake=(KERNEL, "? 0.0f : 1.0f / row_sum;", "? 0.0f : 1.0f;"),
+        mistake=Edit(KERNEL, "? 0.0f : 1.0f / row_sum;", "? 0.0f : 1.0f;"),
         before=("task2.test --softmax --first",),
         width=90,
     ),
@@ -98,43 +96,12 @@ SHOTS = {
 }
 
 
-def copy_with_gaps_filled(folder: Path) -> Path:
-    """The checkout, solved; builds are not copied."""
-    ignored = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", ".venv", "venv", "docs", "tests")
-    shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
-    for task in tasks():
-        for name in read_manifest(task).with_gaps:
-            shutil.copy(folder / task / "solution" / name, folder / task / name)
-    return folder
-
-
-def printed(folder: Path, command: str, width: int) -> str:
-    """What the command prints there, colours included."""
-    environment = os.environ | {
-        "PYTHONPATH": str(folder),
-        "COLUMNS": str(width),
-        "FORCE_COLOR": "1",
-        "TTY_INTERACTIVE": "0",
-        "ATTENTION_BUILD_DIR": str(folder / "build"),
-    }
-    words = [sys.executable, "-m", *command.split()]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment, timeout=900)
-    if "Traceback" in done.stderr:
-        raise RuntimeError(f"{command}: {done.stderr}")
-    return done.stdout
-
-
 def draw(name: str, shot: Shot, folder: Path) -> Path:
     """Runs one command and writes NAME.svg beside this file."""
-    if shot.mistake:
-        file, right, wrong = shot.mistake
-        text = (folder / file).read_text()
-        if text.count(right) != 1:
-            raise RuntimeError(f"{name}: {file} holds the lines {text.count(right)} times; it must hold them once")
-        (folder / file).write_text(text.replace(right, wrong))
-    for command in shot.before:
-        printed(folder, command, shot.width)
-    lines = Text.from_ansi(printed(folder, shot.command, shot.width)).split("\n")
+    with planted(folder, [shot.mistake]) if shot.mistake else contextlib.nullcontext():
+        for command in shot.before:
+            printed(folder, command, shot.width)
+        lines = Text.from_ansi(printed(folder, shot.command, shot.width, colours=True)).split("\n")
     while lines and not lines[-1].plain.strip():
         lines.pop()
     empty = [not line.plain.strip() for line in lines]
@@ -151,8 +118,6 @@ def draw(name: str, shot: Shot, folder: Path) -> Path:
         svg = console.export_svg(
             title=f"python -m {shot.command}", theme=MONOKAI, code_format=FRAME, unique_id=f"t-{name}"
         )
-    if shot.mistake:
-        (folder / shot.mistake[0]).write_text(text)
     target = Path(__file__).with_name(f"{name}.svg")
     target.write_text(svg)
     return target

@@ -1,0 +1,129 @@
+"""What the handouts show of a command's output is what it prints: python docs/outputs.py [--stale] [--gpu] [TEXT ...]
+
+A block stands between two comments, and the first says how it came about:
+
+    OUTPUT: python -m task2.test --gemm                            in a checkout whose gaps are filled
+    OUTPUT: python -m task2.test --gemm (unfilled)                 in one as a student gets it
+    OUTPUT: python -m task2.test --gemm (words of PLANTED)         with that mistake in the solved one
+    OUTPUT: ... (one NVIDIA H200, ...)                             on a GPU: only --gpu prints these, and nothing else
+
+Of a failing run a block holds what follows its table, and the points if it held them before. TEXT: only blocks whose
+comment contains one of these. --stale writes nothing, tells which blocks differ by more than a time, and ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from planted import PLANTED
+from rich.console import Console
+from rich.progress import track
+from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, printed
+
+WIDTH = 116  # columns, of which the documents indent none but four
+DOCUMENTS = ("task*/*.md", "common/simulator/README.md")
+_BLOCK = re.compile(
+    r"<!-- OUTPUT: python (?:-m )?(?P<command>[^(\n]*?)(?P<gpu>, on one NVIDIA \w+)?(?: \((?P<how>[^\n]*)\))? -->\n"
+    r"(?P<body>(?:(?!<!-- ).)*?)<!-- END OUTPUT -->",
+    re.DOTALL,
+)
+_TROUBLE = re.compile(r"(The checked build|[\w-]+: .*  (FAIL|error|not implemented))")
+_FINDINGS = re.compile(r"\d+ findings? in|\w+  grid \(")
+_POINTS = re.compile(r"  [\w-]+ +[\d.]+ of|Points:")
+_TIME = re.compile(r"[\d.,]+(?= *(ms|us|s|x|GB|MB)\b)|(?<=│) *[\d.,]+ *(?=│)| +|[─━]+")
+
+
+class Block(NamedTuple):
+    """One block of a document: `head` is its first line, `how` what it says in parentheses, `body` what it shows."""
+
+    file: Path
+    head: str
+    command: str
+    how: str
+    on_gpu: bool
+    body: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file.relative_to(ROOT)}: {self.head[len('<!-- OUTPUT: ') : -len(' -->')]}"
+
+    @property
+    def mistake(self) -> str:
+        """The words of PLANTED, or "": the part of `how` that says only what is shown is left out."""
+        return re.sub(r"; the first case$", "", self.how) if self.how not in ("unfilled", "the end") else ""
+
+
+def blocks(text: str, file: Path) -> Iterator[Block]:
+    """The blocks of a document, in order."""
+    for match in _BLOCK.finditer(text):
+        how = match["how"] or ""
+        on_gpu = bool(match["gpu"]) or "NVIDIA" in how or "tune" in match["command"] or "--speed" in match["command"]
+        yield Block(file, match[0].split("\n")[0], match["command"], how, on_gpu, match["body"].strip("\n"))
+
+
+def all_blocks() -> list[Block]:
+    """Those of all documents."""
+    files = sorted(file for pattern in DOCUMENTS for file in ROOT.glob(pattern))
+    return [block for file in files for block in blocks(file.read_text("utf-8"), file)]
+
+
+def shown(block: Block, text: str) -> str:
+    """The part of the output that the block holds, indented as it stands in the document."""
+    lines = [line.rstrip() for line in text.rstrip("\n").split("\n") if not line.startswith("compiling ")]
+    begin, end = 0, len(lines)
+    held = block.body.split("\n")
+    if block.on_gpu or block.how == "the end":
+        begin = next((i for i, line in enumerate(lines) if line[:9] == held[0].strip()[:9]), 0)
+    elif block.how:
+        opening = _FINDINGS if _FINDINGS.match(held[0].strip()) else _TROUBLE
+        begin = next((i for i, line in enumerate(lines) if opening.match(line)), 0)
+        if not any(_POINTS.match(line[4:]) for line in held):
+            end = next((i for i, line in enumerate(lines) if i > begin and _POINTS.match(line)), end)
+        if block.how.endswith("the first case"):
+            end = next((i for i, line in enumerate(lines) if i > begin and "The same holds" in line), end)
+    return "\n".join(f"    {line}".rstrip() for line in lines[begin:end]).strip("\n")
+
+
+def run(block: Block, given: Path, solved: Path) -> str:
+    """What the block's command prints now, in full."""
+    if block.how == "unfilled":
+        return printed(given, block.command, WIDTH)
+    with planted(solved, PLANTED[block.mistake] if block.mistake and not block.on_gpu else ()):
+        return printed(solved, block.command, WIDTH)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("text", nargs="*")
+    parser.add_argument("--stale", action="store_true")
+    parser.add_argument("--gpu", action="store_true")
+    options = parser.parse_args()
+    chosen = [
+        block
+        for block in all_blocks()
+        if block.on_gpu == options.gpu and (not options.text or any(one in block.name for one in options.text))
+    ]
+    differ = []
+    with tempfile.TemporaryDirectory() as scratch:
+        given, solved = copy_with_gaps(Path(scratch, "given")), copy_with_gaps_filled(Path(scratch, "solved"))
+        for block in track(chosen, "blocks", console=Console(stderr=True)):
+            body = shown(block, run(block, given, solved))
+            if _TIME.sub("", body) != _TIME.sub("", block.body):
+                differ.append(block.name)
+            if not options.stale:
+                text = block.file.read_text("utf-8")
+                old = f"{block.head}\n\n{block.body}\n\n<!-- END OUTPUT -->"
+                assert text.count(old) == 1, block.name
+                block.file.write_text(text.replace(old, f"{block.head}\n\n{body}\n\n<!-- END OUTPUT -->"), "utf-8")
+    print("\n".join(differ) or "all as before, but for times")
+    return 1 if options.stale and differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""A copy of the checkout whose gaps are filled, mistakes planted in it, and what commands print there.
+
+folder = copy_with_gaps_filled(Path(scratch, "course"))
+with planted(folder, [Edit("task2/attention_kernel.cu", "x - shift", "x")]):
+    text = printed(folder, "task2.test --softmax", width=100)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from common.compiling.manifest import read_manifest, tasks
+
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", ".venv", "venv", "docs")
+
+
+class Edit(NamedTuple):
+    """A mistake: in this file of a task the text `right` stands once, and becomes `wrong`."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+def copy_with_gaps(folder: Path) -> Path:
+    """The checkout as a student gets it; builds are not copied."""
+    shutil.copytree(ROOT, folder, ignore=_NOT_COPIED, dirs_exist_ok=True)
+    return folder
+
+
+def copy_with_gaps_filled(folder: Path) -> Path:
+    """The checkout, solved; builds are not copied."""
+    copy_with_gaps(folder)
+    for task in tasks():
+        for name in read_manifest(task).with_gaps:
+            shutil.copy(folder / task / "solution" / name, folder / task / name)
+    return folder
+
+
+@contextlib.contextmanager
+def planted(folder: Path, edits: Iterable[Edit]) -> Iterator[None]:
+    """The edits hold inside of the block. ValueError where a text does not stand in its file exactly once."""
+    texts: dict[Path, str] = {}
+    try:
+        for file, right, wrong in edits:
+            path = folder / file
+            text = path.read_text("utf-8")
+            if text.count(right) != 1:
+                raise ValueError(f"{file} holds {right!r} {text.count(right)} times; it must hold it once")
+            texts.setdefault(path, text)
+            path.write_text(text.replace(right, wrong), "utf-8")
+        yield
+    finally:
+        for path, text in texts.items():
+            path.write_text(text, "utf-8")
+
+
+def printed(folder: Path, command: str, width: int, colours: bool = False) -> str:
+    """What `python COMMAND` or `python -m COMMAND` prints there, stdout only.
+
+    RuntimeError where it ends with a traceback. Spinners and progress bars are left out.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "COLUMNS": str(width),
+        "TTY_INTERACTIVE": "0",
+        "HF_HUB_OFFLINE": "1",
+        "ATTENTION_BUILD_DIR": str(folder / "build"),
+    }
+    if colours:
+        environment["FORCE_COLOR"] = "1"
+    words = shlex.split(command)
+    done = subprocess.run(
+        [sys.executable, *([] if words[0].endswith(".py") else ["-m"]), *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=1800,
+    )
+    if "Traceback" in done.stderr:
+        raise RuntimeError(f"{command}: {done.stderr}")
+    return done.stdout

@@ -1,0 +1,43 @@
+"""Every printed block of the documents can be printed anew: what it needs is there."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+from outputs import DOCUMENTS, all_blocks
+from planted import PLANTED
+from solved_copy import Edit, planted
+
+
+def test_no_block_is_overlooked():
+    texts = [file.read_text("utf-8") for pattern in DOCUMENTS for file in ROOT.glob(pattern)]
+    assert len(all_blocks()) == sum(text.count("<!-- OUTPUT") for text in texts) > 50
+
+
+def test_the_mistakes_of_all_blocks_are_known_and_none_besides():
+    assert {block.mistake for block in all_blocks() if not block.on_gpu} - {""} == set(PLANTED)
+
+
+@pytest.mark.parametrize("edits", PLANTED.values(), ids=PLANTED)
+def test_a_mistake_still_fits_the_solution(edits, tmp_path):
+    for file, _, _ in edits:
+        target = tmp_path / file
+        target.parent.mkdir(exist_ok=True)
+        source = (ROOT / file).parent / "solution" / target.name
+        target.write_text(source.read_text("utf-8"), "utf-8")
+    before = {file: (tmp_path / file).read_text("utf-8") for file, _, _ in edits}
+    with planted(tmp_path, edits):
+        assert all((tmp_path / file).read_text("utf-8") != text for file, text in before.items())
+    assert all((tmp_path / file).read_text("utf-8") == text for file, text in before.items())
+
+
+def test_a_mistake_that_does_not_fit_changes_nothing(tmp_path):
+    (tmp_path / "a").write_text("one two")
+    wrong = [Edit("a", "one", "1"), Edit("a", "three", "3")]
+    with pytest.raises(ValueError, match="'three' 0 times"), planted(tmp_path, wrong):
+        pass
+    assert (tmp_path / "a").read_text() == "one two"
