@@ -10,7 +10,8 @@ TEST = TaskTest(
     PARTS,
     cases,
     [PIPELINE, SPEED],
-    optional={"split": "split_kernel"},
+    optional={"split": ("split_kernel",), "ring": ("pieces_of", "merge")},
+    in_python=("ring",),
     built_of={"generate": ("update", "decode"), "split": ("decode",), "pipeline": ("update", "decode")},
 )
 

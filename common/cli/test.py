@@ -22,8 +22,9 @@ from common.cli.keeping import keep_lines, keep_verdicts
 from common.cli.only_first import only_first
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.cli.workers import Workers, workers_of
-from common.compiling.gaps import find_gaps
+from common.compiling.gaps import find_gaps, python_gaps
 from common.compiling.load import load
+from common.compiling.manifest import read_manifest
 from common.compiling.places import places_of
 from common.compiling.variant import Variant
 from common.console.terminal import say, working
@@ -57,7 +58,7 @@ class TaskTest:
         modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
         stages: parts that test pieces of what other parts test whole. They run where their flag is given, and by
             default as long as there are gaps.
-        optional: part -> the function with its gap. While nobody has begun it, it runs only where its flag is given.
+        optional: part -> the functions with its gaps. While nobody has begun it, it runs only where its flag is given.
         built_of: part -> the parts that test its stages one by one.
         in_python: the parts that call no kernel: for these alone nothing is compiled.
         program: what stands behind `python -m`.
@@ -70,7 +71,7 @@ class TaskTest:
     groups: Mapping[str, tuple[str, Sequence[str]]] = field(default_factory=dict)
     modes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     stages: Sequence[str] = ()
-    optional: Mapping[str, str] = field(default_factory=dict)
+    optional: Mapping[str, Sequence[str]] = field(default_factory=dict)
     in_python: Sequence[str] = ()
     built_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -237,9 +238,13 @@ def _student_kernels(test: TaskTest) -> list[Path]:
 
 def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> list[Case]:
     """Without the optional parts that nobody has begun; says so."""
-    sources = _student_kernels(test)
-    for part, function in test.optional.items():
-        gaps = [str(gap) for gap in find_gaps(sources) if gap.function == function]
+    if not test.optional:
+        return cases
+    manifest = read_manifest(test.task)
+    in_python = [manifest.folder / name for name in manifest.files if name.endswith(".py")]
+    unfilled = [*find_gaps(_student_kernels(test)), *(gap for file in in_python for gap in python_gaps(file))]
+    for part, functions in test.optional.items():
+        gaps = [str(gap) for gap in unfilled if gap.function in functions]
         if gaps:
             said = f"{part} (optional): not filled yet, so not tested: {'; '.join(gaps)}. --{part} tests it"
             say(console, said)

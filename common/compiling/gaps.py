@@ -9,6 +9,7 @@ is given code that runs the student's functions (#include "task4/given/stages.cu
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -102,6 +103,21 @@ def find_gaps(sources: Iterable[Path]) -> list[Gap]:
 
 def _functions_in(file: Path) -> list[Function]:
     return functions_of(read_source(file), file)
+
+
+def python_gaps(file: Path) -> list[Gap]:
+    """The unfilled gaps of a Python file, in the order of the text; none where it cannot be read or is no Python."""
+    try:
+        tree = ast.parse(read_source(file))
+    except (OSError, ValueError, SyntaxError):
+        return []  # the test says so, in the words of whoever needs the file
+    found = {}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node):
+                    found[node.lineno] = Gap(file, node.lineno, function.name)  # the innermost comes last
+    return [found[line] for line in sorted(found)]
 
 
 def registered_operators(binding: Path) -> set[str]:

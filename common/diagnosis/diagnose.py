@@ -138,15 +138,19 @@ def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float
     """max|out - answer| in tolerances, rounded down; None unless out equals answer and answer differs clearly from ref.
 
     The tolerance is 4 bounds plus 1e-5 of the answer's largest entry: the bound is about float32 noise for the right
-    answer, and a wrong answer may be larger. NaN and Inf in the answer must be met by NaN or Inf in the output.
+    answer, and a wrong answer may be larger. NaN and Inf in the answer must be met by NaN or Inf in the output; a
+    NaN in place of an Inf tells them apart only where the output has it as well.
     """
     out, finite = out.to(ref.dtype), torch.isfinite(answer)
     if answer.shape != out.shape or not bool(finite.any()) or not bool((torch.isfinite(out) == finite).all()):
         return None
     tolerance = 4 * bound + 1e-5 * float(answer[finite].abs().max())
     distance = float((out - answer)[finite].abs().max())
-    told_apart = bool((finite != torch.isfinite(ref)).any()) or bool(
-        ((answer - ref)[finite].abs() > SEPARATION * tolerance).any()
+    nan = torch.isnan(answer)
+    told_apart = (
+        bool((finite != torch.isfinite(ref)).any())
+        or bool(((answer - ref)[finite].abs() > SEPARATION * tolerance).any())
+        or bool((nan != torch.isnan(ref)).any() and (nan == torch.isnan(out)).all())
     )
     return float(int(4 * distance / tolerance)) if told_apart and distance <= tolerance else None
 

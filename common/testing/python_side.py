@@ -1,4 +1,4 @@
-"""A task's attention.py as the tests see it.
+"""A task's attention.py, or another of its Python files, as the tests see it.
 
 python_module(task, variant)    the student's module or the solution's
 python_side(ops)                the same, whichever the operators belong to
@@ -15,15 +15,15 @@ from types import ModuleType
 from common.console.paths import shown_path
 
 
-def python_module(task: str, variant: str) -> ModuleType:
-    """The module taskN.attention, for "student", or that of the solution."""
+def python_module(task: str, variant: str, name: str = "attention") -> ModuleType:
+    """The module taskN.attention, or another, for "student", or that of the solution."""
     whose = "" if variant == "student" else "solution."
-    return importlib.import_module(f"{task}.{whose}attention")
+    return importlib.import_module(f"{task}.{whose}{name}")
 
 
-def python_side(ops) -> ModuleType:
+def python_side(ops, name: str = "attention") -> ModuleType:
     """The module that belongs to the operators: the student's beside the student's, else the solution's."""
-    return python_module(ops.task, ops.variant)
+    return python_module(ops.task, ops.variant, name)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ Source: the balanced order of context parallelism in Llama 3 (Dubey et al. 2024,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -34,6 +36,16 @@ def piece_size(seq_len: int, ranks: int) -> int:
     return seq_len // (2 * ranks)
 
 
+def zigzag(rank: int, ranks: int) -> tuple[int, int]:
+    """The numbers of a rank's two pieces, ascending."""
+    return rank, 2 * ranks - 1 - rank
+
+
+def tokens_of(pieces: Iterable[int], size: int) -> Tensor:
+    """Where in the whole sequence the tokens of these pieces of `size` tokens stand -> int64 [pieces * size]."""
+    return torch.cat([torch.arange(piece * size, (piece + 1) * size) for piece in pieces])
+
+
 def positions(seq_len: int, rank: int, ranks: int) -> Tensor:
     """Where in the whole sequence the tokens of a rank stand -> int64 [seq_len / ranks], ascending.
 
@@ -42,9 +54,7 @@ def positions(seq_len: int, rank: int, ranks: int) -> Tensor:
     """
     if not 0 <= rank < ranks:
         raise ValueError(f"rank is {rank}; it must be 0 .. ranks - 1 = {ranks - 1}")
-    size = piece_size(seq_len, ranks)
-    first, last = (torch.arange(piece * size, (piece + 1) * size) for piece in (rank, 2 * ranks - 1 - rank))
-    return torch.cat((first, last))
+    return tokens_of(zigzag(rank, ranks), piece_size(seq_len, ranks))
 
 
 def shard(x: Tensor, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
@@ -55,7 +65,7 @@ def shard(x: Tensor, group: dist.ProcessGroup | None = None, dim: int = 2) -> Te
     """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     size = piece_size(x.size(dim), ranks)
-    return torch.cat([x.narrow(dim, piece * size, size) for piece in (rank, 2 * ranks - 1 - rank)], dim)
+    return torch.cat([x.narrow(dim, piece * size, size) for piece in zigzag(rank, ranks)], dim)
 
 
 def unshard(x: Tensor, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
@@ -80,4 +90,4 @@ def in_order(shards: list[Tensor], dim: int) -> Tensor:
 def by_rank(x: Tensor, ranks: int, dim: int) -> list[Tensor]:
     """What in_order takes: the whole sequence as the shards of all ranks, by rank."""
     pieces = x.chunk(2 * ranks, dim)
-    return [torch.cat((pieces[rank], pieces[-1 - rank]), dim) for rank in range(ranks)]
+    return [torch.cat([pieces[piece] for piece in zigzag(rank, ranks)], dim) for rank in range(ranks)]

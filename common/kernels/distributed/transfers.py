@@ -29,7 +29,7 @@ def asked(what: str, group: dist.ProcessGroup | None, function: Callable, /, *ar
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RankLost(
             f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}: {what} did not come: {first}. Did another "
-            "rank end, or not call sequence_parallel_attention? The longest wait is the process group's timeout"
+            "rank end, or not make the same call? The longest wait is the process group's timeout"
         ) from error
 
 

@@ -1,0 +1,142 @@
+"""Test cases for ring.py, optional and without a process group: the order of the pieces, and the merge."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.merge import merge_states
+from common.kernels.distributed.shards import zigzag
+from common.testing.case import Case
+from common.testing.python_side import naming_the_line, python_side
+from task6.cases.ring_mistakes import merge_lse_mistakes, merge_out_mistakes, order_mistakes
+from task6.given.ring_steps import merged, two_numbers
+
+BATCH, HEADS, HEAD_DIM = 2, 2, 8
+LARGEST = 8.0  # of the outputs, about 2 + 4 standard deviations and more
+NAN_HINT = (
+    "If it is NaN: -infinity was subtracted from -infinity (a row that has seen no key in either), 0 divided by 0, or "
+    "exp(lse) overflowed."
+)
+
+
+def ring_cases() -> list[Case]:
+    """Both gaps."""
+    return [
+        *(order_case(ranks) for ranks in (4, 1, 2, 7)),
+        out_case("merge: out", 9),
+        out_case("merge: a part in bfloat16", 5, narrow=True),
+        out_case("merge: out, lse beyond 88", 9, offset=200.0),
+        out_case("merge: out, lse below -104", 9, offset=-200.0),
+        out_case("merge: out, rows without keys", 16, empty=True),
+        lse_case("merge: lse", 9),
+        lse_case("merge: lse beyond 88", 9, offset=200.0),
+        lse_case("merge: lse, rows without keys", 16, empty=True),
+    ]
+
+
+def order_case(ranks: int) -> Case:
+    """pieces_of for every rank: [ranks, 2], each rank's in ascending order."""
+
+    def call(ops, ranks: Tensor) -> Tensor:
+        python, count = python_side(ops, "ring"), int(ranks)
+        with naming_the_line(python):
+            held = [two_numbers(python.pieces_of(rank, count), rank, count) for rank in range(count)]
+        return torch.tensor([sorted(pieces) for pieces in held], dtype=torch.float32, device=ranks.device)
+
+    def right(ranks: Tensor) -> Tensor:
+        return torch.tensor([zigzag(rank, int(ranks)) for rank in range(int(ranks))], dtype=torch.float64)
+
+    return Case(
+        f"order: {ranks} rank{'s' if ranks > 1 else ''}",
+        "ring",
+        lambda generator: {"ranks": torch.tensor(ranks)},
+        call,
+        right,
+        floor=1e-6,
+        axes=("rank", "piece"),
+        mistakes=lambda ranks: order_mistakes(int(ranks)),
+        draws=1,
+    )
+
+
+def _inputs(rows: int, offset: float, empty: bool):
+    """Attention so far and of further keys.
+
+    The lse of every second row is around `offset`. With `empty`, of four rows one has seen nothing in either, one
+    nothing so far, and one nothing in the further keys.
+    """
+
+    def make(generator: torch.Generator) -> dict[str, Tensor]:
+        def attended(without: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+            out = 2 + torch.randn(BATCH, HEADS, rows, HEAD_DIM, generator=generator)
+            lse = 2 * torch.randn(BATCH, HEADS, rows, generator=generator)
+            lse[..., ::2] += offset
+            unseen = torch.isin(torch.arange(rows) % 4, torch.tensor(without)) & empty
+            return out.masked_fill(unseen[:, None], 0.0), lse.masked_fill(unseen, -math.inf)
+
+        (out, lse), (part, part_lse) = attended((0, 1)), attended((0, 2))
+        return {"out": out, "lse": lse, "part": part, "part_lse": part_lse}
+
+    return make
+
+
+def _both(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """As merge_states takes them: outs [2, rows of all heads, head_dim], lse [2, rows of all heads]."""
+    return torch.stack((out, part)).flatten(1, 3), torch.stack((lse, part_lse)).flatten(1)
+
+
+def _narrow(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {**inputs, "part": inputs["part"].bfloat16().to(inputs["part"].dtype)}
+
+
+def _floor(offset: float) -> float:
+    """A weight may be exp(lse - merged lse), whose rounding to float32 is 2^-24 of the lse, on both sides."""
+    return LARGEST * 2.0**-23 * (abs(offset) + 16)
+
+
+def out_case(name: str, rows: int, offset: float = 0.0, empty: bool = False, narrow: bool = False) -> Case:
+    """The merged output."""
+
+    def given(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return _narrow(inputs) if narrow else inputs
+
+    def call(ops, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> Tensor:
+        python = python_side(ops, "ring")
+        with naming_the_line(python):
+            return merged(python.merge, out, lse, part.bfloat16() if narrow else part, part_lse)[0]
+
+    return Case(
+        name,
+        "ring",
+        _inputs(rows, offset, empty),
+        call,
+        lambda **inputs: merge_states(*_both(**given(inputs)))[0].view(inputs["out"].shape),
+        floor=_floor(offset),
+        axes=("batch", "head", "row", "col"),
+        mistakes=lambda **inputs: merge_out_mistakes(*_both(**given(inputs)), inputs["out"].shape),
+        hint=NAN_HINT,
+    )
+
+
+def lse_case(name: str, rows: int, offset: float = 0.0, empty: bool = False) -> Case:
+    """The merged logsumexp."""
+
+    def call(ops, **inputs: Tensor) -> Tensor:
+        python = python_side(ops, "ring")
+        with naming_the_line(python):
+            return merged(python.merge, **inputs)[1]
+
+    return Case(
+        name,
+        "ring",
+        _inputs(rows, offset, empty),
+        call,
+        lambda **inputs: merge_states(*_both(**inputs))[1].view(inputs["lse"].shape),
+        floor=_floor(offset) / LARGEST,
+        axes=("batch", "head", "row"),
+        mistakes=lambda **inputs: merge_lse_mistakes(_both(**inputs)[1], inputs["lse"].shape),
+        hint=NAN_HINT,
+    )

@@ -1,0 +1,125 @@
+"""Wrong answers that ring.py is known to give; see common.diagnosis.mistakes.known.
+
+order_mistakes(ranks)                       wrong pieces [ranks, 2]
+merge_out_mistakes(outs, lse, shape)        wrong out of the merge; outs [2, rows, head_dim], lse [2, rows]: first what
+                                            a rank knew so far, then the part
+merge_lse_mistakes(lse, shape)              wrong lse
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.merge import merge_mistakes, merged_lse_mistakes, weighted
+from common.reference import oracle as right
+
+# Mistakes of task 3's kernel that are none here: tensors know their shape, and the rounding is within the bound.
+NONE_HERE = ("lse read as [rows, parts]", "weights from the rounded lse")
+
+
+def order_mistakes(ranks: int) -> list[Mistake]:
+    """Wrong orders; each rank's pieces ascending, as the cases take them."""
+
+    def order(pieces: Callable[[int], tuple[int, int]]) -> Tensor:
+        return torch.tensor([sorted(pieces(rank)) for rank in range(ranks)], dtype=torch.float64)
+
+    if ranks == 1:
+        return []
+    return [
+        Mistake(
+            "contiguous order",
+            "Rank r holds the neighbouring pieces 2r and 2r + 1. Under a causal mask the last rank then sees all keys "
+            "and the first one hardly any: they wait for the last one.",
+            lambda: order(lambda r: (2 * r, 2 * r + 1)),
+        ),
+        Mistake(
+            "mirrored piece one too far",
+            "A rank's late piece is one too far: numbers begin at 0, so the last piece is number 2 * ranks - 1.",
+            lambda: order(lambda r: (r, 2 * ranks - r)),
+        ),
+        Mistake(
+            "mirrored among the ranks",
+            "The second piece is ranks - 1 - r: that counts from the end of the ranks, of which there are half as many "
+            "as pieces. The late half of the sequence is nobody's.",
+            lambda: order(lambda r: (r, ranks - 1 - r)),
+        ),
+        Mistake(
+            "second piece not mirrored",
+            "Rank r holds the pieces r and ranks + r: the last rank has the later one of both halves, and the most to "
+            "do. The second piece counts from the end.",
+            lambda: order(lambda r: (r, ranks + r)),
+        ),
+        Mistake(
+            "ranks in reverse",
+            "The work is balanced, but the ranks are in reverse: rank 0 holds the two pieces in the middle. It is to "
+            "hold the first piece and the last one.",
+            lambda: order(lambda r: (ranks - 1 - r, ranks + r)),
+        ),
+    ]
+
+
+def _shaped(mistakes: Sequence[Mistake], shape: Sequence[int]) -> list[Mistake]:
+    chosen = [one for one in mistakes if not isinstance(one, Inference) and one.name not in NONE_HERE]
+    chosen.sort(
+        key=lambda one: one.name != "row without keys is NaN"
+    )  # others may be NaN there as well: it comes first
+    return [
+        Mistake(one.name, one.says, lambda one=one: one.answer().view(shape), one.vague, one.reads_unused)
+        for one in chosen
+    ]
+
+
+def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
+    """Wrong merged outputs of this shape."""
+    m = lse.amax(0)
+    e = torch.exp(lse - torch.where(m == -math.inf, 0.0, m))
+    weights = right.softmax(lse.T).T
+    own = [
+        Mistake(
+            "weights exchanged",
+            "The weights are exchanged: out counts by part_lse, and part by lse. Each counts by its own.",
+            lambda: weighted(weights.flip(0), outs, lse),
+        ),
+        Mistake(
+            "only out is weighted",
+            "The part is added whole, without its weight: both sides need one, and the two weights add up to 1.",
+            lambda: weighted(torch.stack((weights[0], torch.ones_like(weights[1]))), outs, lse),
+        ),
+        Mistake(
+            "only the part is weighted",
+            "What was there is not weighed anew: both sides need a weight, and the two add up to 1.",
+            lambda: weighted(torch.stack((torch.ones_like(weights[0]), weights[1])), outs, lse),
+        ),
+        Mistake(
+            "weights in base 2",
+            "The weights are powers of 2: lse is to base e, so the weights are exp, not exp2.",
+            lambda: weighted(right.softmax(lse.T * math.log(2)).T, outs, lse),
+        ),
+        Mistake(
+            "divided by the number of parts",
+            "The weights are exp(lse - m) / 2: they are to be divided by their sum.",
+            lambda: weighted(e / 2, outs, lse),
+        ),
+    ]
+    return _shaped([*own, *merge_mistakes(outs, lse)], shape)
+
+
+def merge_lse_mistakes(lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
+    """Wrong merged lse of this shape."""
+    own = [
+        Mistake("lse not merged", "The lse returned is the old one: it must be that of both sides.", lambda: lse[0]),
+        Mistake(
+            "lse of the part", "The lse returned is that of the part: it must be that of both sides.", lambda: lse[1]
+        ),
+        Mistake(
+            "lse in base 2",
+            "The merged lse is to base 2: m + log2(...). lse is to base e.",
+            lambda: (m := lse.amax(0)) + torch.log2(torch.exp(lse - torch.where(m == -math.inf, 0.0, m)).sum(0)),
+        ),
+    ]
+    return _shaped([*own, *merged_lse_mistakes(lse)], shape)
