@@ -1,9 +1,10 @@
 """Wrong answers that ring.py is known to give; see common.diagnosis.mistakes.known.
 
 order_mistakes(ranks)                       wrong pieces [ranks, 2]
-merge_out_mistakes(outs, lse, shape)        wrong out of the merge; outs [2, rows, head_dim], lse [2, rows]: first what
-                                            a rank knew so far, then the part
-merge_lse_mistakes(lse, shape)              wrong lse
+merge_out_mistakes(outs, lse, shape)        wrong out of the merge
+merge_lse_mistakes(lse, shape)              wrong lse of the merge
+
+outs [2, rows, head_dim] and lse [2, rows] are what a rank knew so far, and the part.
 """
 
 from __future__ import annotations
@@ -65,9 +66,7 @@ def order_mistakes(ranks: int) -> list[Mistake]:
 
 def _shaped(mistakes: Sequence[Mistake], shape: Sequence[int]) -> list[Mistake]:
     chosen = [one for one in mistakes if not isinstance(one, Inference) and one.name not in NONE_HERE]
-    chosen.sort(
-        key=lambda one: one.name != "row without keys is NaN"
-    )  # others may be NaN there as well: it comes first
+    chosen.sort(key=lambda one: one.name != "row without keys is NaN")  # first: others may be NaN there as well
     return [
         Mistake(one.name, one.says, lambda one=one: one.answer().view(shape), one.vague, one.reads_unused)
         for one in chosen
@@ -112,10 +111,8 @@ def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[
 def merge_lse_mistakes(lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
     """Wrong merged lse of this shape."""
     own = [
-        Mistake("lse not merged", "The lse returned is the old one: it must be that of both sides.", lambda: lse[0]),
-        Mistake(
-            "lse of the part", "The lse returned is that of the part: it must be that of both sides.", lambda: lse[1]
-        ),
+        Mistake("lse not merged", "The lse is the old one; it must be that of both sides.", lambda: lse[0]),
+        Mistake("lse of the part", "The lse is that of the part; it must be that of both sides.", lambda: lse[1]),
         Mistake(
             "lse in base 2",
             "The merged lse is to base 2: m + log2(...). lse is to base e.",

@@ -11,7 +11,6 @@ Both are optional. given/ring_steps.py does the rest, and this shows it, with on
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 
 def pieces_of(rank: int, ranks: int) -> tuple[int, int]:
@@ -33,7 +32,9 @@ def pieces_of(rank: int, ranks: int) -> tuple[int, int]:
     # END SOLUTION
 
 
-def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> tuple[Tensor, Tensor]:
+def merge(
+    out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention over the keys so far and attention over some further keys become attention over both.
 
     Args:

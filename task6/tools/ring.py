@@ -40,6 +40,10 @@ class _Refused(Exception):
     """The command line is wrong; the text says how."""
 
 
+class _OfOneRank(Exception):
+    """What went wrong while the keys travelled: perhaps on this rank alone."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises where another would print and end the process: all ranks read the same line, and one speaks."""
 
@@ -70,8 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         _run(console, options, device)
-    except (NotImplementedError, CallFailed, *EXPECTED_ERRORS) as error:
-        say(console, error if isinstance(error, CallFailed) else CallFailed.because(error), "red")
+    except _OfOneRank as error:
+        console.quiet = False
+        say(console, f"rank {rank}: {error}", "red")
+    except Exception as error:  # the same on all ranks; much of it is the student's code
+        say(console, CallFailed.because(error), "red")
     finally:
         dist.destroy_process_group()
     return TOLD
@@ -81,14 +88,12 @@ def _options(argv: Sequence[str] | None, ranks: int) -> argparse.Namespace:
     parser = _Parser(prog=COMMAND, description=__doc__.split("\n")[0])
     add_variant_arguments(parser, (Variant.STUDENT, Variant.SOLUTION))
     add = parser.add_argument
-    add(
-        "--order", choices=("yours", "contiguous"), default="yours", help="who holds which pieces: pieces_of of ring.py"
-    )
+    add("--order", choices=("yours", "contiguous"), default="yours", help="who holds which pieces; default: pieces_of")
     add(
         "--tokens",
         type=int,
         default=32 * ranks,
-        help="a multiple of 2 * ranks, of the whole sequence; default 32 * ranks",
+        help="of all ranks, a multiple of 2 * ranks; default 32 * ranks",
     )
     add("--heads", type=int, default=2, help="default 2")
     add("--head-dim", type=int, default=32, help="1 .. 128; default 32")
@@ -102,9 +107,8 @@ def _options(argv: Sequence[str] | None, ranks: int) -> argparse.Namespace:
     try:
         piece_size(options.tokens, ranks)
     except ValueError:
-        raise _Refused(
-            f"--tokens is {options.tokens}; with {ranks} ranks it must be a multiple of {2 * ranks}"
-        ) from None
+        said = f"--tokens is {options.tokens}; with {ranks} ranks it must be a multiple of 2 * ranks = {2 * ranks}"
+        raise _Refused(said) from None
     return options
 
 
@@ -132,8 +136,11 @@ def _run(console: Console, options: argparse.Namespace, device: torch.device) ->
     scale = torch.tensor([SHARPNESS, SHARPNESS, 1.0]).view(3, 1, 1, 1, 1)
     whole = (scale * torch.randn(shape, generator=generator)).to(device)  # query, key and value, the same on all ranks
     mine = whole[:, :, :, tokens_of(order[rank], size).to(device)]
-    with working(console, f"{ranks} steps ...") if console.is_terminal else nullcontext(), naming_the_line(module):
-        out = ring_attention(ops, *mine, order, module.merge, causal)
+    try:
+        with working(console, f"{ranks} steps ...") if console.is_terminal else nullcontext(), naming_the_line(module):
+            out = ring_attention(ops, *mine, order, module.merge, causal)
+    except Exception as error:
+        raise _OfOneRank(str(CallFailed.because(error))) from error
     outs = [torch.empty_like(out) for _ in range(ranks)]
     dist.all_gather(outs, out)
     if rank == 0:
@@ -191,7 +198,7 @@ def _say_steps(console: Console, order: Sequence[Pieces], size: int, causal: boo
         cells = []
         for rank, amount in enumerate(amounts):
             owner = (rank - step) % ranks
-            sends = f", to rank {(rank + 1) % ranks}" if step + 1 < ranks else ""
+            sends = f" to rank {(rank + 1) % ranks}" if step + 1 < ranks else ""
             cells.append(f"keys of rank {owner}\n{amount / total:.1%}{sends}")
         table.add_row(str(step), *cells)
     say(console, "In each step: whose keys a rank has, its share of the work, and where it sends these keys meanwhile")
