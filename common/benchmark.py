@@ -1,6 +1,7 @@
 """python -m common.benchmark NAME: how fast the kernels of common/kernels are on a GPU, and how long a build takes.
 
 flash, gemm, softmax, sparse, decode     a room beside its peers; `python -m common.benchmark flash --help`
+distributed                              attention over several GPUs, under torchrun
 build                                    build times of task 2
 """
 
@@ -21,6 +22,7 @@ from common.console.terminal import say
 from common.measure.benchmark.problem import Benchmark
 from common.measure.benchmarks import gemm, softmax
 from common.measure.benchmarks.decode import decode_benchmark
+from common.measure.benchmarks.distributed import command as distributed
 from common.measure.benchmarks.flash import flash_benchmark
 from common.measure.benchmarks.sdpa import HALF
 from common.measure.benchmarks.sparse import sparse_benchmark
@@ -49,9 +51,13 @@ ROOMS: dict[str, Callable[[str], Benchmark]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m common.benchmark", description=__doc__.split("\n")[0])
-    parser.add_argument("name", choices=(*ROOMS, "build"), help="what is measured; NAME --help lists its options")
+    parser.add_argument(
+        "name", choices=(*ROOMS, "distributed", "build"), help="what is measured; NAME --help lists its options"
+    )
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = parser.parse_args(arguments[:1]).name
+    if name == "distributed":
+        return distributed.main(arguments[1:])
     if name != "build":
         return benchmark_main(ROOMS[name](f"common.benchmark {name}"), arguments[1:])
     return _builds(arguments[1:])

@@ -5,6 +5,7 @@ A block stands between two comments, and the first says how it came about:
     OUTPUT: python -m task2.test --gemm                            in a checkout whose gaps are filled
     OUTPUT: python -m task2.test --gemm (unfilled)                 in one as a student gets it
     OUTPUT: python -m task2.test --gemm (words of PLANTED)         with that mistake in the solved one
+    OUTPUT: torchrun --nproc-per-node 4 -m task6.ring              processes of torchrun's
     OUTPUT: ... (one NVIDIA H200, ...)                             on a GPU: only --gpu prints these, and nothing else
 
 Of a failing run a block holds what follows its table, and the points if it held them before. TEXT: only blocks whose
@@ -29,7 +30,8 @@ from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, pr
 WIDTH = 116  # columns, of which the documents indent none but four
 DOCUMENTS = ("task*/*.md", "common/simulator/README.md")
 _BLOCK = re.compile(
-    r"<!-- OUTPUT: python (?:-m )?(?P<command>[^(\n]*?)(?P<gpu>, on one NVIDIA \w+)?(?: \((?P<how>[^\n]*)\))? -->\n"
+    r"<!-- OUTPUT: (?:python (?:-m )?)?(?P<command>[^(\n]*?)(?P<gpu>, on one NVIDIA \w+)?"
+    r"(?: \((?P<how>[^\n]*)\))? -->\n"
     r"(?P<body>(?:(?!<!-- ).)*?)<!-- END OUTPUT -->",
     re.DOTALL,
 )

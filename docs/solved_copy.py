@@ -67,7 +67,7 @@ def planted(folder: Path, edits: Iterable[Edit]) -> Iterator[None]:
 
 
 def printed(folder: Path, command: str, width: int, colours: bool = False) -> str:
-    """What `python COMMAND` or `python -m COMMAND` prints there, stdout only.
+    """What `python COMMAND`, `python -m COMMAND` or `torchrun ...` prints there, stdout only.
 
     RuntimeError where it ends with a traceback. Spinners and progress bars are left out.
     """
@@ -81,6 +81,8 @@ def printed(folder: Path, command: str, width: int, colours: bool = False) -> st
     if colours:
         environment["FORCE_COLOR"] = "1"
     words = shlex.split(command)
+    if words[0] == "torchrun":
+        words = ["torch.distributed.run", *words[1:]]
     done = subprocess.run(
         [sys.executable, *([] if words[0].endswith(".py") else ["-m"]), *words],
         cwd=folder,

@@ -89,6 +89,12 @@ def test_a_handout_opens_with_its_picture(task):
     )
 
 
+def test_the_ring_is_drawn_as_it_is():
+    drawn = pictures().task6_ring().svg()
+    assert (ROOT / "docs" / "pictures" / "task6_ring.svg").read_text() == drawn, "python docs/pictures/handouts.py"
+    assert "(../docs/pictures/task6_ring.svg)" in (ROOT / "task6" / "README.md").read_text()
+
+
 if __name__ == "__main__":
     for task in tasks():
         print(task, words((ROOT / task / "README.md").read_text()))

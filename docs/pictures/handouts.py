@@ -1,4 +1,4 @@
-"""python docs/pictures/handouts.py: draws the picture at the head of each handout, task1.svg ... task7.svg beside this.
+"""python docs/pictures/handouts.py: draws the handouts' pictures beside this: at the heads task1.svg ... task7.svg.
 
 Standard library only; the same pictures byte for byte wherever it runs.
 """
@@ -219,6 +219,29 @@ def task6() -> Drawing:
     return d
 
 
+def task6_ring() -> Drawing:
+    d = Drawing(760, 372, "A ring of four ranks: the keys travel, the queries stay")
+    of_rank = (SKY, SAND, MINT, PALE)
+    d.text(30, 28, "The sequence in eight pieces, and who holds which:")
+    for piece in range(8):
+        rank = min(piece, 7 - piece)
+        d.box(30 + 60 * piece, 40, 56, 28, of_rank[rank], f"rank {rank}")
+    d.text(524, 59, "early and late: the same work", color=GREY)
+    for step in range(4):
+        x = 110 + 164 * step
+        d.text(x + 55, 100, f"step {step}", "middle")
+        for rank in range(4):
+            y = 112 + 56 * rank
+            owner = (rank - step) % 4
+            d.box(x, y, 110, 34, of_rank[owner], f"keys of rank {owner}", rx=4)
+            if step < 3:
+                d.arrow(x + 111, y + 17, x + 163, 112 + 56 * ((rank + 1) % 4) + 17)
+    for rank in range(4):
+        d.text(96, 112 + 56 * rank + 22, f"rank {rank}", "end")
+    d.notes(344, "In every step a rank computes with the keys that it has, and sends them on meanwhile (arrows).")
+    return d
+
+
 def task7() -> Drawing:
     d = Drawing(760, 250, "A block of GPT-2 and the task that each kernel comes from")
     d.text(30, 28, "One of GPT-2's blocks. Your kernels, and the task they come from:")
@@ -246,7 +269,7 @@ def task7() -> Drawing:
 
 
 def main() -> None:
-    for draw in (task1, task2, task3, task4, task5, task6, task7):
+    for draw in (task1, task2, task3, task4, task5, task6, task6_ring, task7):
         (FOLDER / f"{draw.__name__}.svg").write_text(draw().svg(), encoding="utf-8")
 
 

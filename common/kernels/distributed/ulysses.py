@@ -12,6 +12,7 @@ Source: DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -26,13 +27,26 @@ def ulysses_attention(
     ops, query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup | None, causal: bool, scale: float
 ) -> Tensor:
     """As ring_attention. heads must be a multiple of ranks."""
+    return dealt_out(lambda *whole: flash_attention(ops, *whole, causal, scale), query, key, value, group)
+
+
+def dealt_out(
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    group: dist.ProcessGroup | None,
+) -> Tensor:
+    """attend(query, key, value) of some heads and the whole sequence, the rows back to those who hold them.
+
+    Shapes as ring_attention's; heads must be a multiple of ranks.
+    """
     ranks = dist.get_world_size(group)
     repeats = math.lcm(key.size(1), ranks) // key.size(1)
     if repeats > 1:
         key, value = (x.repeat_interleave(repeats, 1) for x in (key, value))
     query, key, value = (_Dealt.apply(x, group, _to_heads, _to_rows) for x in (query, key, value))
-    out = flash_attention(ops, query, key, value, causal, scale)
-    return _Dealt.apply(out, group, _to_rows, _to_heads)
+    return _Dealt.apply(attend(query, key, value), group, _to_rows, _to_heads)
 
 
 def _to_heads(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:

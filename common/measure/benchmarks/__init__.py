@@ -5,6 +5,7 @@ gemm       matrix products in float32
 softmax    softmax over rows in float32
 sparse     strided, windowed and block-sparse attention
 decode     one new token over a KV cache
+distributed     attention over several GPUs
 
 The tasks' benchmarks are these with the taught kernels and the student's beside them.
 """

@@ -1,0 +1,57 @@
+"""Whether output and gradients are those of one GPU: against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from common.kernels.distributed.shards import shard, unshard
+from common.measure.benchmarks.distributed.versions import Version
+from common.measure.benchmarks.sdpa import sdpa
+from common.reference.bounds import max_error_of
+
+Checked = tuple[str, bool, list[tuple[float, float]]]
+
+
+def verify(
+    versions: Mapping[str, Version], device: torch.device, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype
+) -> list[Checked]:
+    """Output and gradients of every version that runs on all ranks, put together, against float64.
+
+    Returns:
+        (what: "ring, causal", whether all is within its bound, (error, bound) of out and the gradients of query, key
+        and value). A bound is twice the error of PyTorch in the same precision, and a rounding to dtype for each part
+        that is merged.
+    """
+    found = []
+    for causal in (True, False):
+        generator = torch.Generator(device).manual_seed(5)
+        shapes = [(1, h, tokens, head_dim) for h in (heads, kv_heads, kv_heads, heads)]
+        given = [torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes]
+        exact = _by_pytorch(*(x.double() for x in given), causal)
+        peer = _by_pytorch(*given, causal)
+        for name, version in versions.items():
+            if version.alone:
+                continue
+            leaves = [shard(x).requires_grad_() for x in given[:3]]
+            with version.around():
+                out = version.attend(*leaves, causal)
+                parts = [out.detach(), *torch.autograd.grad(out, leaves, shard(given[3]))]
+            errors = []
+            for part, right, same in zip(parts, exact, peer, strict=True):
+                rounding = dist.get_world_size() * torch.finfo(dtype).eps / 2 * float(right.abs().max())
+                bound = 2 * max_error_of(same, right) + 1e-5 + rounding
+                errors.append((max_error_of(unshard(part), right), bound))
+            fine = all(error <= bound for error, bound in errors)
+            found.append((f"{name}, {'causal' if causal else 'full'}", fine, errors))
+    return found
+
+
+def _by_pytorch(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, causal: bool) -> list[Tensor]:
+    """out and the three gradients over the whole sequence, by PyTorch's math backend."""
+    leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+    out = sdpa("math", *leaves, is_causal=causal)()
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]

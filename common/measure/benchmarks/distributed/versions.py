@@ -1,0 +1,70 @@
+"""Who computes attention over the ranks, and over one GPU: versions_of(ops)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from common.compiling.operators import Operators
+from common.kernels.distributed.attention import sequence_parallel_attention
+from common.kernels.distributed.ulysses import dealt_out
+from common.kernels.flash import flash
+from common.measure.benchmarks.sdpa import sdpa
+
+
+@dataclass(frozen=True)
+class Version:
+    """One way to compute it.
+
+    Attributes:
+        attend: attend(query, key, value, causal) -> the output.
+        alone: it takes the whole sequence, and runs on the first rank only.
+        around: what must hold around a call, and is not timed.
+    """
+
+    attend: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+    alone: bool = False
+    around: Callable[[], AbstractContextManager] = field(default=nullcontext)
+
+
+def versions_of(ops: Operators) -> dict[str, Version]:
+    """All of LABELS, for the default process group."""
+
+    def ours(method: str) -> Version:
+        return Version(lambda q, k, v, causal: sequence_parallel_attention(q, k, v, None, causal, method, check=False))
+
+    def cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        return sdpa("cudnn", q, k, v, is_causal=causal)()
+
+    return {
+        "ring": ours("ring"),
+        "ulysses": ours("ulysses"),
+        "context_parallel": Version(cudnn, around=lambda: _context_parallel("allgather")),
+        "context_parallel_alltoall": Version(cudnn, around=lambda: _context_parallel("alltoall")),
+        "ulysses_cudnn": Version(
+            lambda q, k, v, causal: dealt_out(lambda *whole: cudnn(*whole, causal), q, k, v, None)
+        ),
+        "one": Version(lambda q, k, v, causal: flash.flash_attention(ops, q, k, v, causal), alone=True),
+        "one_cudnn": Version(cudnn, alone=True),
+    }
+
+
+@contextlib.contextmanager
+def _context_parallel(rotate: str):
+    """PyTorch's context_parallel, for tensors that are sharded already: its order is that of shards.py."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+    ranks = dist.get_world_size()
+    nothing = torch.zeros(2 * ranks, device="cuda")  # it wants something to shard
+    set_rotate_method(rotate)
+    mesh = init_device_mesh("cuda", (ranks,))
+    with context_parallel(mesh, buffers=[nothing], buffer_seq_dims=[0], no_restore_buffers={nothing}):
+        yield
