@@ -108,8 +108,9 @@ def copy_with_gaps_filled(folder: Path) -> Path:
     return folder
 
 
-def printed(folder: Path, command: str, width: int) -> str:
+def printed(folder: Path, command: str | list[str], width: int) -> str:
     """What the command prints there, colours included."""
+    command = command.split() if isinstance(command, str) else command
     environment = os.environ | {
         "PYTHONPATH": str(folder),
         "COLUMNS": str(width),
@@ -117,10 +118,10 @@ def printed(folder: Path, command: str, width: int) -> str:
         "TTY_INTERACTIVE": "0",
         "ATTENTION_BUILD_DIR": str(folder / "build"),
     }
-    words = [sys.executable, "-m", *command.split()]
+    words = [sys.executable, "-m", *command]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment, timeout=900)
     if "Traceback" in done.stderr:
-        raise RuntimeError(f"{command}: {done.stderr}")
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
     return done.stdout
 
 
