@@ -109,6 +109,9 @@ bool pass_cluster_barrier(Cluster& cluster) {
         block->cluster_passed = true;
 #endif
     }
+#ifdef SIMULATOR_CHECKED
+    check_cluster_barrier_passed();  // of the block that runs; the others when they do
+#endif
     return true;
 }
 

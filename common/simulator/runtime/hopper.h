@@ -60,6 +60,7 @@ struct Transfer {
     uint64_t group;
     Position place;
     std::string words;  // of st.async
+    uint32_t site;      // in the program, for the checked build
 };
 
 struct AsyncThread {

@@ -19,6 +19,7 @@
 #ifdef SIMULATOR_CHECKED
 #include "races.cpp"  // before its callers: what is quick there is inlined
 #include "checked.cpp"
+#include "async_order.cpp"
 #include "findings.cpp"
 #include "profile.cpp"
 #include "ranges.cpp"

@@ -95,7 +95,10 @@ struct Operand {
 };
 
 // out [k][rows], the rows from first_row on
-static void read_operand(Worker& worker, const Operand& o, float* out, Position at) {
+static void read_operand(Worker& worker, const Operand& o, float* out, Position at, [[maybe_unused]] const void* return_address) {
+#ifdef SIMULATOR_CHECKED
+    OperandPieces pieces = {o.name, o.matrix.mode, {}};
+#endif
     const unsigned bytes = bytes_of(o.element), per_piece = 16 / bytes;
     const unsigned lines = o.mn_major ? o.k : o.rows, along = o.mn_major ? o.rows : o.k;
     const unsigned first_line = o.mn_major ? 0 : o.first_row, first_piece = o.mn_major ? o.first_row / per_piece : 0;
@@ -106,11 +109,17 @@ static void read_operand(Worker& worker, const Operand& o, float* out, Position 
             if (!piece)
                 fail("wgmma at %s:%d: the descriptor of %s leads out of this block's shared memory, to 0x%x", at.file, at.line, o.name,
                      offset);
+#ifdef SIMULATOR_CHECKED
+            pieces.pieces.push_back({piece, static_cast<int>(first_line + line), static_cast<int>(first_piece + c)});
+#endif
             for (unsigned e = 0; e < per_piece && c * per_piece + e < along; ++e) {
                 const unsigned i = c * per_piece + e;
                 out[o.mn_major ? line * o.rows + i : i * o.rows + line] = read_element(o.element, piece + e * bytes);
             }
         }
+#ifdef SIMULATOR_CHECKED
+    check_operand_pieces(pieces, at, return_address);
+#endif
 }
 
 // ---- one product
@@ -155,20 +164,12 @@ static void multiply_warpgroup(void** lanes, unsigned mask) {
     float a[32 * 16];
     static thread_local float b[32 * 256];
     const Operand right = {Descriptor(first.b_matrix), p.b, p.b_mn_major, n, 0, k, "B"};
-    read_operand(worker, right, b, first.at);
-#ifdef SIMULATOR_CHECKED
-    check_operand(right.matrix.mode, p.b_mn_major, n, 0, k, bytes_of(p.b), [&](unsigned line, unsigned c) {
-        return right.matrix.at(line, c, p.b_mn_major); }, "B", first.at, first.return_address);
-#endif
+    read_operand(worker, right, b, first.at, first.return_address);
     if (p.a_in_registers)
         read_registers(lanes, p, k, a);
     else {
         const Operand left = {Descriptor(first.a_matrix), p.a, p.a_mn_major, 16, warp % 4 * 16, k, "A"};
-        read_operand(worker, left, a, first.at);
-#ifdef SIMULATOR_CHECKED
-        check_operand(left.matrix.mode, p.a_mn_major, 16, warp % 4 * 16, k, bytes_of(p.a), [&](unsigned line, unsigned c) {
-            return left.matrix.at(line, c, p.a_mn_major); }, "A", first.at, first.return_address);
-#endif
+        read_operand(worker, left, a, first.at, first.return_address);
     }
     const float sign = p.negate_a != p.negate_b ? -1.0f : 1.0f;
     static thread_local float sums[16 * 256];
