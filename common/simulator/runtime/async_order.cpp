@@ -290,7 +290,7 @@ static void note_copy(Worker& owner, const Transfer& t, uint32_t phase, uint32_t
 
 void check_copy_starts(Transfer& t, Mbarrier& barrier, const void* return_address) {
     if (!checks()) return;
-    const uint32_t site = t.site = site_of(return_address);
+    const uint32_t site = t.site = barrier.copy_site = site_of(return_address);
     Worker& owner = *owner_of_shared(t.shared);
     Order& here = order_here();
     here.watches_writes = true;
@@ -357,13 +357,21 @@ void check_store_starts(Transfer& t, const void* return_address) {
 }
 // The wait is over: from here on it is a read of this thread's.
 void check_store_done(const Transfer& t, const void*) {
-    if (checks()) check_range_access(arena_range(), reinterpret_cast<uintptr_t>(t.shared), t.bytes, Action::read, t.site, false);
+    if (!checks()) return;
+    const uintptr_t start = reinterpret_cast<uintptr_t>(t.shared);
+    const Now now = now_at(Action::read, t.bytes, t.site, false);
+    for (uintptr_t p = start; p < start + t.bytes; p += WORD) {
+        Cell& cell = arena_range().cell_of(p);
+        remember(cell, now, checker.block_first);
+        if (cell.split)
+            for (int i = 0; i < 2; ++i) remember(arena_range().halves_of(p)[i], now, checker.block_first);
+    }
 }
 
 void check_mbarrier_memory(const void* address, const void* return_address) {
     if (!checks()) return;
     const uintptr_t at = reinterpret_cast<uintptr_t>(address);
-    if (arena_range().contains(at, 8) && !inside_shared_variable(at, 8)) out_of_bounds(at, 8, Action::write, site_of(return_address));
+    if (arena_range().contains(at, 8)) access(at, 8, Action::write, site_of(return_address), true);
 }
 
 void check_block_leaves(Worker& worker) {
@@ -374,7 +382,7 @@ void check_block_leaves(Worker& worker) {
                     {touch_at("", Action::bulk_copy, t.bytes, t.site, t.thread)}, t.loads ? "load" : "store");
     for (const auto& barrier : worker.hopper->barriers)
         if (barrier->bytes && barrier->copy.file) {
-            Touch touch = {Action::bulk_copy, 0, 0, worker.Block::index, thread_at(barrier->maker), barrier->copy};
+            const Touch touch = touch_at("", Action::bulk_copy, 0, barrier->copy_site, barrier->maker);
             add_finding("transaction_count", {nullptr, "", 1, {}, 0}, {touch},
                         barrier->bytes > 0 ? std::to_string(barrier->bytes) + " bytes are expected and never came"
                                            : std::to_string(-barrier->bytes) + " bytes came and were never expected");

@@ -32,6 +32,7 @@ struct Mbarrier {
     unsigned maker;   // the thread that initialised it
     bool announced;   // by a fence of the maker's, to the copy engine
     Position copy;    // the latest copy that it hears of
+    uint32_t copy_site;
     Knowledge arriving, complete;
 };
 
@@ -40,6 +41,7 @@ struct MbarrierWait {
     Mbarrier* barrier;
     Phase which;
     uint64_t phase;
+    void* return_address;
 };
 
 struct TensorMap;
@@ -104,6 +106,7 @@ void end_hopper(Worker& worker);    // at its end, without an error
 // When no thread of the block can go on: the next copy, or waits that return in vain. False: nothing was left to do.
 bool run_engine(Worker& worker);
 bool wake_in_vain(Worker& worker);
+void trace_wait(Worker& worker);  // the call stack of the first of these
 std::string describe_wait(Worker& worker, const Thread& thread);  // for a deadlock: what its barrier waits for
 
 void complete_bytes(Mbarrier& barrier, int64_t bytes, Position at);

@@ -244,7 +244,10 @@ static const Worker* run_together(Grid& grid) {
             }
         }
         failed = turns.run_all();
-        for (Worker* block : turns.blocks) block->cluster = nullptr, block->together = false;
+        for (Worker* block : turns.blocks) {
+            block->cluster = nullptr, block->together = false;
+            if (failed) block->prepared = 0;  // its threads will not go on
+        }
     }
     first.busy = false;
     sigaltstack(&previous, nullptr);

@@ -56,8 +56,8 @@ Mbarrier& barrier_at(void* address, const char* what, Position at) {
 
 void mbarrier_init(void* address, uint32_t arrivals, Position at) {
 #ifdef SIMULATOR_CHECKED
-    check_mbarrier_memory(address, __builtin_return_address(0));
     Quiet quiet;
+    check_mbarrier_memory(address, __builtin_return_address(0));
 #endif
     if (reinterpret_cast<uintptr_t>(address) % 8)
         fail("mbarrier.init at %s:%d: its address is not a multiple of 8 bytes", at.file, at.line);
@@ -79,6 +79,7 @@ void mbarrier_init(void* address, uint32_t arrivals, Position at) {
     barrier->maker = static_cast<unsigned>(worker.running - worker.threads);
     barrier->announced = false;
     barrier->copy = {};
+    barrier->copy_site = 0;
     if (known == hopper.barriers.end())
         hopper.barriers.push_back(std::move(barrier));
     else
@@ -184,7 +185,7 @@ bool mbarrier_test(void* address, Phase which, uint64_t phase, bool patient, Pos
         me.operation = "mbarrier.try_wait";
         me.position = at;
         me.state = State::at_mbarrier;
-        worker.hopper->waits.push_back({&me, barrier, which, phase});
+        worker.hopper->waits.push_back({&me, barrier, which, phase, __builtin_return_address(0)});
         wait_for_wakeup();
         me.state = State::running;
         barrier = &barrier_at(address, "mbarrier.try_wait", at);
@@ -210,6 +211,14 @@ bool wake_in_vain(Worker& worker) {
     worker.hopper->waits.clear();
     for (const MbarrierWait& one : waits) make_ready_again(worker, *one.thread);
     return true;
+}
+
+void trace_wait(Worker& worker) {
+    worker.trace_size = 0;
+    worker.signalled = false;
+    if (!worker.hopper || worker.hopper->waits.empty()) return;
+    worker.trace[1] = worker.hopper->waits.front().return_address;  // as of a call by the first
+    worker.trace_size = 2;
 }
 
 std::string describe_wait(Worker& worker, const Thread& thread) {

@@ -59,6 +59,7 @@ bool elect_leader(uint32_t mask, uint32_t& leader, Position at) {
     Quiet quiet;
 #endif
     int nothing = 0;
+    const WhileOthersRun others;
     collective(mask, &nothing, elected, "elect.sync", at);
     leader = static_cast<uint32_t>(__builtin_ctz(mask));
     return current_worker().running->lane == leader;

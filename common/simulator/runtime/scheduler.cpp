@@ -82,7 +82,12 @@ static Thread* put_back(Worker& worker, Thread* thread) {
     return nullptr;
 }
 
+#ifdef SIMULATOR_CHECKED
+WhileOthersRun::WhileOthersRun() : before(checker.quiet) { checker.quiet = false; }
+WhileOthersRun::~WhileOthersRun() { checker.quiet = before; }
+#endif
 void wait_for_wakeup() {
+    const WhileOthersRun others;
     Worker& worker = current_worker();
     Thread& me = *worker.running;
     worker.warps[me.warp].yielded &= ~(1u << me.lane);
@@ -110,6 +115,7 @@ void yield() {
         return;
     // Whoever spins may wait for another block that is there: after a round it gets its turn.
     if (worker.together && ++worker.yields > worker.live) next = put_back(worker, next);
+    const WhileOthersRun others;
     make_ready(worker, me.warp, 1u << me.lane);
     switch_thread(worker, next);
 }
@@ -414,6 +420,7 @@ void report_deadlock(Worker& worker) {
         worker.error += text;
         if (first.state == State::at_mbarrier) worker.error += describe_wait(worker, first);
     }
+    trace_wait(worker);
     worker.failed = true;
     worker.prepared = 0;
 }

@@ -147,6 +147,9 @@ static void read_registers(void** lanes, const WarpgroupProduct& p, unsigned k, 
 }
 
 static void multiply_warpgroup(void** lanes, unsigned mask) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
     require_whole_warp(lanes, mask);
     const auto& first = *static_cast<const WarpgroupOperation*>(lanes[0]);
     const WarpgroupProduct& p = *first.product;
@@ -227,6 +230,7 @@ void warpgroup_multiply(const WarpgroupProduct& product, void* const* d, const u
     check_product(places, count, accumulate, at, __builtin_return_address(0));
 #endif
     WarpgroupOperation mine{{"wgmma", at}, &product, places, a, a_matrix, b_matrix, accumulate, __builtin_return_address(0)};
+    const WhileOthersRun others;
     collective(~0u, &mine, multiply_warpgroup, "wgmma", at);
     if (worker.running->lane == 0) ++hopper.products[worker.running->warp], hopper.last_product[worker.running->warp] = at;
 }
@@ -239,6 +243,7 @@ void warpgroup_fence(Position at) {
     require_warpgroup("wgmma.fence", at);
     Worker& worker = current_worker();
     MatrixOperation mine{"wgmma.fence", at};
+    const WhileOthersRun others;
     collective(~0u, &mine, require_whole_warp, "wgmma.fence", at);
     my_hopper().threads[worker.running - worker.threads].fenced = true;
 }
@@ -249,6 +254,7 @@ void warpgroup_commit(Position at) {
     require_warpgroup("wgmma.commit_group", at);
     Worker& worker = current_worker();
     MatrixOperation mine{"wgmma.commit_group", at};
+    const WhileOthersRun others;
     collective(~0u, &mine, require_whole_warp, "wgmma.commit_group", at);
     ++my_hopper().threads[worker.running - worker.threads].product_groups;
 }
@@ -258,6 +264,7 @@ void warpgroup_wait([[maybe_unused]] uint32_t left, Position at) {
 #endif
     require_warpgroup("wgmma.wait_group", at);
     MatrixOperation mine{"wgmma.wait_group", at};
+    const WhileOthersRun others;
     collective(~0u, &mine, require_whole_warp, "wgmma.wait_group", at);
 #ifdef SIMULATOR_CHECKED
     check_product_wait(left);
@@ -281,6 +288,7 @@ void set_registers(bool more, uint32_t count, Position at) {
         fail("%s at %s:%d: %u registers; a multiple of 8 from 24 to 256 is allowed", what, at.file, at.line, count);
     require_warpgroup(what, at);
     MatrixOperation mine{what, at};
+    const WhileOthersRun others;
     collective(~0u, &mine, require_whole_warp, what, at);
 }
 

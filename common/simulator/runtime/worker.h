@@ -124,6 +124,16 @@ inline void count_progress(Worker& worker) {
 void thread_returned(Worker& worker);
 // For what waits in its own ways: the running thread waits, and somebody else wakes it.
 void wait_for_wakeup();
+// While other threads run, what they do is watched, also where the running one is inside of the runtime.
+struct WhileOthersRun {
+#ifdef SIMULATOR_CHECKED
+    WhileOthersRun();
+    ~WhileOthersRun();
+    bool before;
+#else
+    WhileOthersRun() {}
+#endif
+};
 void make_ready_again(Worker& worker, Thread& thread);
 void report_deadlock(Worker& worker);
 char* shared_address_in(Worker& worker, size_t offset);  // null: not there

@@ -55,6 +55,9 @@ SIMULATOR_UNCHECKED inline void __threadfence_block() {
     simulator::check_fence(false);
 #endif
 }
+// A kernel begins when the one before it has ended; so there is nothing to tell, or to wait for.
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
+inline void cudaGridDependencySynchronize() {}
 inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { simulator::yield(); }
 [[noreturn]] inline void __trap(simulator::Position at = simulator::here()) {
