@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common.compiling import report, toolchain
 from common.compiling.errors import explain_failure
-from common.compiling.flags import LANGUAGE, check_arch
+from common.compiling.flags import LANGUAGE, check_arch, gencode
 from common.compiling.locking import locked
 from common.compiling.result import BuildError
 from common.compiling.runtime import simulator_runtime
@@ -115,7 +115,9 @@ def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) 
         check_arch(arch)
     nvcc = toolchain.nvcc_for_build()
     path = folder / source.stem
-    flags = [LANGUAGE, "-O3", "-lineinfo", f"-arch={arch or 'native'}", *(f"-I{place}" for place in include)]
+    if arch is None and any("__CUDA_ARCH_FEAT_SM90_ALL" in read_source(file) for file in rewriter.local_sources(source, include)):
+        arch = "sm_90a"  # `native` would leave its features out
+    flags = [LANGUAGE, "-O3", "-lineinfo", gencode(arch) if arch else "-arch=native", *(f"-I{place}" for place in include)]
     with locked(folder):
         sources = rewriter.local_sources(source, include)
         warnings = _up_to_date(path, [[nvcc.path, *flags, source, "-o", path]], sources)

@@ -119,6 +119,7 @@ _HOST_POINTER = "some systems let a GPU read any memory of the process"
 
 _NO_MBARRIERS = "racecheck does not follow mbarriers of inline PTX"
 _UNSEEN = "the memory model asks for it; a GPU may give the right numbers without"
+_INJECTED = "ptxas puts the missing wait or fence in, and says so (C7517, C7519)"
 
 
 def _early(copy: str, use: str, variable: str) -> Finding:
@@ -561,17 +562,24 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         ),
         right("wgmma_proxy_fence_by_reader", _PRODUCT),
         wrong(
-            "wgmma_without_barrier", race("fill a", "product", variable="a"), race("fill b", "product", variable="b")
+            "wgmma_without_barrier",
+            race("fill a", "product", variable="a"),
+            race("fill b", "product", variable="b"),
+            consequences="overwritten_operand proxy_fence",
         ),
-        wrong("wgmma_without_wait", finding("accumulator", "product", "read sums")),
-        wrong("wgmma_touched_early", finding("accumulator", "product", "touch early")),
-        wrong("wgmma_without_fence", error="no wgmma.fence comes before it"),
+        wrong("wgmma_without_wait", finding("accumulator", "product", "read sums"), remark=_INJECTED),
+        wrong("wgmma_touched_early", finding("accumulator", "product", "touch early"), remark=_INJECTED),
+        wrong("wgmma_without_fence", error="no wgmma.fence comes before it", remark=_INJECTED),
         wrong(
             "wgmma_changed_without_fence", finding("registers_fence", "product of changed registers"), remark=_UNSEEN
         ),
         right("wgmma_changed_with_fence", _PRODUCT + 1 + _PRODUCT_16),
-        wrong("wgmma_operand_overwritten", finding("overwritten_operand", "product", "overwrite a", variable="a")),
-        wrong("wgmma_waits_for_too_few", finding("accumulator", "product", "read sums")),
+        wrong(
+            "wgmma_operand_overwritten",
+            finding("overwritten_operand", "product", "overwrite a", variable="a"),
+            consequences="race",
+        ),
+        wrong("wgmma_waits_for_too_few", finding("accumulator", "product", "read sums"), remark=_INJECTED),
         right("wgmma_waits_for_enough", _PRODUCT),
         wrong("wgmma_three_warps", error="all four must come to each", hangs=True),
         wrong("wgmma_lanes_differ", error="lanes 0 and 1 of the warp name different matrices"),
@@ -580,6 +588,9 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
             "tma_wgmma_not_waited_for",
             _early("load a", "product of loaded", "a"),
             _early("load b", "product of loaded", "b"),
+            error="misses only 0",
+            consequences="overwritten_operand",
+            hangs=True,
         ),
         wrong("tma_wgmma_wrong_swizzle", finding("wrong_layout", "load b", "product of loaded", variable="b")),
         wrong("tma_wgmma_wrong_stride", finding("wrong_layout", "load b", "product of loaded", variable="b")),
@@ -587,6 +598,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
             "tma_wgmma_refilled_early",
             finding("overwritten_operand", "load a", "product of loaded", variable="a"),
             finding("overwritten_operand", "load b", "product of loaded", variable="b"),
+            consequences="copy_not_awaited",
         ),
     ],
     "hopper_clusters.cu": [
