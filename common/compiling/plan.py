@@ -101,7 +101,9 @@ class Plan:
         mirror.mkdir(parents=True, exist_ok=True)
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         try:
-            translated = [rewriter.translate(kernel, mirror, include_dirs, self.simulated).path for kernel in self.place.kernels]
+            translated = [
+                rewriter.translate(kernel, mirror, include_dirs, self.simulated).path for kernel in self.place.kernels
+            ]
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
         flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if self.checked else [])]

@@ -115,9 +115,17 @@ def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) 
         check_arch(arch)
     nvcc = toolchain.nvcc_for_build()
     path = folder / source.stem
-    if arch is None and any("__CUDA_ARCH_FEAT_SM90_ALL" in read_source(file) for file in rewriter.local_sources(source, include)):
+    if arch is None and any(
+        "__CUDA_ARCH_FEAT_SM90_ALL" in read_source(file) for file in rewriter.local_sources(source, include)
+    ):
         arch = "sm_90a"  # `native` would leave its features out
-    flags = [LANGUAGE, "-O3", "-lineinfo", gencode(arch) if arch else "-arch=native", *(f"-I{place}" for place in include)]
+    flags = [
+        LANGUAGE,
+        "-O3",
+        "-lineinfo",
+        gencode(arch) if arch else "-arch=native",
+        *(f"-I{place}" for place in include),
+    ]
     with locked(folder):
         sources = rewriter.local_sources(source, include)
         warnings = _up_to_date(path, [[nvcc.path, *flags, source, "-o", path]], sources)

@@ -46,7 +46,9 @@ class _Branch:
 
     def holds(self, side: str) -> bool | None:
         """Whether the side takes it, given that it took none before; None: other macros decide."""
-        return True if self.word == "else" else _value(self.word.replace("elif", "if"), self.condition, self.known[side])
+        return (
+            True if self.word == "else" else _value(self.word.replace("elif", "if"), self.condition, self.known[side])
+        )
 
 
 @dataclass

@@ -35,7 +35,11 @@ def expanded(text: str, code: str) -> str:
     macros = {}
     for match in _DEFINE.finditer(code):
         whole = text[match.start(3) : match.end(3)].replace("\\\n", " ")
-        parameters = None if match[2] is None else tuple(p.strip() for p in match[2][1:-1].split(",") if p.strip())
+        parameters = (
+            None
+            if match[2] is None
+            else tuple(p.strip() for p in match[2][1:-1].replace("\\\n", " ").split(",") if p.strip())
+        )
         macros[match[1]] = Macro(match[1], parameters, re.sub(r"/\*.*?\*/|//.*", " ", whole).strip())
     wanted = {name for name, macro in macros.items() if _is_unreadable(macro.body)}
     if not wanted:

@@ -176,7 +176,7 @@ class _Body:
         match = re.fullmatch(r"\$(\d+)", name)
         if not match or int(match[1]) >= len(self.operands) or self.operands[int(match[1])].constraint[0] != "+":
             shown = name.replace("$", "%")
-            raise PtxError(f"{self.instruction}: {shown} must be an operand of the asm statement, such as \"+f\"(d[0])")
+            raise PtxError(f'{self.instruction}: {shown} must be an operand of the asm statement, such as "+f"(d[0])')
         self.by_address.add(int(match[1]))
         return f"&{self.operands[int(match[1])].expression}"
 

@@ -15,7 +15,11 @@ _COMBINATIONS = {
     "add": "add", "min": "min", "max": "max", "inc": "inc", "dec": "dec",
     "and": "bit_and", "or": "bit_or", "xor": "bit_xor",
 }  # fmt: skip
-_NUMBERS = {"b32": "u32", "b64": "u64", **{kind: kind for kind in "u32 s32 u64 s64 f16 bf16 f32 f64".split()}}
+_NUMBERS = {
+    "b32": "u32",
+    "b64": "u64",
+    **{kind: kind for kind in ["u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64"]},
+}
 _ELEMENTS = ("f16", "bf16", "tf32", "e4m3", "e5m2")
 _STEPS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
@@ -45,8 +49,7 @@ def hopper(body, name: str, parts: list[str], args: list[str]) -> str | None:
             barrier = body.address(args[0], "shared")
             count = "1" if "noinc" in parts else "0"
             return (
-                f"{S}::wait_for_all_async_copies(); "
-                f"(void){S}::mbarrier_arrive({barrier}, {count}, 0, false, {HERE});"
+                f"{S}::wait_for_all_async_copies(); (void){S}::mbarrier_arrive({barrier}, {count}, 0, false, {HERE});"
             )
     if name == "fence":
         if parts[1] == "mbarrier_init":

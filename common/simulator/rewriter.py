@@ -94,9 +94,7 @@ class Translation:
     inputs: list[Path] = field(default_factory=list)
 
 
-def translate(
-    source: Path, out_dir: Path, include_dirs: list[Path] = (), target: Target | None = None
-) -> Translation:
+def translate(source: Path, out_dir: Path, include_dirs: list[Path] = (), target: Target | None = None) -> Translation:
     """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, rewritten copies of the local headers; see Target.flags."""
     source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
     include_dirs = [Path(folder).resolve() for folder in include_dirs]

@@ -304,8 +304,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = [
         case
         for case in CASES
-        if (not options.only or case.name in options.only)
-        and (not options.hopper or case.file.startswith("hopper_"))
+        if (not options.only or case.name in options.only) and (not options.hopper or case.file.startswith("hopper_"))
     ]
 
     nvcc = next(toolchain.all_nvccs(), None)
