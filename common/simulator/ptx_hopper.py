@@ -16,10 +16,9 @@ _COMBINATIONS = {
     "and": "bit_and", "or": "bit_or", "xor": "bit_xor",
 }  # fmt: skip
 _NUMBERS = {
-    "b32": "u32",
-    "b64": "u64",
-    **{kind: kind for kind in ["u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64"]},
-}
+    "b32": "u32", "b64": "u64", "u32": "u32", "s32": "s32", "u64": "u64", "s64": "s64",
+    "f16": "f16", "bf16": "bf16", "f32": "f32", "f64": "f64",
+}  # fmt: skip
 _ELEMENTS = ("f16", "bf16", "tf32", "e4m3", "e5m2")
 _STEPS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
@@ -229,7 +228,7 @@ def _wgmma(body, parts: list[str], args: list[str]) -> str | None:
         raise body.error(f"{body.instruction} has {expected} accumulators a thread, not {len(d)}")
     in_registers = args[1].startswith("{")
     left = body.list_of(args[1]) if in_registers else []
-    # What follows the matrices: scale-d, imm-scale-a, imm-scale-b, then the transpositions of operands in shared memory.
+    # Behind the matrices: scale-d, imm-scale-a, imm-scale-b, then the transpositions of operands in shared memory.
     rest = args[3:]
     accumulate = body.read(rest[0], "pred") if rest else "true"
     signs = [one.strip() == "-1" for one in rest[1:3]] + [False] * 2

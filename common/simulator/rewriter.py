@@ -187,7 +187,8 @@ def rewrite(
         "#include <simulator/ptx.h>\n" if has_ptx else ""
     )
     registered += "".join(
-        f'namespace {{ [[maybe_unused]] const ::simulator::ClusterDims simulator_cluster_{kernel}("{kernel}", {{{dims}}}); }} '
+        f"namespace {{ [[maybe_unused]] const ::simulator::ClusterDims simulator_cluster_{kernel}"
+        f'("{kernel}", {{{dims}}}); }} '
         for kernel, dims in file.declared_clusters()
     )
     edited = with_both_bodies(file.edited())

@@ -3,8 +3,9 @@
     target_of(arch)             Target("sm_90a", 900, True); None: SIMULATOR_ARCH, or sm_89
     target_for_program(texts)   the same for a program, which says by what it uses that it is for Hopper
 
-sm_89 is the default, since most kernels that choose their path by the architecture have one for it that compiles and runs
-faster here. Code for sm_90a sees __CUDA_ARCH__ 900 and __CUDA_ARCH_FEAT_SM90_ALL, and a device of compute capability 9.0.
+sm_89 is the default, since most kernels that choose their path by the architecture have one for it that compiles and
+runs faster here. Code for sm_90a sees __CUDA_ARCH__ 900 and __CUDA_ARCH_FEAT_SM90_ALL, and a device of compute
+capability 9.0.
 """
 
 from __future__ import annotations

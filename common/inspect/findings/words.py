@@ -147,9 +147,9 @@ def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
     earlier = finding.in_order[0].line if finding.accesses else "an unknown line"
     what = {"load": "Nobody has waited for it", "store": "It may still be reading shared memory"}.get(detail, "")
     return {
-        "copy_not_awaited": f"The copy asked for in {earlier} may still be under way: this thread has not seen the phase "
-        "of its mbarrier complete. Wait for that phase first; is the parity the right one, and does the phase expect "
-        "all bytes?",
+        "copy_not_awaited": f"The copy asked for in {earlier} may still be under way: this thread has not seen the "
+        "phase of its mbarrier complete. Wait for that phase first; is the parity the right one, and does the phase "
+        "expect all bytes?",
         "overwritten_operand": f"What was started in {earlier} may still be reading this memory. Before it is written "
         "again, whoever started that must have waited (wgmma.wait_group, or cp.async.bulk.wait_group.read) and must "
         "have told this thread, by a barrier.",
@@ -161,12 +161,12 @@ def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
         "thread needs fence.mbarrier_init.release.cluster or fence.proxy.async, and a barrier must follow.",
         "registers_fence": "Other instructions have changed the accumulators since the latest wait: a wgmma.fence must "
         "come before the next product that adds to them.",
-        "wrong_layout": f"{detail[:1].upper()}{detail[1:]}. Both must describe the same bytes: the swizzle, the distances "
-        "from 8 rows to the next, and which dimension is k.",
+        "wrong_layout": f"{detail[:1].upper()}{detail[1:]}. Both must describe the same bytes: the swizzle, the "
+        "distances from 8 rows to the next, and which dimension is k.",
         "copy_at_end": f"{what} when the block ends, and its shared memory goes to another block. Wait before the last "
         "thread returns.",
-        "transaction_count": f"When the block ends, {detail}: what mbarrier.expect_tx announces must be what the copies "
-        "bring, elements outside of the tensor included.",
+        "transaction_count": f"When the block ends, {detail}: what mbarrier.expect_tx announces must be what the "
+        "copies bring, elements outside of the tensor included.",
     }
 
 

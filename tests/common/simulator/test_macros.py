@@ -45,6 +45,6 @@ def test_the_rewriter_reads_what_they_make():
         "__global__ void f(unsigned* p, unsigned x) { RED(max); }\n"
     )
     assert "atomicMax(" in rewrite(text, "f.cu")
-    with pytest.raises(Exception, match="does not know the PTX instruction red.global.mix.u32"):
+    with pytest.raises(Exception, match=r"does not know the PTX instruction red\.global\.mix\.u32"):
         rewrite(text.replace("RED(max)", "RED(mix)"), "f.cu")
     assert issubclass(PtxError, ValueError)

@@ -1,5 +1,4 @@
-"""The Hopper kernel of sparse attention in the simulator, as it is, beside attention in float64; and the checked build's
-verdict on it.
+"""The Hopper kernel of sparse attention in the simulator, as it is, beside attention in float64: small problems.
 
 test_hopper.py does the same, and much more, on the GPU that it is for.
 """
