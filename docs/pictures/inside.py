@@ -2,7 +2,8 @@
 python docs/pictures/inside.py [NAME ...]
 
 Each picture is a real page of a real command, in a copy of the checkout whose gaps are filled; in two a mistake
-is planted. What stands in a gap is blurred: handouts show these pictures. Needs chromium and chromium-driver (apt-get install) and `pip install -e '.[browser]'`.
+is planted. What stands in a gap is blurred: handouts show these pictures. Needs chromium and chromium-driver (apt-get
+install) and `pip install -e ".[browser]"`.
 """
 
 from __future__ import annotations

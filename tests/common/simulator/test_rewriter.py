@@ -36,10 +36,11 @@ def test_comments_and_strings_are_left_alone():
     "statement, said",
     [
         ('asm("tcgen05.mma %0;" :: "r"(1));', "the simulator does not know the PTX instruction tcgen05.mma"),
-        ('asm volatile("bar.sync 1, 64;");', "the simulator does not know the PTX instruction bar.sync"),
+        ('asm("bar.red.popc.u32 q, 1, 64, p;");', "the simulator does not know the PTX instruction bar.red.popc.u32"),
         ('asm("add.s32 %0, %1, %3;" : "=r"(x) : "r"(y));', "add.s32 names operand %3, but there are 2"),
         ('asm("add.s32 q, 1, 2;");', "add.s32: q is no register that this asm statement declares"),
-        ('asm("again: bra again;");', "the simulator knows no labels in inline PTX"),
+        ('asm("bra nowhere;");', "the simulator does not know the PTX instruction bra"),
+        ('asm("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {q}, %0, %0, p, 1, 1, 0, 0;" :: "l"(y));', "wgmma"),
         ('asm("ld.global.s32 %0, [%1, 4];" : "=r"(x) : "l"(y));', r"ld.global.s32: cannot read the address \[%1, 4\]"),
         ("asm(x);", "cannot read this asm statement"),
     ],
