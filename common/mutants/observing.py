@@ -16,6 +16,8 @@ from rich.console import Console
 
 from common.cli import look_inside
 from common.inspect.checked_run import small_size
+from common.inspect.findings.report import OR_AN_INDEX, made_in
+from common.inspect.findings.words import explained
 from common.mutants.building import TaskMutants
 from common.mutants.mutation import Mutant
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
@@ -97,12 +99,17 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
             verdicts += _run(planted, [case], quiet, seed)
             if not verdicts[-1].ok:
                 break
+    inside = {}
+    if all(one.status in (PASS, SKIPPED) for one in verdicts):
+        in_kernels = [one for one in verdicts if one.ok and one.case.part not in planted.test.in_python]
+        inside = look_inside.at_passes(quiet, in_kernels, planted.checked, seed)
     found = Observation(
         failed=list(dict.fromkeys(one.case.part for one in verdicts if one.status not in (PASS, SKIPPED)))
     )
+    found.failed = found.failed or list(inside)
     found.passed = [part for part in dict.fromkeys(one.case.part for one in verdicts) if part not in found.failed]
     if found.failed:
-        inside = look_inside.at_failures(quiet, verdicts, planted.checked, seed)
+        inside = inside or look_inside.at_failures(quiet, verdicts, planted.checked, seed)
         _keep_report(found, verdicts, inside, planted.test.built_of)
     return found
 
@@ -117,7 +124,8 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     if inside:
         look_inside.print_inside(console, inside)
     with_findings = [part for part, groups in inside.items() if groups]
-    print_failures(console, verdicts, with_findings, False, built_of)
+    clean = [part for part, groups in inside.items() if not groups]
+    print_failures(console, verdicts, with_findings, False, built_of, clean)
     found.report = page.getvalue()
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
@@ -126,7 +134,11 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         lines = dict.fromkeys((Path(access.place.file).name, access.place.line) for access in accesses)
         if group.first.launch:
             lines |= {(Path(group.first.launch.file).name, group.first.launch.line): None} if not accesses else {}
-        found.claims.append(Claim("finding", group.kind, "", part, tuple(lines), len(group.cases)))
+        lines |= {(Path(one.file).name, one.line): None for _, places in made_in(group.first) for one in places}
+        says = explained(group.first)
+        if any(what.startswith(OR_AN_INDEX) for what, _ in made_in(group.first)):
+            says += f" {OR_AN_INDEX}"
+        found.claims.append(Claim("finding", group.kind, says, part, tuple(lines), len(group.cases)))
     parts: dict[str, list[Verdict]] = {}
     for one in verdicts:
         if one.status not in (PASS, SKIPPED):

@@ -167,8 +167,7 @@ def _operand(
         return (
             f"elements of {names[0]} left out",
             f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 stands in their place: the "
-            f"first "
-            f"is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
+            f"first is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
         )
     examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])
     return (
@@ -202,7 +201,5 @@ def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] 
     return (
         "products counted wrongly",
         f"Each output is a sum of the right products, but they do not count once each "
-        f"({told}"
-        f"{', ...' if len(wrong) > 4 else ''}; "
-        f"{len(wrong)} of {inner} in all): look at the loop over k, where it begins, its step, and where it ends.",
+        f"({told}{', ...' if len(wrong) > 4 else ''}; {len(wrong)} of {inner} in all): look at the loop over k, where it begins, its step, and where it ends.",
     )
