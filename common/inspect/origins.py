@@ -20,10 +20,11 @@ MOST = 4  # lines that are told
 MOST_WRITERS = 2
 SMALL = 12  # lines of a function whose result is followed
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")
-_NO_VALUES = frozenset(
-    "int int64_t int32_t uint32_t unsigned size_t float float2 float4 double bool const constexpr static auto void "
-    "reinterpret_cast static_cast for if while return threadIdx blockIdx blockDim gridDim INFINITY true false".split()
-)
+_WORDS = """
+    int int64_t int32_t uint32_t unsigned size_t float float2 float4 double bool const constexpr static auto void
+    reinterpret_cast static_cast for if while return threadIdx blockIdx blockDim gridDim INFINITY true false
+"""
+_NO_VALUES = frozenset(_WORDS.split())
 
 
 def origins(place: Place) -> list[Place]:

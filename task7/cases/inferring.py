@@ -43,7 +43,7 @@ def _sum_told(sums: Tensor, x: Tensor, residual: Tensor | None) -> Told:
 
 def _moments_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Told:
     """Each row is a straight line over total, once bias and weight are taken off."""
-    rows, width = total.shape
+    width = total.size(-1)
     used = weight.abs() > 1e-3
     if int(used.sum()) < LEAST:
         return None

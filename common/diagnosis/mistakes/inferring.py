@@ -201,5 +201,6 @@ def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] 
     return (
         "products counted wrongly",
         f"Each output is a sum of the right products, but they do not count once each "
-        f"({told}{', ...' if len(wrong) > 4 else ''}; {len(wrong)} of {inner} in all): look at the loop over k, where it begins, its step, and where it ends.",
+        f"({told}{', ...' if len(wrong) > 4 else ''}; {len(wrong)} of {inner} in "
+        "all): look at the loop over k, where it begins, its step, and where it ends.",
     )
