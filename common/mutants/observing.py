@@ -23,6 +23,7 @@ from common.mutants.mutation import Mutant
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.failures import causes_of, failed_stages, print_failures
 from common.testing.judging import judge
+from common.testing.only_these import only_these
 from common.testing.run import ENDLESS, run_cases
 
 USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run in a moment
@@ -97,7 +98,10 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
         left = [case for case in cases if all(case is not one.case for one in verdicts)]
         for case in sorted(left, key=lambda one: sizes[id(one)] or 1 << 40):
             verdicts += _run(planted, [case], quiet, seed)
-            if not verdicts[-1].ok:
+            if not verdicts[-1].ok:  # what passes beside it tells as well
+                run = {id(one.case) for one in verdicts}
+                same = [one for one in left if one.part == case.part and id(one) not in run]
+                verdicts += _run(planted, [one for one in same if (sizes[id(one)] or 1 << 40) <= SMALL], quiet, seed)
                 break
     inside = {}
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
@@ -146,7 +150,10 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     for part, failures in parts.items():
         if failed_stages(part, parts, built_of):
             continue
-        for number, cause in enumerate(causes_of(failures)[:4]):
+        causes = causes_of(failures)
+        if not causes[0].says and (told := only_these(failures, verdicts)):
+            found.claims.append(Claim("cause", *told, part, cases=len(failures)))
+        for number, cause in enumerate(causes[:4]):
             found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
 

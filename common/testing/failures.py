@@ -18,6 +18,7 @@ from common.diagnosis.diagnose import ALSO, UNKNOWN
 from common.diagnosis.locating import OR_UNWRITTEN
 from common.testing.case import FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
+from common.testing.only_these import only_these
 
 MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
 MOST_NAMES = 6  # of cases that share a cause
@@ -119,6 +120,8 @@ def print_failures(
             say(console, f"\n{part}: {count} failed as well. It is built of {' and '.join(stages)}: correct that first")
             continue
         causes = causes_of(failures)
+        if not causes[0].says and (told := only_these(failures, verdicts)):
+            say(console, f"\n{part}: {told[1]}")
         if part not in found:
             _print_whole(console, causes.pop(0), part in clean)
         for cause in causes[:MOST_BRIEF]:
