@@ -218,7 +218,12 @@ def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         if float((y - slope * x).abs().max()) > 0.02 * (1 + float(y.abs().max())):
             return None
         slopes.append(slope)
-    if len(slopes) < 2 or abs(slopes[0] - 1) < 0.05 or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0])):
+    if (
+        len(slopes) < 2
+        or min(map(abs, slopes)) < 0.05
+        or abs(slopes[0] - 1) < 0.05
+        or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0]))
+    ):
         return None
     if slopes[0] < 0:
         return (
