@@ -184,7 +184,8 @@ def _inside(console: Console, chosen: Sequence[Case], checked: Worker | Here, se
     """What is found in these cases, by part."""
     if not chosen:
         return {}
-    with working(console, f"looking inside, in the checked build: {'; '.join(map(full_name, chosen))} ..."):
+    first, more = full_name(chosen[0]), f" and {counted(len(chosen) - 1, 'more case')}" if len(chosen) > 1 else ""
+    with working(console, f"looking inside, in the checked build: {first}{more} ..."):
         try:
             checked.load()
         except NotLoaded:

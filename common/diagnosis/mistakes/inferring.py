@@ -21,6 +21,7 @@ from common.diagnosis.mistakes.known import Inference, Mistake
 LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
 APART = 10  # bounds, see common.diagnosis.diagnose.SEPARATION
 MOST_ELEMENTS = 1 << 16  # of an output that is compared once more with every known answer
+ROUNDED = 2e-7  # of the largest element, times the condition number: how exactly a quotient is known
 MOST_ILL = 1e4  # condition number of an operand that is divided by
 
 
@@ -136,12 +137,16 @@ def _operand(
     used = _divided(out, b)
     if used is None or used.shape != a.shape:
         return None
-    tolerance = 2e-3 * float(a.abs().mean())
-    moved = (used - a).abs() > tolerance
+    size = float(a.abs().mean())
+    tolerance = min(2e-3 * size, ROUNDED * float(torch.linalg.cond(b).max()) * float(a.abs().max()))
+    moved = (used - a).abs() > max(tolerance, 1e-3 * size)
     if not bool(moved.any()):
         return None
     where = moved.nonzero()[:400]
     flat, order = a.flatten().sort()
+    by_chance = a.numel() * tolerance / size  # how likely it is that a number which is no element of a lies near one
+    if min(by_chance, 1.0) ** len(where) > 1e-3:
+        return None
     sources = []
     for place_of in where.tolist():
         value = used[tuple(place_of)]
