@@ -243,9 +243,20 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
 
 def _print_most(console: Console, every: Sequence[Group]) -> None:
     every = sorted(every, key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))
+    every = _each_once(every)
     print_findings(console, every[:MOST_FINDINGS])
     if len(every) > MOST_FINDINGS:
         say(console, f"... and {counted(len(every) - MOST_FINDINGS, 'more finding')}: --check tells all")
+
+
+def _each_once(every: Sequence[Group]) -> list[Group]:
+    """Without findings at lines that another one of the same kind is told of already: several parts run a kernel."""
+    told: dict[tuple, Group] = {}
+    for group in every:
+        first = group.first
+        places = frozenset((access.place.file, access.place.line) for access in first.accesses if access.place)
+        told.setdefault((group.kind, first.kernel_name, places or id(group)), group)
+    return list(told.values())
 
 
 def _on_gpu(

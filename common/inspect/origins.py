@@ -16,7 +16,7 @@ from common.console.files import read_source
 from common.inspect.source_lines import Place
 from common.simulator.rewriter import blanked
 
-MOST = 4  # lines that are told
+MOST = 6  # lines that are told
 MOST_WRITERS = 2
 SMALL = 12  # lines of a function whose result is followed
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")

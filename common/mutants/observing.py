@@ -133,14 +133,15 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     found.report = page.getvalue()
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
-    for part, group in groups[: look_inside.MOST_FINDINGS]:
+    for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):
         accesses = [access for finding in group.findings for access in finding.accesses if access.place]
         lines = dict.fromkeys((Path(access.place.file).name, access.place.line) for access in accesses)
         if group.first.launch:
             lines |= {(Path(group.first.launch.file).name, group.first.launch.line): None} if not accesses else {}
-        lines |= {(Path(one.file).name, one.line): None for _, places in made_in(group.first) for one in places}
+        made = made_in(group.first) if number == 0 else []
+        lines |= {(Path(one.file).name, one.line): None for _, places in made for one in places}
         says = explained(group.first)
-        if any(what.startswith(OR_AN_INDEX) for what, _ in made_in(group.first)):
+        if any(what.startswith(OR_AN_INDEX) for what, _ in made):
             says += f" {OR_AN_INDEX}"
         found.claims.append(Claim("finding", group.kind, says, part, tuple(lines), len(group.cases)))
     parts: dict[str, list[Verdict]] = {}

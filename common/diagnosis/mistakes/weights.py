@@ -108,7 +108,8 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     return (
         "hidden keys count",
         f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. The keys that "
-        "it sees have the right shares among them. Look at the comparison that hides keys.",
+        "it sees have the right shares among them. Look at the comparison that hides keys, and at the positions that "
+        "it compares.",
     )
 
 

@@ -20,7 +20,7 @@ from common.inspect.source_lines import Place
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
-MOST_ORIGINS = 5  # lines that an index is made in
+MOST_ORIGINS = 6  # lines that an index is made in
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized")
 _VERBS = {
@@ -54,7 +54,7 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
-    for what, places in made_in(finding):
+    for what, places in made_in(finding) if number == 1 else ():  # a screen holds no more
         tell(what)
         for place in places:
             say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
