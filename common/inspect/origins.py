@@ -16,7 +16,7 @@ from common.console.files import read_source
 from common.inspect.source_lines import Place
 from common.simulator.rewriter import blanked
 
-MOST = 6  # lines that are told
+MOST = 4  # lines that are told
 MOST_WRITERS = 2
 SMALL = 12  # lines of a function whose result is followed
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")
@@ -27,10 +27,11 @@ _WORDS = """
 _NO_VALUES = frozenset(_WORDS.split())
 
 
-def origins(place: Place) -> list[Place]:
+def origins(place: Place, variable: str = "") -> list[Place]:
     """The lines that compute the addresses of what the line at `place` accesses, the nearest first, at most MOST.
 
-    Empty if the file or the function cannot be read, or if the line says it all.
+    Empty if the file or the function cannot be read, or if the line says it all. Where one of the line's pointers is
+    made of `variable`, the others are left out.
     """
     file = Path(place.file)
     try:
@@ -42,7 +43,12 @@ def origins(place: Place) -> list[Place]:
         return []
     lines = blanked(text).split("\n")
     found: list[int] = []
-    wanted = [(name, place.line) for name in _indices(_statement(lines, place.line))]
+    here = _statement(lines, place.line)
+    arrays = list(dict.fromkeys(re.findall(r"(\w+)\s*\[", here)))
+    set_in = {name: _set_in(name, lines, first, place.line) for name in arrays}
+    made = [name for name, at in set_in.items() if at and re.search(rf"\b{variable}\b", _statement(lines, at))]
+    others = set(arrays) - set(made) if re.fullmatch(r"\w+", variable) and made else set()
+    wanted = [(name, place.line) for name in _indices(here) if name not in others]
     seen: set[str] = set()
     while wanted and len(found) < MOST:
         name, below = wanted.pop(0)

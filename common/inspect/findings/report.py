@@ -20,7 +20,7 @@ from common.inspect.source_lines import Place
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
-MOST_ORIGINS = 6  # lines that an index is made in
+MOST_ORIGINS = 4  # lines that an index is made in
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized")
 _VERBS = {
@@ -99,7 +99,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[Place]]]:
     stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
     if stores:
         told.append(("It is written in:", stores))
-    every = [one for place in dict.fromkeys(places) for one in origins(place)]
+    every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
     lines = list({(one.file, one.line): one for one in every}.values())[:MOST_ORIGINS]
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
