@@ -50,6 +50,7 @@ from common.testing.worker.worker import NotLoaded, Worker
 
 MOST_LOOKED_AT = 3  # failing cases
 MOST_FINDINGS = 2  # told of them
+USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
 LEADS = (
     "out_of_bounds",
     "misaligned",
@@ -203,23 +204,61 @@ def at_failures(
     A part without findings was looked at, and nothing was found. If the build cannot be made there are no parts: the
     verdicts stand without it.
     """
-    chosen = _smallest(verdicts, seed)
+    return _inside(console, _smallest(verdicts, seed), checked, seed)
+
+
+def at_passes(
+    console: Console, verdicts: Sequence[Verdict], checked: Worker | Here, seed: int
+) -> dict[str, list[Group]]:
+    """What the checked build finds where every case passes: as at_failures, in small cases of each part.
+
+    A value that is read outside an array and not used, or a write to what nobody reads, changes no output.
+    """
+    found = _inside(console, _small(verdicts, seed), checked, seed)
+    return {part: groups for part, groups in found.items() if groups}
+
+
+def print_passes(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
+    """The findings of at_passes."""
+    if found:
+        console = wide(console)
+        console.print()
+        say(console, "Every case passes, and yet the checked build, which watches every access, found:", "bold red")
+        _print_most(console, [group for groups in found.values() for group in groups])
+
+
+def _inside(console: Console, chosen: Sequence[Case], checked: Worker | Here, seed: int) -> dict[str, list[Group]]:
+    """What is found in these cases, by part."""
     if not chosen:
         return {}
-    with working(console, f"looking inside, in the checked build: {'; '.join(map(full_name, chosen))} ..."):
+    first, more = full_name(chosen[0]), f" and {counted(len(chosen) - 1, 'more case')}" if len(chosen) > 1 else ""
+    with working(console, f"looking inside, in the checked build: {first}{more} ..."):
         try:
             checked.load()
         except NotLoaded:
             return {}
         collected = Collected(checked)
-        found = {}
+        found: dict[str, list[Group]] = {}
         for case in chosen:
             verdict, findings = checked_run.checked(case, checked, collected, seed)
             groups = grouped([(full_name(case), [one for one in findings if one.kind != "leak"])])
             groups = [group for group in groups if not group.is_harmless]
             if groups or not verdict.ended:  # a process that is gone could not tell
-                found[case.part] = groups
+                found[case.part] = found.get(case.part, []) + groups
     return found
+
+
+def _small(verdicts: Sequence[Verdict], seed: int) -> list[Case]:
+    """Of each part the smallest case, in which one thread too many is outside, and one in which threads share work."""
+    chosen = []
+    sizes = {id(one.case): checked_run.small_size(one.case, seed) for one in verdicts if one.ok}
+    for part in dict.fromkeys(one.case.part for one in verdicts):
+        cases = [one.case for one in verdicts if one.case.part == part and (sizes.get(id(one.case)) or LARGE) < LARGE]
+        cases.sort(key=lambda case: sizes[id(case)])
+        if cases:
+            usual = min(cases, key=lambda case: abs(sizes[id(case)] - USUAL))
+            chosen += [cases[0]] if usual is cases[0] else [cases[0], usual]
+    return chosen
 
 
 def _smallest(verdicts: Sequence[Verdict], seed: int) -> list[Case]:
@@ -245,11 +284,26 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
         say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
     if not every:
         return
-    every.sort(key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))
     console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
+    _print_most(console, every)
+
+
+def _print_most(console: Console, every: Sequence[Group]) -> None:
+    every = sorted(every, key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))
+    every = _each_once(every)
     print_findings(console, every[:MOST_FINDINGS])
     if len(every) > MOST_FINDINGS:
         say(console, f"... and {counted(len(every) - MOST_FINDINGS, 'more finding')}: --check tells all")
+
+
+def _each_once(every: Sequence[Group]) -> list[Group]:
+    """Without findings at lines that another one of the same kind is told of already: several parts run a kernel."""
+    told: dict[tuple, Group] = {}
+    for group in every:
+        first = group.first
+        places = frozenset((access.place.file, access.place.line) for access in first.accesses if access.place)
+        told.setdefault((group.kind, first.kernel_name, places or id(group)), group)
+    return list(told.values())
 
 
 def _on_gpu(

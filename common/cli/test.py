@@ -88,7 +88,8 @@ class TaskTest:
 def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
     """`python -m taskN.test`; returns the exit status.
 
-    0: every chosen case passed and nothing that was measured lost points (and --check found nothing). 1: one did not.
+    0: every chosen case passed, the checked build found nothing, and nothing that was measured lost points. 1: one did
+    not, or it did.
     2: nothing was run.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -152,14 +153,15 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     """The cases, then what is measured, then the points of both."""
     plain = workers.plain
     verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed), options.first)
+    found_inside = False
     if verdicts and options.first:
         only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
     elif verdicts:
         draws = [one.case.draws for one in verdicts]
         twice = f", {'each case' if min(draws) > 1 else 'most cases'} on 2 inputs" if max(draws) > 1 else ""
         title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"
-        _report(console, test, title, verdicts, workers, options)
-    passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts), [], False
+        found_inside = _report(console, test, title, verdicts, workers, options)
+    passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts) and not found_inside, [], False
     keep_verdicts(console, test.task, cases, verdicts, plain.backend, options)
     for number, parts in _chosen_measurements(test, options):
         measurement = test.measurements[number]
@@ -183,10 +185,11 @@ def _report(
     verdicts: Sequence[Verdict],
     workers: Workers,
     options: argparse.Namespace,
-) -> None:
-    """The table, what the compiler warned of, what the checked build says of failures, and what each failure is.
+) -> bool:
+    """The table, what the compiler warned of, what the checked build says, and what each failure is.
 
-    The table comes at once; the checked build takes as long again.
+    The table comes at once; the checked build takes as long again. Returns whether it found something where every case
+    passes.
     """
     report.print_table(console, title, verdicts, not options.cases, options.all)
     for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
@@ -199,10 +202,29 @@ def _report(
         inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed)
     if inside:
         look_inside.print_inside(console, inside)
-    print_failures(console, verdicts, [part for part, groups in inside.items() if groups], options.all, test.built_of)
+    with_findings = [part for part, groups in inside.items() if groups]
+    clean = [part for part, groups in inside.items() if not groups]
+    print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
+    found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases
+    found = found and _found_in_passing(console, test, verdicts, workers, options.seed)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
     if in_kernels or workers.compiles:
         print_next(console, program, verdicts, in_kernels, inside, bool(options.cases))
+    return found
+
+
+def _found_in_passing(
+    console: Console, test: TaskTest, verdicts: Sequence[Verdict], workers: Workers, seed: int
+) -> bool:
+    """Whether the checked build finds a mistake in kernels whose outputs are right; in the simulator only."""
+    in_kernels = [one for one in verdicts if one.ok and one.case.part not in test.in_python]
+    if workers.plain.backend == "cuda" or not in_kernels:
+        return False
+    from common.cli import look_inside
+
+    found = look_inside.at_passes(console, in_kernels, workers.checked, seed)
+    look_inside.print_passes(console, found)
+    return bool(found)
 
 
 def _measured(

@@ -10,6 +10,7 @@ is given code that runs the student's functions (#include "task4/given/stages.cu
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,7 +49,8 @@ class Function:
     gaps: tuple[Gap, ...]
 
 
-def functions_of(text: str, file: Path) -> list[Function]:
+@functools.lru_cache(maxsize=64)  # the same sources are asked about for every operator
+def functions_of(text: str, file: Path) -> tuple[Function, ...]:
     """Every function of a text that has a body. Namespaces and classes are entered, function bodies are not."""
     text = blanked(text)
     found: list[Function] = []
@@ -68,7 +70,7 @@ def functions_of(text: str, file: Path) -> list[Function]:
         begins = text.count("\n", 0, brace) + 1
         found.append(Function(head[1], body, begins, tuple(Gap(file, line, head[1]) for line in lines)))
         position = end
-    return found
+    return tuple(found)
 
 
 def with_own_headers(sources: Iterable[Path]) -> list[Path]:
@@ -92,7 +94,7 @@ def with_own_headers(sources: Iterable[Path]) -> list[Path]:
 
 def _given_headers(sources: Iterable[Path]) -> list[Path]:
     """The tasks' given .cuh files that the sources include, by their path in the checkout."""
-    names = dict.fromkeys(name for source in sources for name in _GIVEN.findall(source.read_text()))
+    names = dict.fromkeys(name for source in sources for name in _GIVEN.findall(read_source(source)))
     return [ROOT / name for name in names if (ROOT / name).is_file()]
 
 
@@ -101,7 +103,7 @@ def find_gaps(sources: Iterable[Path]) -> list[Gap]:
     return [gap for source in with_own_headers(sources) for function in _functions_in(source) for gap in function.gaps]
 
 
-def _functions_in(file: Path) -> list[Function]:
+def _functions_in(file: Path) -> tuple[Function, ...]:
     return functions_of(read_source(file), file)
 
 

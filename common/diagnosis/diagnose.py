@@ -85,7 +85,7 @@ def diagnose(
         found.sentences.append(
             "The result changes from run to run on the same inputs: threads race (one reads what another wrote "
             "without a barrier between them, or two write the same element), or something is read that is no part of "
-            "the inputs: memory that nobody wrote, or what lies outside an array."
+            "the inputs: memory that nobody wrote, a variable without a first value, or what lies outside an array."
         )
     if not bool(unwritten_mask(out).any()):
         equal = matching(out, ref, bound, mistakes)
@@ -124,6 +124,8 @@ def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) ->
     found: list[tuple[float, bool, int, Mistake]] = []
     if not bool(out.any()):  # zeros are the answer of many mistakes where sizes are 1, and say nothing
         mistakes = [mistake for mistake in mistakes if mistake.name == "all zeros"] or mistakes
+    else:  # numbers that are far too small are not 0, and tell more
+        mistakes = [mistake for mistake in mistakes if mistake.name != "all zeros"]
     read_outside = bool((holds(out, UNUSED_BITS) | holds(out, GPU_BITS)).any()) if out.dtype == torch.float32 else True
     for order, mistake in enumerate(mistakes):
         if mistake.reads_unused and bool(torch.isnan(out).any()) and not read_outside:

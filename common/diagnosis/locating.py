@@ -17,7 +17,7 @@ GUARD_BITS = 0x7FC0BEEF  # before and behind every input
 UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: behind a length, in an unused slot
 GPU_BITS = 0x7FFFFFFF  # what GPU arithmetic makes of any NaN
 EDGES = (256, 128, 64, 32, 16, 8)
-
+OR_UNWRITTEN = ", or memory read before it was written"  # left out where the checked build found none
 
 FOREIGN = {
     GUARD_BITS: "come from outside an input, whose two ends are surrounded by a NaN of its own kind: an index is wrong",
@@ -121,9 +121,7 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
     nan, inf = int((torch.isnan(out) & bad & ~told).sum()), int((torch.isinf(out) & bad).sum())
     if nan:
         outside = "" if nan_from is not None else ", or a read outside an input (the inputs lie between guards of NaN)"
-        says.append(
-            f"{nan} elements are NaN: inf - inf, inf / inf, 0 / 0, or memory read before it was written{outside}."
-        )
+        says.append(f"{nan} elements are NaN: inf - inf, inf / inf, 0 * inf, 0 / 0{OR_UNWRITTEN}{outside}.")
     if inf:
         says.append(f"{inf} elements are infinite: exp or a sum overflowed.")
     return says

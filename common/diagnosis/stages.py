@@ -52,10 +52,11 @@ def show_stages(
     says += lines + _beside("O", "column", col, ref[row], out[row])
     if known:
         got, right = float(weights[row][key]), float(p[row][key])
+        sums, right_sums = float(weights[row].sum()), float(p[row].sum())
+        added = f" The row's weights sum to {sums:.4g}, not {right_sums:.4g}." if abs(sums - right_sums) > 2e-3 else ""
         says.append(
             "P was read off the output, with a V of ones and zeros: it is what each key's row of V is multiplied by. "
-            f"Key {key} is the first to differ: {got:.4g}, not {right:.4g}. The row's weights sum to "
-            f"{float(weights[row].sum()):.4g}, not {float(p[row].sum()):.4g}."
+            f"Key {key} is the first to differ: {got:.4g}, not {right:.4g}.{added}"
         )
     return says
 

@@ -37,7 +37,7 @@ def held_out(mutant: Mutant) -> bool:
 
 def chosen(options: argparse.Namespace) -> list[Mutant]:
     """The mutants that the options ask for."""
-    found = collected(options.task)
+    found = collected(options.task, options.fresh)
     if options.held_out or options.development:
         found = [one for one in found if held_out(one) == options.held_out]
     if options.key:
@@ -47,7 +47,7 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.key))
 
 
-def run(mutants: Sequence[Mutant], console: Console) -> dict[str, Observation]:
+def run(mutants: Sequence[Mutant], console: Console, fresh: bool = False) -> dict[str, Observation]:
     """What the tests say of each: key -> observation. What is remembered and has not changed does not run again."""
     found: dict[str, Observation] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -63,7 +63,7 @@ def run(mutants: Sequence[Mutant], console: Console) -> dict[str, Observation]:
             progress.update(bar, advance=len(mine) - len(todo), description=task)
             if not todo:
                 continue
-            with TaskMutants(task, collected(task)) as planted:
+            with TaskMutants(task, collected(task, fresh)) as planted:
                 planted.plain.load()
                 for one in todo:
                     progress.update(bar, description=f"{task}: {one.function}, {one.mutation.kind}")
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(console, one.key)
         return 0
     try:
-        every = decisions(mutants, run(mutants, console))
+        every = decisions(mutants, run(mutants, console, options.fresh))
     except NotLoaded as error:
         say(console, error, "red")
         return 2
@@ -126,6 +126,7 @@ def parser_of() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="of the sample (default 0)")
     half = parser.add_mutually_exclusive_group()
     half.add_argument("--held-out", action="store_true", help="only the half that the diagnosis was not built with")
+    half.add_argument("--fresh", action="store_true", help="others of the same rules, in neither half")
     half.add_argument("--development", action="store_true", help="only the other half")
     add("--key", metavar="TEXT", help="only mutants whose text holds this")
     add("--table", metavar="FILE", help="put the table into this Markdown file, between its marks")

@@ -13,7 +13,7 @@ from common.mutants.c_code import without_comments
 from common.mutants.mutation import Mutant
 
 _BEGIN, _END = re.compile(r"^\s*(?://|#) BEGIN SOLUTION"), re.compile(r"^\s*(?://|#) END SOLUTION")
-MOST_ALIKE = 2  # of one rule in one gap
+MOST_ALIKE = 2  # of one rule in one gap; as many again are fresh, see collected
 
 
 def gaps_of(text: str) -> list[tuple[int, int]]:
@@ -56,8 +56,11 @@ def _function(text: str, at: int, in_python: bool) -> tuple[str, int]:
     return (heads[-1][1], heads[-1].start()) if heads else ("", 0)
 
 
-def collected(task: str | None = None) -> list[Mutant]:
-    """The mutants of a task, or of all; of one rule at most MOST_ALIKE in a gap, chosen by their text."""
+def collected(task: str | None = None, fresh: bool = False) -> list[Mutant]:
+    """The mutants of a task, or of all; of one rule MOST_ALIKE at most in a gap, chosen by their text.
+
+    fresh: the next MOST_ALIKE of each, which no one has looked at while the diagnosis was built.
+    """
     found = []
     for name in [task] if task else tasks():
         for file in solution_files(name):
@@ -65,6 +68,6 @@ def collected(task: str | None = None) -> list[Mutant]:
             every = {one.key: one for one in mutants_of_file(name, file)}  # equal texts once
             for one in sorted(every.values(), key=lambda one: one.share(0)):
                 counts[one.gap, one.mutation.kind] += 1
-                if counts[one.gap, one.mutation.kind] <= MOST_ALIKE:
+                if (counts[one.gap, one.mutation.kind] - 1) // MOST_ALIKE == int(fresh):
                     found.append(one)
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.mutation.end, one.key))

@@ -58,7 +58,9 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
             return NAMED
         if in_gap or OF_FINDING.get(claim.name, set()) & topics_of(mutant):
             return NEAR
-        return MISLED if claim.name == "race" else ""  # of a race it is said that a barrier is missing
+        if re.search(r"[Cc]heck (?:the index|how blockIdx)|index is wrong", claim.says):  # if, and only if, it says so
+            return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
+        return MISLED if claim.name == "race" else ""  # it is said that a barrier is missing
     if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
         return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""

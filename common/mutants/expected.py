@@ -87,13 +87,14 @@ OF_CAUSE = (
     (r"mean|variance|residual|bias|weight", "moments"),
     (r"gelu|GELU|tanh|erf|formula|activation", "formula"),
     (r"exp2|powers of 2|base 2|logarithm|exp\(", "exponential"),
+    (r"relative to the largest", "rescale"),
     (r"token|slot|position|cache", "cache"),
     (r"length|unused slots", "length"),
     (r"\bparts?\b", "split"),
     (r"\bblocks?\b|\blists?\b|\bcounts?\b", "blocks"),
     (r"barrier|threads race|threads disagree|__sync", "barrier"),
     (r"lane|warp|thread", "threads"),
-    (r"never written|unwritten|every thread store|not written|nothing was written", "store"),
+    (r"never written|unwritten|every thread store|not written|nothing was written|[Ss]oftmax is missing", "store"),
     (r"never written|unwritten|grid cover|blocks of threads|launch", "grid"),
     (r"last (?:tile|key|column|row|part|product)|partial|off by one|left out|leaves out|loop|rounded up", "bound"),
     (r"runs while|padding|past the end|never written|only the first|first \d+|first tile", "bound"),
@@ -105,7 +106,8 @@ MEASURED = (
     "all zeros", "unwritten outputs", "changes from run to run", "mean of V", "equal weights", "no key counts",
     "keys left out", "times one factor", "keys without a score", "hidden keys count", "all weights times one factor",
     "rows not normalised", "nothing written", "tiles do not fit together", "scores times a factor",
-    "weights on other keys", "products counted wrongly",
+    "weights on other keys", "products counted wrongly", "only large scores", "only empty rows", "only causal",
+    "negative weights",
 )  # fmt: skip
 # What a finding of the checked build may be about, besides the very line.
 OF_FINDING = {

@@ -16,11 +16,14 @@ from rich.console import Console
 
 from common.cli import look_inside
 from common.inspect.checked_run import small_size
+from common.inspect.findings.report import OR_AN_INDEX, made_in
+from common.inspect.findings.words import explained
 from common.mutants.building import TaskMutants
 from common.mutants.mutation import Mutant
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.failures import causes_of, failed_stages, print_failures
 from common.testing.judging import judge
+from common.testing.only_these import only_these
 from common.testing.run import ENDLESS, run_cases
 
 USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run in a moment
@@ -95,14 +98,22 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
         left = [case for case in cases if all(case is not one.case for one in verdicts)]
         for case in sorted(left, key=lambda one: sizes[id(one)] or 1 << 40):
             verdicts += _run(planted, [case], quiet, seed)
-            if not verdicts[-1].ok:
+            if not verdicts[-1].ok:  # what passes beside it tells as well
+                run = {id(one.case) for one in verdicts}
+                same = [one for one in left if one.part == case.part and id(one) not in run]
+                verdicts += _run(planted, [one for one in same if (sizes[id(one)] or 1 << 40) <= SMALL], quiet, seed)
                 break
+    inside = {}
+    if all(one.status in (PASS, SKIPPED) for one in verdicts):
+        in_kernels = [one for one in verdicts if one.ok and one.case.part not in planted.test.in_python]
+        inside = look_inside.at_passes(quiet, in_kernels, planted.checked, seed)
     found = Observation(
         failed=list(dict.fromkeys(one.case.part for one in verdicts if one.status not in (PASS, SKIPPED)))
     )
+    found.failed = found.failed or list(inside)
     found.passed = [part for part in dict.fromkeys(one.case.part for one in verdicts) if part not in found.failed]
     if found.failed:
-        inside = look_inside.at_failures(quiet, verdicts, planted.checked, seed)
+        inside = inside or look_inside.at_failures(quiet, verdicts, planted.checked, seed)
         _keep_report(found, verdicts, inside, planted.test.built_of)
     return found
 
@@ -117,16 +128,22 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     if inside:
         look_inside.print_inside(console, inside)
     with_findings = [part for part, groups in inside.items() if groups]
-    print_failures(console, verdicts, with_findings, False, built_of)
+    clean = [part for part, groups in inside.items() if not groups]
+    print_failures(console, verdicts, with_findings, False, built_of, clean)
     found.report = page.getvalue()
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
-    for part, group in groups[: look_inside.MOST_FINDINGS]:
+    for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):
         accesses = [access for finding in group.findings for access in finding.accesses if access.place]
         lines = dict.fromkeys((Path(access.place.file).name, access.place.line) for access in accesses)
         if group.first.launch:
             lines |= {(Path(group.first.launch.file).name, group.first.launch.line): None} if not accesses else {}
-        found.claims.append(Claim("finding", group.kind, "", part, tuple(lines), len(group.cases)))
+        made = made_in(group.first) if number == 0 else []
+        lines |= {(Path(one.file).name, one.line): None for _, places in made for one in places}
+        says = explained(group.first)
+        if any(what.startswith(OR_AN_INDEX) for what, _ in made):
+            says += f" {OR_AN_INDEX}"
+        found.claims.append(Claim("finding", group.kind, says, part, tuple(lines), len(group.cases)))
     parts: dict[str, list[Verdict]] = {}
     for one in verdicts:
         if one.status not in (PASS, SKIPPED):
@@ -134,7 +151,10 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     for part, failures in parts.items():
         if failed_stages(part, parts, built_of):
             continue
-        for number, cause in enumerate(causes_of(failures)[:4]):
+        causes = causes_of(failures)
+        if not causes[0].says and (told := only_these(failures, verdicts)):
+            found.claims.append(Claim("cause", *told, part, cases=len(failures)))
+        for number, cause in enumerate(causes[:4]):
             found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
 

@@ -74,7 +74,7 @@ def write(file: Path, every: Decided, options: argparse.Namespace) -> None:
     if BEGIN not in text or END not in text:
         raise ValueError(f"{file} holds no lines {BEGIN} and {END} to put the table between")
     words = ["python -m common.mutants"]
-    words += ["--held-out"] * options.held_out + ["--development"] * options.development
+    words += ["--fresh"] * options.fresh + ["--held-out"] * options.held_out + ["--development"] * options.development
     words += [f"--task {options.task}"] if options.task else []
     words += [f"--sample {options.sample} --seed {options.seed}"] if options.sample is not None else []
     before, after = text.split(BEGIN)[0], text.split(END)[1]

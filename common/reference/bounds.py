@@ -1,6 +1,7 @@
 """How far from float64 an output may be.
 
 running_sum_floor(terms, size)     the floor of a bound for an output that is a long float32 sum
+lost_terms(terms)                  the floor that terms add which are too small for a running sum
 exponent_floor(size)               the same for a softmax of numbers around `size`
 max_error_of(out, ref)             max|out - ref|
 """
@@ -23,6 +24,19 @@ def running_sum_floor(terms: int, size: float) -> float:
         size: how large the sum becomes.
     """
     return 4 * 2.0**-24 * math.sqrt(terms) * size
+
+
+def lost_terms(terms: Tensor) -> float:
+    """The share of a sum that lies in terms which are too small for it, the largest of all rows.
+
+    A term below 2^-24 of a float32 sum vanishes when it is added to it. These roundings all go one way, so they add up
+    as their number and not as its root: a running sum that meets its large terms early lacks up to that share.
+
+    Args:
+        terms: [rows, cols], positive, float64.
+    """
+    whole = terms.sum(-1, keepdim=True)
+    return float((torch.where(terms < 2.0**-24 * whole, terms, 0.0).sum(-1, keepdim=True) / whole).max())
 
 
 def exponent_floor(size: float) -> float:

@@ -62,6 +62,8 @@ if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
     # gcc: merged calls of fail() would lose their line numbers; and knowing where each local variable is at each
     # instruction of optimised code takes a fifth of the compile time
     CXX_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
+    # gcc: also an array at the end of a struct, which might be one of any length in C
+    CXX_FLAGS += ["-fsanitize=bounds-strict", "-fno-sanitize-recover=bounds-strict"]
 # For kernels in the checked build: calls before every load, store and basic block, which runtime/checked.cpp answers.
 # A plain store's alignment is checked there too, with a better message than a trap's.
 CHECKED_FLAGS = [

@@ -15,8 +15,10 @@ from rich.markup import escape
 from common.console.terminal import say, wide
 from common.console.words import counted
 from common.diagnosis.diagnose import ALSO, UNKNOWN
+from common.diagnosis.locating import OR_UNWRITTEN
 from common.testing.case import FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
+from common.testing.only_these import only_these
 
 MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
 MOST_NAMES = 6  # of cases that share a cause
@@ -91,6 +93,7 @@ def print_failures(
     found: Collection[str] = (),
     everything: bool = False,
     built_of: Mapping[str, Sequence[str]] | None = None,
+    clean: Collection[str] = (),
 ) -> None:
     """Of each part the cause that most cases share in full, of the others a line.
 
@@ -100,6 +103,7 @@ def print_failures(
         found: parts in which the checked build found a mistake, which is told already: of these what is certain.
         everything: tell every failure in full.
         built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
+        clean: parts in which the checked build found no mistake: nothing is said of memory that nobody wrote.
     """
     console = wide(console)
     parts: dict[str, list[Verdict]] = {}
@@ -116,19 +120,21 @@ def print_failures(
             say(console, f"\n{part}: {count} failed as well. It is built of {' and '.join(stages)}: correct that first")
             continue
         causes = causes_of(failures)
+        if not causes[0].says and (told := only_these(failures, verdicts)):
+            say(console, f"\n{part}: {told[1]}")
         if part not in found:
-            _print_whole(console, causes.pop(0))
+            _print_whole(console, causes.pop(0), part in clean)
         for cause in causes[:MOST_BRIEF]:
             _print_brief(console, cause, part in found)
         if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
 
 
-def _print_whole(console: Console, cause: Cause) -> None:
+def _print_whole(console: Console, cause: Cause, is_clean: bool = False) -> None:
     first = cause.verdicts[0]
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
     for sentence in cause.sentences:
-        say(console, sentence, indent=2)
+        say(console, sentence.replace(OR_UNWRITTEN, "") if is_clean else sentence, indent=2)
     _print_same(console, cause.verdicts[1:])
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from common.diagnosis.diagnose import diagnose
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
+from common.diagnosis.mistakes.read_scores import scores_told
 from common.diagnosis.mistakes.weights import weights_told
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
@@ -152,6 +153,17 @@ def _nan_from(
     return found
 
 
+def _scores_told(
+    case: Case, weights: Tensor, scores: Tensor | None, inputs: dict[str, Tensor]
+) -> tuple[str, str] | None:
+    """What the weights tell of the scores that they were made of, see common.diagnosis.mistakes.read_scores."""
+    query, key = inputs.get("query"), inputs.get(case.values.replace("value", "key").replace("v_", "k_"))
+    if scores is None or query is None or key is None or query.dim() != 4 or key.dim() != 4:
+        return None
+    of_head = key.nan_to_num().repeat_interleave(query.size(1) // key.size(1), 1)
+    return scores_told(weights, scores, query, of_head)
+
+
 def _explain(
     verdict: Verdict,
     caller: Caller,
@@ -182,9 +194,12 @@ def _explain(
         steady = "changes from run to run" not in found.names
         weights = weights_of(caller, case, inputs, out, around) if steady else None
         open_ = found.names in ([], ["all zeros"])
-        if open_ and weights is not None and (told := weights_told(weights, case.stages(**doubles).get("P"))):
-            found.tell(*told)
-        found.sentences += show_stages(case.stages(**doubles), out, ref, verdict.bound, case.axes, weights)
+        stages = case.stages(**doubles)
+        if open_ and weights is not None:
+            told = weights_told(weights, stages.get("P")) or _scores_told(case, weights, stages.get("S"), doubles)
+            if told:
+                found.tell(*told)
+        found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible = found.possible
     hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import output_mistakes
+from common.diagnosis.mistakes.inferring import product_inferences
+from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.scores import score_mistakes
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
@@ -41,6 +43,13 @@ def scores_cases() -> list[Case]:
             return lambda query, key, mask=None: function(query, key, causal, scale, as_given(mask))
 
         size = head_dim**-0.5 if scale is None else scale
+
+        def known(query: Tensor, key: Tensor, mask: Tensor | None = None) -> list[Mistake]:
+            found = with_mask(score_mistakes)(query, key, mask)
+            if causal or mask is not None:
+                return found
+            return found + product_inferences(query * size, key.mT, ("Q", "K"), transposed=True)
+
         return Case(
             name,
             "scores",
@@ -49,7 +58,7 @@ def scores_cases() -> list[Case]:
             with_mask(reference.scores),
             floor=1e-6 + size * running_sum_floor(head_dim, 10 * head_dim**0.5),  # products are 2.25 on average
             axes=SCORES,
-            mistakes=with_mask(score_mistakes),
+            mistakes=known,
             **options,
         )
 
@@ -104,6 +113,7 @@ def output_cases() -> list[Case]:
         case("P V, 40 tokens", 2, 3, 40, 40, 16, points=0.05, required=True),
         case("P V, 13 queries, 47 keys", 2, 2, 13, 47, 33, points=0.05, required=True),
         case("P V, one element", 1, 1, 1, 1, 1, points=0.05),
+        case("P V, 9 queries, 6 keys, head_dim 16", 2, 2, 9, 6, 16),
         case("P V, 113 queries, 203 keys", 1, 1, 113, 203, 7, points=0.03),
         case("P V, 513 queries, 40 keys, head_dim 521", 1, 1, 513, 40, 521, points=0.02, draws=1),
     ]

@@ -5,6 +5,8 @@ from functools import partial
 from common.testing.case import Case
 from common.testing.cases.softmax import softmax_case, with_high_end, with_masks, with_offsets
 
+LOST = 4e-4  # lost_terms of rows of 65,536 numbers 4 N(0, 1), see common.reference.bounds
+
 
 def softmax_cases() -> list[Case]:
     """One for every way in which a row can be awkward."""
@@ -22,5 +24,5 @@ def softmax_cases() -> list[Case]:
         case("masked entries, a masked row", 9, 130, with_masks, points=0.1),
         case("65,536 columns", 1, 65536, with_high_end, points=0.1),
         case("100,000 rows", 100_000, 3, gpu_only=True),
-        case("512 rows of 65,536", 512, 65536, gpu_only=True, draws=1),
+        case("512 rows of 65,536", 512, 65536, lost=LOST, gpu_only=True, draws=1),
     ]

@@ -163,7 +163,8 @@ def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
         Mistake("mask inverted", "The blocks are those where the mask is false.", listed.listing(~mask)),
         Mistake(
             "last block dropped",
-            "The last block of every list is left out: the loop runs while n < counts[row].",
+            "The last block of every list does not count: the loop runs while n < counts[row], and each block's keys "
+            "end at (its number + 1) * block.",
             listed.listing(mask & (place < counts)),
         ),
         Mistake(

@@ -234,6 +234,7 @@ def split_cases() -> list[Case]:
         case("lse of 3 parts", "lse", [70, 40], 2, 2, 80, 64, 3),
         case("lse of 7 parts", "lse", [8, 1, 0, 203], 2, 2, 203, 40, 7),
         case("lse, scores beyond 88", "lse", [77, 100], 2, 2, 100, 64, 3, sharpness=7.0),
+        case("lse of 2 parts, all warps", "lse", [130, 97], 1, 1, 130, 32, 2),
         case("merged: 3 parts", "out", [70, 40], 2, 2, 80, 64, 3),
         case("merged: 1 part, scale 0.5", "out", [33], 2, 2, 40, 8, 1, scale=0.5),
         case("merged: 9 parts, 6 heads on 2", "out", [1, 100, 77, 0], 6, 2, 100, 32, 9),

@@ -137,6 +137,15 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
         _, l, o = warp_states(s, value)  # noqa: E741
         return divided(o[warp], l[warp])
 
+    def weighted(weight_of: Callable[[Tensor, Tensor], Tensor], warps: int = WARPS, l0: float = 0, o0: float = 0):
+        """The sums over the first warps, that of l from l0 on and that of o from o0 on."""
+        m, l, o = (x[:warps] for x in warp_states(s, value))  # noqa: E741
+        weight = weight_of(m, shift_of(m.amax(0)))
+        return o0 + (weight * o).sum(0), l0 + (weight * l).sum(0)
+
+    def right_weight(m: Tensor, shift: Tensor) -> Tensor:
+        return torch.exp(m - shift)
+
     merge = (
         "must be multiplied by exp2f(m[w] - largest) before they are added up: they are relative to different maxima."
     )
@@ -166,6 +175,36 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
             "first warp only",
             f"Only the keys of warp 0 take part: 0 .. {KEYS - 1}, {WARPS * KEYS} .. {WARPS * KEYS + KEYS - 1}, ...",
             lambda: of_warp(0),
+        ),
+        Mistake(
+            "sum of the warps begins at 1",
+            "The sum l of all warps begins at 1: it must begin at 0.",
+            lambda: divided(*weighted(right_weight, l0=1)),
+        ),
+        Mistake(
+            "sum of the warps begins at 1",
+            "The sum o of all warps begins at 1: it must begin at 0.",
+            lambda: divided(*weighted(right_weight, o0=1)),
+        ),
+        Mistake(
+            "last warp left out",
+            f"The keys of the last warp do not count: the loop over the warps' states goes to WARPS = {WARPS}.",
+            lambda: divided(*weighted(right_weight, warps=WARPS - 1)),
+        ),
+        Mistake(
+            "sign of the warps' weights",
+            "The warps are merged with exp2f(m[w] + largest): the exponent is m[w] - largest.",
+            lambda: divided(*weighted(lambda m, shift: torch.exp(m + shift))),
+        ),
+        Mistake(
+            "sign of the warps' weights",
+            "The warps are merged with exp2f(largest - m[w]): the exponent is m[w] - largest.",
+            lambda: divided(*weighted(lambda m, shift: torch.exp(shift - m))),
+        ),
+        Mistake(
+            "quotient turned round",
+            "The output is the sum of the weights divided by the sum of weight * V: it is the other way round.",
+            lambda: divided(*reversed(weighted(right_weight))).expand(*s.shape[:-1], value.size(-1)),
         ),
         *(
             Mistake(

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake, last_tile_starts
+from common.diagnosis.mistakes.known import Inference, Mistake, last_tile_starts
+from task7.cases.inferring import bias_gelu_told, layernorm_told
 
 # --------------------------------------------------------------------------------------------------------- layernorm
 
@@ -161,7 +162,7 @@ def layernorm_mistakes(
                 lambda count=count: of_columns(count),
             )
         )
-    return mistakes
+    return [*mistakes, Inference(lambda out, bound: layernorm_told(out, x, weight, bias, residual, eps))]
 
 
 # --------------------------------------------------------------------------------------------------------- bias + gelu
@@ -208,4 +209,4 @@ def bias_gelu_mistakes(x: Tensor, bias: Tensor) -> list[Mistake]:
         ("no activation", "The result is x + bias: no activation at all.", lambda: y),
         ("ReLU", "It is ReLU, max(x, 0).", lambda: torch.relu(y)),
     ]
-    return [Mistake(*one) for one in wrong]
+    return [*(Mistake(*one) for one in wrong), Inference(lambda out, bound: bias_gelu_told(out, x, bias))]

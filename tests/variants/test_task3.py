@@ -22,9 +22,4 @@ class TestTask3(VariantTests):
             "the simulator does not contract x * y - z to a multiply-add as nvcc does: numbers around 10,000",
             True,
         ),
-        (NEEDS_FMA, "cuda"): (
-            "3 of 30,000 outputs of `rows that rise and fall` err by 6e-5 of their size, more than the case's floor "
-            "allows; why is not known",
-            True,
-        ),
     }

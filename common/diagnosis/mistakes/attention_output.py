@@ -231,8 +231,9 @@ def _dropped_keys(query: Tensor, key: Tensor, value: Tensor, options: dict) -> l
     found = [
         Mistake(
             "last tile dropped",
-            f"Only the first {n} of the {seq_k} keys take part in the softmax: the last, partial tile of keys "
-            "is left out. The number of tiles is rounded up, and the mask lets those of its keys through that exist.",
+            f"Only the first {n} of the {seq_k} keys take part in the softmax. The loop over the tiles of keys ends "
+            "too early (their number is rounded up, and it is that of the keys), or the last, partial tile is masked "
+            "although some of its keys exist.",
             lambda n=n: right.softmax(s[..., :n]) @ value[..., :n, :] if n else torch.zeros_like(query),
         )
         for n in last_tile_starts(seq_k)

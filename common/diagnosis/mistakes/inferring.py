@@ -21,6 +21,7 @@ from common.diagnosis.mistakes.known import Inference, Mistake
 LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
 APART = 10  # bounds, see common.diagnosis.diagnose.SEPARATION
 MOST_ELEMENTS = 1 << 16  # of an output that is compared once more with every known answer
+ROUNDED = 2e-7  # of the largest element, times the condition number: how exactly a quotient is known
 MOST_ILL = 1e4  # condition number of an operand that is divided by
 
 
@@ -136,12 +137,16 @@ def _operand(
     used = _divided(out, b)
     if used is None or used.shape != a.shape:
         return None
-    tolerance = 2e-3 * float(a.abs().mean())
-    moved = (used - a).abs() > tolerance
+    size = float(a.abs().mean())
+    tolerance = min(2e-3 * size, ROUNDED * float(torch.linalg.cond(b).max()) * float(a.abs().max()))
+    moved = (used - a).abs() > max(tolerance, 1e-3 * size)
     if not bool(moved.any()):
         return None
     where = moved.nonzero()[:400]
     flat, order = a.flatten().sort()
+    by_chance = a.numel() * tolerance / size  # how likely it is that a number which is no element of a lies near one
+    if min(by_chance, 1.0) ** len(where) > 1e-3:
+        return None
     sources = []
     for place_of in where.tolist():
         value = used[tuple(place_of)]
@@ -167,8 +172,7 @@ def _operand(
         return (
             f"elements of {names[0]} left out",
             f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 stands in their place: the "
-            f"first "
-            f"is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
+            f"first is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
         )
     examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])
     return (
@@ -202,7 +206,6 @@ def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] 
     return (
         "products counted wrongly",
         f"Each output is a sum of the right products, but they do not count once each "
-        f"({told}"
-        f"{', ...' if len(wrong) > 4 else ''}; "
-        f"{len(wrong)} of {inner} in all): look at the loop over k, where it begins, its step, and where it ends.",
+        f"({told}{', ...' if len(wrong) > 4 else ''}; {len(wrong)} of {inner} in "
+        "all): look at the loop over k, where it begins, its step, and where it ends.",
     )

@@ -152,6 +152,16 @@ def softmax_mistakes(x: Tensor) -> list[Mistake]:
                 lambda: right.softmax(x.reshape(1, -1)).reshape(x.shape),
             ),
         ]
+    for n in sorted({n for n in THREADS if n < cols} | {cols}) if cols > 1 else ():
+        found.append(
+            Mistake(
+                "each thread's own sum",
+                "Each entry is divided by the sum of its own thread's columns alone"
+                + (f", those that are {n} apart" if n < cols else ": every entry that is not 0 is 1")
+                + ". The threads' sums were not put together, or the whole sum was not read back by every thread.",
+                lambda n=n: e / _own_sums(e, n),
+            )
+        )
     for n in sorted({n for n in THREADS if n < cols} | set(last_tile_starts(cols)) - {0}):
         found.append(
             Mistake(
@@ -163,6 +173,13 @@ def softmax_mistakes(x: Tensor) -> list[Mistake]:
             )
         )
     return found
+
+
+def _own_sums(e: Tensor, threads: int) -> Tensor:
+    """Of each column the sum over the columns that its thread has; e [rows, cols]."""
+    rows, cols = e.shape
+    columns = torch.nn.functional.pad(e, (0, -cols % threads)).view(rows, -1, threads)
+    return columns.sum(1, keepdim=True).expand_as(columns).reshape(rows, -1)[:, :cols].clamp(min=1e-300)
 
 
 def softmax_without_max(x: Tensor, guarded: bool) -> Tensor:

@@ -20,14 +20,12 @@ from common.reference import oracle as right
 def causal_mistakes(s: Tensor, causal: bool, lower_right: bool = False) -> list[Mistake]:
     """Mistakes in the causal mask; s [..., S_q, S_k] is scaled, and masked by the mask argument only."""
     see = right.causal_mask(*s.shape[-2:], s.device, lower_right)
+    if not causal and s.size(-2) == 1:
+        says = "The output is V of key 0: the others have no weight, or V of key 0 is read for every key (its index)."
+        return [Mistake("V of key 0 only", says, lambda: s.masked_fill(~see, -math.inf))]
     if not causal:
-        return [
-            Mistake(
-                "causal mask not asked for",
-                "The causal mask is applied although causal is false.",
-                lambda: s.masked_fill(~see, -math.inf),
-            )
-        ]
+        says = "The causal mask is applied although causal is false."
+        return [Mistake("causal mask not asked for", says, lambda: s.masked_fill(~see, -math.inf))]
     lag = s.size(-1) - s.size(-2)
     diagonal = lag if lower_right else 0
     last = "i" if diagonal == 0 else f"i {'+' if diagonal > 0 else '-'} {abs(diagonal)}"  # the last key of query i

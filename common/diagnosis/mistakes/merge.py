@@ -63,7 +63,8 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
         ),
         Mistake(
             "plain sum",
-            "The outputs are added up without weights.",
+            "The outputs are added up without weights: every part weighs 1. Either its weight is forgotten, or each "
+            "lane made it with a maximum and a sum of its own part alone, which were never merged.",
             lambda: weighted(torch.ones_like(lse), outs, lse),
         ),
         Mistake(

@@ -74,8 +74,7 @@ def _nothing(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         return (
             "no key counts",
             "No key has a weight: nothing of V reaches the output. Are the scores all -infinity, does the loop over "
-            "the "
-            "keys run at all, and is what it adds up kept?",
+            "the keys run at all, and is what it adds up kept?",
         )
     return None
 
@@ -109,8 +108,8 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     return (
         "hidden keys count",
         f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. The keys that "
-        f"it "
-        "sees have the right shares among them. Look at the comparison that hides keys.",
+        "it sees have the right shares among them. Look at the comparison that hides keys, and at the positions that "
+        "it compares.",
     )
 
 
@@ -124,8 +123,7 @@ def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     return (
         "keys left out",
         f"Keys have no weight that should have some: {_keys(columns)}. The others have the right shares among them. "
-        f"They "
-        "were hidden, never loaded, never added up, or what they had added was multiplied by 0 later.",
+        "They were hidden, never loaded, never added up, or what they had added was multiplied by 0 later.",
     )
 
 
@@ -149,15 +147,14 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         return (
             "all weights times one factor",
             f"All weights are {float(factors[0]):.4g} times what they should be, the same factor in every row: "
-            f"something is "
-            "multiplied or divided once too often, or once too little, after the softmax.",
+            "something is multiplied or divided once too often, or once too little, after the softmax.",
         )
     row = int((got[many].sum(-1) - right[many].sum(-1)).abs().argmax())
     sums = float(got[many][row].sum())
     size = "smaller" if bool((factors > 1).all()) else "larger" if bool((factors < 1).all()) else "other"
     return (
         "rows not normalised",
-        f"Within each row the weights have the right shares, but they sum to other numbers than 1, such as {sums:.4g}: "
+        f"Within each row the weights have the right shares, but they sum to other numbers than 1, such as {sums:.6g}: "
         f"the sum that divides the row is {size} than that of its weights. Look at what is added to it, at its first "
         "value, and at how it is rescaled.",
     )
@@ -198,10 +195,8 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
             return (
                 "tiles do not fit together",
                 f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "
-                f"together: what "
-                f"earlier tiles added and what later ones add is relative to different maxima. Look at the rescaling "
-                f"of the "
-                "sums and of the output, exp(m_old - m_new).",
+                "together: what earlier tiles added and what later ones add is relative to different maxima. Look at "
+                "the rescaling of the sums and of the output, exp(m_old - m_new).",
             )
     return None
 
@@ -224,7 +219,12 @@ def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         if float((y - slope * x).abs().max()) > 0.02 * (1 + float(y.abs().max())):
             return None
         slopes.append(slope)
-    if len(slopes) < 2 or abs(slopes[0] - 1) < 0.05 or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0])):
+    if (
+        len(slopes) < 2
+        or min(map(abs, slopes)) < 0.05
+        or abs(slopes[0] - 1) < 0.05
+        or max(slopes) - min(slopes) > 0.02 * (1 + abs(slopes[0]))
+    ):
         return None
     if slopes[0] < 0:
         return (
@@ -234,8 +234,7 @@ def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     return (
         "scores times a factor",
         f"The weights are those of scores that are {slopes[0]:.4g} times the right ones: look at the scale, and at "
-        f"the base "
-        "of the exponential.",
+        "the base of the exponential.",
     )
 
 
@@ -250,6 +249,5 @@ def _moved(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     return (
         "weights on other keys",
         f"Each row has the right weights, but on other keys: V of key {key} gets the weight of key {source}. Look at "
-        f"where P "
-        "is stored and read, and at the row of V that it meets.",
+        "where P is stored and read, and at the row of V that it meets.",
     )

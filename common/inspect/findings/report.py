@@ -14,10 +14,15 @@ from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding, Group
 from common.inspect.findings.words import explained, happened, is_named
+from common.inspect.origins import origins, writers
+from common.inspect.source_lines import Place
 
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
+MOST_ORIGINS = 4  # lines that an index is made in
+OR_AN_INDEX = "If these threads should not share it, the index is wrong."
+_OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized")
 _VERBS = {
     "read": "reads",
     "write": "writes",
@@ -49,6 +54,10 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
+    for what, places in made_in(finding) if number == 1 else ():  # a screen holds no more
+        tell(what)
+        for place in places:
+            say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
     if group.kind == "race" and group.within_a_warp and not group.only_writes:
         tell(
             "The threads seen here are in one warp, whose lanes need not run in step. Where that is so for every pair, "
@@ -65,6 +74,37 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     where = [_blocks(finding), f"launched at {finding.launch.shown}" if finding.launch and finding.accesses else ""]
     where.append(_cases(group.cases))
     tell("; ".join(part for part in where if part))
+
+
+def may_be_the_index(finding: Finding) -> bool:
+    """Whether a race may come from an index: two writes, two blocks, or warps where the code waits within a warp."""
+    if finding.kind != "race" or len(finding.accesses) < 2:
+        return False
+    first, second = finding.in_order
+    if first.block != second.block or {first.action, second.action} == {"write"}:
+        return True
+    if not first.place or not second.place or first.place.file != second.place.file:
+        return False
+    ends = [(place.callers or (place,))[-1].line for place in (first.place, second.place)]
+    between = range(min(ends) + 1, max(ends))
+    return any("__syncwarp" in Place(first.place.file, line).text.split("//")[0] for line in between)
+
+
+def made_in(finding: Finding) -> list[tuple[str, list[Place]]]:
+    """Lines of the text, beside those of the accesses, in which the mistake may be: a sentence and the lines."""
+    places = [access.place for access in finding.accesses if access.place]
+    if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
+        return []
+    told = []
+    stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
+    if stores:
+        told.append(("It is written in:", stores))
+    every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
+    lines = list({(one.file, one.line): one for one in every}.values())[:MOST_ORIGINS]
+    if lines:
+        race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
+        told.append((f"{race}What its index and its pointer are made of:", lines))
+    return told
 
 
 def _cases(cases: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ def softmax_case(
     cols: int,
     change: Callable[[Tensor], Tensor] = lambda x: x,
     size: float = 0.0,
+    lost: float = 0.0,
     **options,
 ) -> Case:
     """A case for operator(x) -> y, x and y [rows, cols].
@@ -38,6 +39,7 @@ def softmax_case(
         part, name: see common.testing.case.Case, which also takes `options`.
         change: what else to do to x.
         size: how large the entries are, where they are so large that rounding an exponent matters.
+        lost: the share of a row's sum in terms that are too small for it, see common.reference.bounds.lost_terms.
     """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -49,7 +51,7 @@ def softmax_case(
         inputs,
         lambda ops, x: getattr(ops, operator)(x),
         reference.softmax,
-        floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size),
+        floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size) + lost,
         axes=("row", "col"),
         mistakes=softmax_mistakes,
         steps=softmax_steps,

@@ -1,4 +1,4 @@
-// All powers are exp2f(x * log2(e) - m * log2(e)), written without fmaf: nvcc makes one multiply-add of it, which
+// The powers of scores are exp2f(x * log2(e) - m * log2(e)), written without fmaf: nvcc makes one multiply-add of it, which
 // rounds once. A warp per row, four scores at a time.
 #include "common/cuda/check.h"
 #include "common/cuda/logarithms.h"
@@ -19,7 +19,8 @@ __global__ void online_contracted_kernel(const float* x, float* y, float* lse, i
         }
         if (m_new == -INFINITY) continue;
         const float scaled = m_new * LOG2_E;
-        l *= exp2f(m * LOG2_E - scaled);
+        // of the difference: exp2f(m * LOG2_E - scaled) is not 1 where the maximum stays, and that adds up turn by turn
+        l *= exp2f((m - m_new) * LOG2_E);
         for (int i = 0; i < 4; ++i) l += exp2f(four[i] * LOG2_E - scaled);
         m = m_new;
     }

@@ -27,7 +27,7 @@ function sentenceOf(launch, block, view, steps, current) {
   const place = DATA.places[step.segment.place];
   let then = "";
   if (last && place) then = ` Then all wait at the barrier in line ${place.lines[place.lines.length - 1]}.`;
-  else if (last && step.segment.end === "grid barrier") then = " Then all blocks wait for each other.";
+  else if (last && step.segment.end === "grid barrier") then = " Then the block waits for other blocks.";
   else if (last && step.segment.end === "") then = " Here the launch broke off.";
   return does + then;
 }

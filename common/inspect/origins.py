@@ -1,0 +1,168 @@
+"""Where what a line uses comes from: origins(place), the lines above it that compute its addresses and its values.
+
+An access goes wrong in one line, and the mistake is often in another: the index was computed there, or the pointer.
+The text of the function tells which: the last line above that declares or assigns a name that the access uses, and so
+on for the names in that line. Names that come in as arguments end the search.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from common.compiling.gaps import functions_of
+from common.console.files import read_source
+from common.inspect.source_lines import Place
+from common.simulator.rewriter import blanked
+
+MOST = 4  # lines that are told
+MOST_WRITERS = 2
+SMALL = 12  # lines of a function whose result is followed
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")
+_WORDS = """
+    int int64_t int32_t uint32_t unsigned size_t float float2 float4 double bool const constexpr static auto void
+    reinterpret_cast static_cast for if while return threadIdx blockIdx blockDim gridDim INFINITY true false
+"""
+_NO_VALUES = frozenset(_WORDS.split())
+
+
+def origins(place: Place, variable: str = "") -> list[Place]:
+    """The lines that compute the addresses of what the line at `place` accesses, the nearest first, at most MOST.
+
+    Empty if the file or the function cannot be read, or if the line says it all. Where one of the line's pointers is
+    made of `variable`, the others are left out.
+    """
+    file = Path(place.file)
+    try:
+        text = read_source(file)
+    except (OSError, ValueError):
+        return []
+    first = _function_start(text, file, place.line)
+    if first is None:
+        return []
+    lines = blanked(text).split("\n")
+    found: list[int] = []
+    here = _statement(lines, place.line)
+    arrays = list(dict.fromkeys(re.findall(r"(\w+)\s*\[", here)))
+    set_in = {name: _set_in(name, lines, first, place.line) for name in arrays}
+    made = [name for name, at in set_in.items() if at and re.search(rf"\b{variable}\b", _statement(lines, at))]
+    others = set(arrays) - set(made) if re.fullmatch(r"\w+", variable) and made else set()
+    wanted = [(name, place.line) for name in _indices(here) if name not in others]
+    seen: set[str] = set()
+    while wanted and len(found) < MOST:
+        name, below = wanted.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        line = _set_in(name, lines, first, below)
+        if line is None:
+            continue
+        if line != place.line and line not in found:
+            found.append(line)
+        right = _right_of(name, _statement(lines, line))
+        found += [one for one in _returned(right, text, file) if one not in found and line != place.line]
+        wanted += [(other, line) for other in _names(right)]
+    return [Place(place.file, line, place.function) for line in found[:MOST]]
+
+
+def writers(place: Place, variable: str = "") -> list[Place]:
+    """The lines of the file that store into an array that the line at `place` reads, under its name there or this."""
+    try:
+        lines = blanked(read_source(Path(place.file))).split("\n")
+    except (OSError, ValueError):
+        return []
+    here = _statement(lines, place.line)
+    names = [
+        name for name in dict.fromkeys(re.findall(r"(\w+)\s*\[", here)) if not re.search(rf"\b{name}\[[^=]*\] =", here)
+    ]
+    found = [
+        number
+        for name in dict.fromkeys([variable, *names] if re.fullmatch(r"\w+", variable) else names)
+        for number, line in enumerate(lines, 1)
+        if number != place.line and re.search(rf"(?<![\w.]){name}\[[^=]*\]\s*=(?!=)", line)
+    ]
+    return [Place(place.file, number) for number in dict.fromkeys(found)][:MOST_WRITERS]
+
+
+def _returned(right: str, text: str, file: Path) -> list[int]:
+    """Where a small function of the file that is called there computes what it returns."""
+    found = []
+    lines = blanked(text).split("\n")
+    for function in functions_of(text, file):
+        size = function.body.count("\n")
+        if size > SMALL or not re.search(rf"\b{function.name}\s*\(", right):
+            continue
+        last = function.line + size
+        result = next((n for n in _upwards(function.line, last) if re.search(r"\breturn\b", lines[n - 1])), None)
+        if result is None:
+            continue
+        names = _names(_statement(lines, result).replace("return", ""))
+        found += [_set_in(name, lines, function.line, result - 1) or result for name in names[:1]] or [result]
+    return found
+
+
+def _function_start(text: str, file: Path, line: int) -> int | None:
+    """The line in which the body of the function around a line begins."""
+    for function in functions_of(text, file):
+        if function.line <= line <= function.line + function.body.count("\n"):
+            return function.line
+    return None
+
+
+def _statement(lines: list[str], number: int) -> str:
+    """The text from this line on to the end of its statement."""
+    said = ""
+    for line in lines[number - 1 : number + 3]:
+        said += line + " "
+        if re.search(r"[;{]\s*$", line):
+            break
+    return said
+
+
+def _names(text: str) -> list[str]:
+    """The names of values in it, each once, in their order."""
+    return [name for name in dict.fromkeys(_NAME.findall(text)) if name not in _NO_VALUES]
+
+
+def _indices(statement: str) -> list[str]:
+    """The names that the indices of a line's accesses are made of, then the arrays themselves."""
+    inside, arrays = "", []
+    for match in re.finditer(r"(\w+)\s*\[", statement):
+        arrays.append(match[1])
+        depth, at = 1, match.end()
+        while depth and at < len(statement):
+            depth += {"[": 1, "]": -1}.get(statement[at], 0)
+            at += 1
+        inside += statement[match.end() : at - 1] + " "
+    called = re.findall(r"\w+\s*(?:<[^;()]*>)?\s*\(([^;]*)\)", statement) if not arrays else []
+    return list(dict.fromkeys([*_names(inside), *arrays, *(name for one in called for name in _names(one))]))
+
+
+def _assignments(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w.]){name}\s*(?:\[[^;=]*\]\s*)?(?:[-+*/%|&]|<<|>>)?=(?!=)|(?<![\w.]){name}\s*\{{")
+
+
+def _set_in(name: str, lines: list[str], first: int, below: int) -> int | None:
+    """The last line from `below` upwards, within the function, that declares or assigns the name."""
+    pattern = _assignments(name)
+    for number in _upwards(first, below):
+        if pattern.search(lines[number - 1]):
+            return number
+    return None
+
+
+def _upwards(first: int, below: int) -> Iterator[int]:
+    yield from range(below, first - 1, -1)
+
+
+def _right_of(name: str, statement: str) -> str:
+    """What the name is assigned, up to the next declarator's end or the statement's."""
+    match = _assignments(name).search(statement)
+    rest = statement[match.end() :] if match else ""
+    depth = 0
+    for at, char in enumerate(rest):
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(char, 0)
+        if depth < 0 or (depth == 0 and char in ",;"):
+            return rest[:at]
+    return rest

@@ -1,0 +1,164 @@
+"""What a wrong layernorm or GELU tells that equals no known wrong answer: which number it was made with.
+
+Both are invertible where the inputs are known. A row of layernorm is a straight line over x + residual: its slope is
+1 / standard deviation, its zero the mean. GELU by tanh gives back the polynomial inside tanh.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SAME = 2e-3  # relative
+LEAST = 4  # columns, or elements
+Told = tuple[str, str] | None
+
+
+def layernorm_told(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float) -> Told:
+    """(a name, what to tell), or None. out [2, rows, width], the normalised rows and the sums; x, residual
+    [rows, width]; weight, bias [width]; all float64."""
+    total = x if residual is None else x + residual
+    normalised, sums = out
+    if not _close(sums, total):
+        return _sum_told(sums, x, residual)
+    return _moments_told(normalised, total, weight, bias, eps) or _affine_told(normalised, total, weight, bias, eps)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool(((a - b).abs() <= 1e-5 + 1e-5 * b.abs()).all())
+
+
+def _sum_told(sums: Tensor, x: Tensor, residual: Tensor | None) -> Told:
+    if residual is None or x.numel() < LEAST:
+        return None
+    columns = torch.stack([x.flatten(), residual.flatten()], 1)
+    a, b = torch.linalg.lstsq(columns, sums.reshape(-1, 1)).solution.flatten().tolist()
+    if not _close((columns @ torch.tensor([[a], [b]], dtype=x.dtype)).flatten(), sums.flatten()):
+        return None
+    return (
+        "other sum of x and residual",
+        f"sum holds {a:.3g} x + {b:.3g} residual; it must be x + residual. out is made of it.",
+    )
+
+
+def _moments_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Told:
+    """Each row is a straight line over total, once bias and weight are taken off."""
+    width = total.size(-1)
+    used = weight.abs() > 1e-3
+    if int(used.sum()) < LEAST:
+        return None
+    line = ((out - bias) / weight)[:, used]
+    its = total[:, used]
+    spread = its - its.mean(-1, keepdim=True)
+    slope = (spread * line).sum(-1) / (spread**2).sum(-1).clamp(min=1e-30)
+    offset = line.mean(-1) - slope * its.mean(-1)
+    error = (slope[:, None] * its + offset[:, None] - line).abs().amax(-1)
+    fits = error <= SAME * (line.abs().amax(-1) + 1e-6)
+    fits &= spread.abs().amax(-1) > 1e-3
+    if not bool(fits.all()) or not bool((slope != 0).all()):
+        return None
+    mean, variance = total.mean(-1), total.var(-1, unbiased=False)
+    got_mean, got_variance = -offset / slope, slope**-2 - eps
+    size = total.abs().amax(-1)
+    mean_wrong = (got_mean - mean).abs() > SAME * size
+    variance_wrong = (got_variance - variance).abs() > 2 * SAME * (variance + eps)
+    if bool((slope < 0).any()):
+        return (
+            "layernorm with the sign turned",
+            "out is the right distance from the mean with its sign turned: it is (mean - x) in place of (x - mean).",
+        )
+    if not bool(mean_wrong.any() or variance_wrong.any()):
+        return None
+    row = int((mean_wrong | variance_wrong).nonzero()[0])
+    if bool(mean_wrong.any()):
+        relation = _relation(got_mean, mean, width, "sum")
+        return (
+            "wrong mean",
+            f"The rows are normalised with a wrong mean: in row {row} it is {float(got_mean[row]):.4g}, the right one "
+            f"is {float(mean[row]):.4g}.{relation} Look at the loop that adds up the row for the mean: which columns "
+            "it takes, the sum's first value, what is added (+=), and what it is divided by.",
+        )
+    relation = _relation(got_variance, variance, width, "sum of squares")
+    return (
+        "wrong variance",
+        f"The mean is right, the variance is not: in row {row} it is {float(got_variance[row]):.4g}, the right one is "
+        f"{float(variance[row]):.4g}.{relation} Look at the loop that adds up the squares (x - mean)^2: which columns "
+        "it takes, the sum's first value, what is added (+=), what it is divided by; and at 1 / sqrt(variance + eps).",
+    )
+
+
+def _relation(got: Tensor, right: Tensor, width: int, what: str) -> str:
+    """How the wrong number is made from the right one, if all rows agree."""
+    more = (got - right) * width
+    if float((more - more[0]).abs().max()) < 10 * SAME * (float(more[0].abs()) + 1e-3) and float(more[0].abs()) > 0.05:
+        return f" In every row the {what} is too large by {float(more.mean()):.3g}." if float(more[0]) > 0 else ""
+    ratio = got / right
+    if float((ratio - ratio[0]).abs().max()) < 5 * SAME * float(ratio[0].abs()) and len(ratio) > 1:
+        is_width = " (the width)" if abs(float(ratio[0]) - width) < 0.01 * width else ""
+        return f" In every row it is {float(ratio[0]):.4g} times the right one{is_width}."
+    return ""
+
+
+def _affine_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Told:
+    """Each column is a straight line over the normalised rows: its slope is the weight, its zero the bias."""
+    rows, _ = total.shape
+    if rows < LEAST:
+        return None
+    mean, variance = total.mean(-1, keepdim=True), total.var(-1, unbiased=False, keepdim=True)
+    normal = (total - mean) / torch.sqrt(variance + eps)
+    spread = normal - normal.mean(0)
+    slope = (spread * out).sum(0) / (spread**2).sum(0).clamp(min=1e-30)
+    offset = out.mean(0) - slope * normal.mean(0)
+    if bool(((slope * normal + offset - out).abs().amax(0) > SAME * (out.abs().amax(0) + 1e-3)).any()):
+        return None
+    told = []
+    for name, got, right in (("weight", slope, weight), ("bias", offset, bias)):
+        wrong = (got - right).abs() > 5 * SAME * (1 + right.abs())
+        if bool(wrong.any()):
+            col = int(wrong.nonzero()[0])
+            told.append(f"{name}[{col}] counts as {float(got[col]):.4g} and is {float(right[col]):.4g}")
+    if not told:
+        return None
+    return (
+        "other weight or bias",
+        f"The rows are normalised as they should be; what they are multiplied with and what is added is wrong: "
+        f"{'; '.join(told)}. Look at the line that writes out, and at the index of weight and bias.",
+    )
+
+
+def bias_gelu_told(out: Tensor, x: Tensor, bias: Tensor) -> Told:
+    """(a name, what to tell), or None. out, x [rows, width], bias [width]; float64."""
+    for name, u in (("x + bias", x + bias), ("x - bias", x - bias), ("x", x)):
+        if found := _polynomial_of(out, u):
+            return _polynomial_told(name, *found)
+    return None
+
+
+def _polynomial_of(out: Tensor, u: Tensor) -> tuple[float, float, float] | None:
+    """(h, a, b) with out = h u (1 + tanh(a u + b u^3)), if there are such; h is 0.5, 1 or 0.25."""
+    for half in (0.5, 1.0, 0.25):
+        inner = out / (half * u) - 1
+        used = (u.abs() > 0.05) & (inner.abs() < 0.98)
+        if int(used.sum()) < 2 * LEAST:
+            continue
+        v, y = u[used], torch.atanh(inner[used])
+        powers = torch.stack([v, v**3], 1)
+        found = torch.linalg.lstsq(powers, y[:, None]).solution
+        error = (powers @ found - y[:, None]).abs().max()
+        if float(error) <= 1e-2 * (1 + float(y.abs().max())):
+            return half, float(found[0]), float(found[1])
+    return None
+
+
+def _polynomial_told(name: str, half: float, a: float, b: float) -> Told:
+    factor, cubic = 0.7978845608, 0.044715
+    if name == "x + bias" and half == 0.5 and abs(a - factor) < 0.01 and abs(b - factor * cubic) < 0.002:
+        return None
+    if name != "x + bias" and half == 0.5 and abs(a - factor) < 0.01 and abs(b - factor * cubic) < 0.002:
+        return "bias with another sign", f"The output is the GELU of {name}; it must be that of x + bias."
+    return (
+        "other numbers in the GELU formula",
+        f"The output is {half:g} u (1 + tanh({a:.4g} u {'-' if b < 0 else '+'} {abs(b):.4g} u^3)) with u = {name}; it "
+        f"must be 0.5 u (1 + tanh({factor:.4g} u + {factor * cubic:.4g} u^3)) with u = x + bias. The two numbers are "
+        "sqrt(2 / pi) and sqrt(2 / pi) * 0.044715.",
+    )
