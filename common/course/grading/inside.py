@@ -23,18 +23,18 @@ PR_SET_CHILD_SUBREAPER = 36
 MOST_LOG = 60_000  # characters of a compiler's output
 
 
-def main(root: str, file: str, cpu: str, file_bytes: str, processes: str, *tasks: str) -> None:
+def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, *tasks: str) -> None:
     """Serves until the grader closes its end.
 
     Args:
         root: the tree; nothing of common or a task may come from elsewhere.
         file: the number of the socket to the grader.
-        cpu, file_bytes, processes: limits of each process, see sandbox.Limits.
+        cpu, file_bytes: limits of each process, see sandbox.Limits. threads: of all together.
         tasks: those that will be asked for.
     """
     hard = {resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024}
     if os.getuid():
-        hard[resource.RLIMIT_NPROC] = 40 * int(processes)  # threads are counted, too
+        hard[resource.RLIMIT_NPROC] = int(threads)
     for what, most in hard.items():
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
@@ -69,6 +69,9 @@ def _work(root: str, cpu: int, connection: Connection) -> None:
 
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     begin, _ = receive(connection)
+    if begin.get("timed"):
+        _timed(begin["task"], begin["timed"], connection)
+        return
     child.work(served(begin["task"]), connection)
 
 
@@ -86,6 +89,21 @@ def served(task: str):
         caller=HiddenInputs,
         prepare=_prepare,
     )
+
+
+def _timed(task: str, whose: str, connection: Connection) -> None:
+    """Serves rounds that are timed, on a GPU; whose: "ours" or "peers"."""
+    import torch
+
+    from common.compiling.load import load
+    from common.compiling.request import BuildRequest
+    from common.course.grading.timed import serve_rounds
+
+    def make():
+        ops = load(BuildRequest(task, "student", "cuda")) if whose == "ours" else None
+        return partial(importlib.import_module(f"{task}.cases.speed").prepare, ops)
+
+    serve_rounds(make, connection, torch.device("cuda"))
 
 
 def cases_of(task: str) -> list:

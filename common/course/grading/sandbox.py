@@ -13,13 +13,15 @@ user        another user's processes, where the grader is root and namespaces ar
             permissions are what protects files. The network is not shut off.
 trusted     neither; the code can read and write what the grader can. To be asked for by name.
 
-In all of them limits on CPU seconds, file sizes, open files and processes (prlimit), and a thread here that watches the
-memory and the number of all its processes together, and the wall clock.
+In all of them limits on CPU seconds, file sizes, open files and processes (prlimit), a control group where one can be
+made (cgroup.py), and a thread here that watches the memory and the number of all its processes together, and the wall
+clock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import secrets
@@ -36,10 +38,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.course.grading.cgroup import ControlGroup
+
 KINDS = ("bubblewrap", "user", "trusted")
 PAGE = resource.getpagesize()
 FIRST_USER, USERS = 61_000, 2_000  # of the kind "user": each sandbox one of its own
 LOOK_EVERY = 0.1  # seconds
+THREADS = 16  # for each process that is allowed
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Limits:
     Attributes:
         memory: bytes, of all its processes together.
         build: bytes that its builds may take; temporary: of /tmp.
-        processes: at a time, threads not counted.
+        processes: at a time; and THREADS times as many threads.
         seconds: of wall clock, for all of it.
         cpu: seconds of CPU for one process.
         file: bytes of a file that it writes.
@@ -71,8 +76,8 @@ class NoSandbox(RuntimeError):
     """None of the kinds works here; the message says why, and what can be done."""
 
 
-def why_no_bubblewrap() -> str:
-    """Why bubblewrap cannot be used; "" if it can."""
+def why_no_bubblewrap(user: int | None = None) -> str:
+    """Why bubblewrap cannot be used, by this user or that one; "" if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed (Debian, Ubuntu: apt-get install bubblewrap)"
     command = [
@@ -89,7 +94,7 @@ def why_no_bubblewrap() -> str:
         "true",
     ]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, timeout=20, user=user, group=user)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bwrap does not start: {error}"
     said = done.stderr.decode(errors="replace").strip()
@@ -129,10 +134,22 @@ def why_no_user() -> str:
     if os.geteuid() != 0:
         return "the grader is not root, so it cannot become another user"
     for path in _interpreter():
-        for folder in (Path(path), *Path(path).resolve().parents):
-            if not folder.stat().st_mode & 0o001:
-                return f"Python lies in {path}, and other users may not enter {folder}"
+        if closed := _closed_to_others(Path(path)):
+            return f"Python lies in {path}, and other users may not enter {closed}"
     return ""
+
+
+@functools.cache
+def may_be_another_user() -> bool:
+    """Whether root can start bubblewrap as another user. It should: the number of root's own processes has no limit,
+    whatever prlimit says, not even in a namespace.
+    """
+    return os.geteuid() == 0 and not why_no_user() and not why_no_bubblewrap(FIRST_USER)
+
+
+def _closed_to_others(path: Path) -> Path | None:
+    """The folder on the way to it that other users may not enter."""
+    return next((one for one in (path.resolve(), *path.resolve().parents) if not one.stat().st_mode & 0o001), None)
 
 
 def _links() -> list[str]:
@@ -167,6 +184,7 @@ class Sandbox:
         runtime: object files of the simulator, which every build links: copied into the build folder.
         kind: one of KINDS.
         limits: see there.
+        gpu: it may use NVIDIA GPUs.
 
     Attributes:
         socket: to the nursery.
@@ -177,15 +195,22 @@ class Sandbox:
     """
 
     def __init__(
-        self, tree: Path, runtime: Path, kind: str, tasks: Sequence[str], limits: Limits | None = None
+        self,
+        tree: Path,
+        runtime: Path,
+        kind: str,
+        tasks: Sequence[str],
+        limits: Limits | None = None,
+        gpu: bool = False,
     ) -> None:
-        self.kind, self.limits = kind, limits or Limits()
+        self.kind, self.limits, self._gpu = kind, limits or Limits(), gpu
         self.ended_because, self.peak_bytes, self.cpu_seconds = "", 0, 0.0
         self.mark = secrets.token_hex(8)
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
         self._own: Path | None = None
-        self._user = FIRST_USER + os.getpid() % USERS
+        other = kind == "user" or (kind == "bubblewrap" and may_be_another_user() and not _closed_to_others(tree))
+        self._user = FIRST_USER + os.getpid() % USERS if other else None
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
@@ -197,10 +222,11 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
                 env=self._environment(tree),
-                cwd="/",
+                cwd="/" if kind == "bubblewrap" else tree,  # words about errors name files below it
                 start_new_session=True,
-                **({"user": self._user, "group": self._user, "extra_groups": []} if kind == "user" else {}),
+                **({"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}),
             )
+        self._group = self._grouped()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
@@ -220,6 +246,8 @@ class Sandbox:
         self._kill()
         self._watcher.join()
         self._said.close()
+        if self._group:
+            self._group.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
 
@@ -248,7 +276,7 @@ class Sandbox:
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
             "SIMULATOR_WORKERS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
+            **({} if self._gpu else {"CUDA_VISIBLE_DEVICES": ""}),
             "TOKENIZERS_PARALLELISM": "false",
             "TORCHDYNAMO_DISABLE": "1",
             "HF_HUB_OFFLINE": "1",
@@ -262,7 +290,7 @@ class Sandbox:
             "import sys; sys.path.insert(0, sys.argv[1]); "
             "from common.course.grading.inside import main; main(*sys.argv[1:])"
         )
-        numbers = [str(one) for one in (number, limits.cpu, limits.file, limits.processes)]
+        numbers = [str(one) for one in (number, limits.cpu, limits.file, THREADS * limits.processes)]
         inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
         if self.kind != "bubblewrap":
             self._own = Path(tempfile.mkdtemp(prefix="grading-"))
@@ -276,6 +304,9 @@ class Sandbox:
         bound = [part for path in _interpreter() for part in ("--ro-bind", path, path)]
         for path in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"):
             bound += ["--ro-bind-try", path, path]
+        devices = [*map(str, Path("/dev").glob("nvidia*")), "/dev/dxg"] if self._gpu else []
+        bound += [part for path in devices for part in ("--dev-bind-try", path, path)]
+        bound += ["--ro-bind-try", "/sys", "/sys"] if self._gpu else []
         return [
             *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
             *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox"),
@@ -288,6 +319,18 @@ class Sandbox:
             *("--remount-ro", "/", "--chdir", "/course", "--"),
             *inner,
         ]
+
+    def _grouped(self) -> ControlGroup | None:
+        """All its processes in a control group: none of them has run anything of a submission's yet."""
+        limits = self.limits
+        memory = limits.memory + limits.memory // 2 + limits.build + limits.temporary  # the watcher comes first
+        group = ControlGroup.made(f"grading-{self.mark}", THREADS * limits.processes, memory)
+        inside: set[int] = set()
+        while group and (new := set(self._processes()) - inside):
+            for process in new:
+                group.enter(process)
+            inside |= new
+        return group
 
     # ---- who watches
 
@@ -303,6 +346,8 @@ class Sandbox:
                 self._end(f"Its processes took more than {limits.memory >> 20:,} MiB of memory together.")
             elif len(processes) > limits.processes:
                 self._end(f"It started more than {limits.processes} processes.")
+            elif sum(map(_threads, processes)) > THREADS * limits.processes:
+                self._end(f"It started more than {THREADS * limits.processes:,} threads.")
             elif time.monotonic() - begun > limits.seconds:
                 self._end(f"It took longer than {limits.seconds:g} seconds.")
 
@@ -312,10 +357,7 @@ class Sandbox:
 
     def _processes(self) -> list[int]:
         """All its processes: descendants; of another user also those whose parents are gone."""
-        found, new = [], [self._process.pid]
-        while new:
-            found += new
-            new = [child for one in new for child in _children(one)]
+        found = _below(self._process.pid)
         if self.kind == "user":
             found += [one for one in _of_user(self._user) if one not in found]
         return found
@@ -331,6 +373,20 @@ class Sandbox:
                     os.kill(one, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.1)
+
+
+def memory_below(process: int) -> int:
+    """Bytes that a process and its descendants have to themselves."""
+    return sum(map(_own_bytes, _below(process)))
+
+
+def _below(process: int) -> list[int]:
+    """A process and its descendants."""
+    found, new = [], [process]
+    while new:
+        found += new
+        new = [child for one in new for child in _children(one)]
+    return found
 
 
 def _children(process: int) -> list[int]:
@@ -362,6 +418,13 @@ def _cpu_seconds(process: int) -> float:
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return 0.0
+
+
+def _threads(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[17])
+    except (OSError, ValueError):
+        return 0
 
 
 def _own_bytes(process: int) -> int:
