@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from planted import PLANTED
 from rich.console import Console
 from rich.progress import track
+from shown_mistakes import PLANTED
 from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, printed
 
 WIDTH = 116  # columns, of which the documents indent none but four

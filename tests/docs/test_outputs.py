@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
 from outputs import DOCUMENTS, all_blocks
-from planted import PLANTED
+from shown_mistakes import PLANTED
 from solved_copy import Edit, planted
 
 
