@@ -4,6 +4,7 @@ checked_run     runs cases in the simulator's checked build
 worth_it        which cases are worth a tool's time on a GPU
 gpu_tools       NVIDIA's tools around `python -m taskN.test`
 source_lines    a library's machine code -> source lines
+origins         the lines that an index or a pointer is made of
 findings/       what a checker found
 profile/        what a kernel did, counted
 replay/         what a small launch did, access by access

@@ -9,6 +9,7 @@ probing         the weights of a fused kernel, read off its output
 showing         --show: a case in numbers
 stack           the call stack in the simulator's messages, as a student reads it
 failures        which failures belong together, and what they are
+only_these      what the cases that fail have in common
 next_steps      which flags would help now
 points, report  what a run earns, and how it is printed
 measurement     parts of a test that are not made of cases: times, texts of a model

@@ -7,4 +7,7 @@ attention_output  of attention: those of the scores followed to the output, and 
 online_softmax    of running maxima and sums
 merge             of merged partial results
 tile_loop         of attention tile by tile
+inferring         which elements a product was made of
+weights           which weights the output was made with
+read_scores       which scores these weights were made of
 """
