@@ -20,6 +20,7 @@ from common.compiling.runtime import simulator_runtime
 from common.compiling.toolchain import ToolchainError
 from common.console.paths import ROOT, build_root
 from common.simulator import rewriter
+from common.simulator.targets import DEFAULT, Target, target_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Plan:
         place: its sources.
         variant: whose they are, or the request's label.
         backend: "cuda" or "simulator".
-        arch: nvcc's target; None in the simulator.
+        arch: nvcc's target, or the simulator's where that is not the usual one; else None.
         checked: the simulator's checked build.
     """
 
@@ -49,6 +50,11 @@ class Plan:
     def name(self) -> str:
         """Of the library, and of the operators' namespace."""
         return f"{self.place.name}_{self.variant}_{self.target}"
+
+    @property
+    def simulated(self) -> Target:
+        """What the simulator compiles for."""
+        return target_of(self.arch or DEFAULT)
 
     @property
     def folder(self) -> Path:
@@ -95,14 +101,16 @@ class Plan:
         mirror.mkdir(parents=True, exist_ok=True)
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         try:
-            translated = [rewriter.translate(kernel, mirror, include_dirs).path for kernel in self.place.kernels]
+            translated = [
+                rewriter.translate(kernel, mirror, include_dirs, self.simulated).path for kernel in self.place.kernels
+            ]
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
         flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if self.checked else [])]
         unfilled = ["-Wno-unused"] if self.gaps else []
         return {
             "sources": [str(source) for source in (*translated, self.place.binding)],
-            "extra_cflags": [*flags, *unfilled, "-DCUDA_SIMULATOR", *self._defines_and_log],
+            "extra_cflags": [*flags, *unfilled, *self.simulated.flags, "-DCUDA_SIMULATOR", *self._defines_and_log],
             "extra_ldflags": [shlex.quote(str(simulator_runtime(self.checked))), *LINKER_FLAGS],
             "extra_include_paths": [str(folder) for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)],
             "with_cuda": False,
@@ -124,8 +132,9 @@ def plans_of(request: BuildRequest) -> list[Plan]:
         if gpu is None:
             raise ToolchainError("no GPU to take the architecture from; name one, for example --arch sm_80")
         arch = gpu.arch
-    if backend == "simulator" and arch is not None:
-        raise ValueError(f"arch is {arch!r}, but the simulator has no architectures; leave --arch out")
+    if backend == "simulator":
+        target = target_of(arch)
+        arch = None if target.name == DEFAULT else target.name
     if arch is not None:
         check_arch(arch)
     if request.checked and backend != "simulator":

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from common.compiling import report, toolchain
 from common.compiling.errors import explain_failure
-from common.compiling.flags import LANGUAGE, check_arch
+from common.compiling.flags import LANGUAGE, check_arch, gencode
 from common.compiling.locking import locked
 from common.compiling.result import BuildError
 from common.compiling.runtime import simulator_runtime
 from common.console.files import read_source, write_whole
 from common.console.paths import ROOT, build_root, shown_path
 from common.simulator import rewriter
+from common.simulator.targets import Target, target_for_program, target_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def build_program(
     Args:
         source: the .cu file.
         backend: "auto", "cuda" or "simulator".
-        arch: nvcc's target; None: the GPU that is present.
+        arch: nvcc's target; None: the GPU that is present, in the simulator what the program needs.
         checked: the simulator's checked build.
         include: folders to look for headers in, besides the file's own and the checkout.
 
@@ -74,22 +75,22 @@ def build_program(
     folder = build_root() / "programs" / name / f"{source.stem}-{place}"
     if name == "cuda":
         return _by_nvcc(source, folder, arch, folders)
-    if arch is not None:
-        raise ValueError(f"arch is {arch!r}, but the simulator has no architectures; leave --arch out")
-    return _by_simulator(source, folder, checked, folders)
+    texts = (file.read_text(errors="replace") for file in rewriter.local_sources(source, folders))
+    target = target_for_program(texts) if arch is None else target_of(arch)
+    return _by_simulator(source, folder, checked, folders, target)
 
 
-def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path]) -> Program:
+def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path], target: Target) -> Program:
     compiler = toolchain.host_compiler()
     mirror = folder / "translated"
     with locked(folder):
         try:
-            translation = rewriter.translate(source, mirror, include)
+            translation = rewriter.translate(source, mirror, include, target)
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
         path = folder / source.stem
         command = [compiler, *rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else [])]
-        command += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", "-fPIE"]
+        command += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", *target.flags, "-fPIE"]
         command += [f"-I{place}" for place in (mirror, *include, rewriter.INCLUDE_DIR)]
         compiled = path.with_suffix(".o")
         runtime = simulator_runtime(checked)
@@ -114,7 +115,17 @@ def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) 
         check_arch(arch)
     nvcc = toolchain.nvcc_for_build()
     path = folder / source.stem
-    flags = [LANGUAGE, "-O3", "-lineinfo", f"-arch={arch or 'native'}", *(f"-I{place}" for place in include)]
+    if arch is None and any(
+        "__CUDA_ARCH_FEAT_SM90_ALL" in read_source(file) for file in rewriter.local_sources(source, include)
+    ):
+        arch = "sm_90a"  # `native` would leave its features out
+    flags = [
+        LANGUAGE,
+        "-O3",
+        "-lineinfo",
+        gencode(arch) if arch else "-arch=native",
+        *(f"-I{place}" for place in include),
+    ]
     with locked(folder):
         sources = rewriter.local_sources(source, include)
         warnings = _up_to_date(path, [[nvcc.path, *flags, source, "-o", path]], sources)

@@ -22,7 +22,8 @@ class BuildRequest:
         task: "task2", or the name of a room of common/kernels: "flash".
         variant: "student", "solution" or "tuned"; None: a task's "student", a room's "tuned".
         backend: "auto", "cuda" or "simulator".
-        arch: nvcc's target such as "sm_90a"; None: the GPU that is present.
+        arch: nvcc's target such as "sm_90a"; None: the GPU that is present. In the simulator
+            sm_90a brings wgmma and TMA.
         checked: the simulator's checked build, which can look for races and bad accesses and count transactions.
         sources: other .cu files than the task's own, built with its binding.cpp.
         label: a name for those in place of the variant's: part of the build folder and of the operators' namespace.

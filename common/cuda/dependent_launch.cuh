@@ -10,21 +10,21 @@
 // of the second kernel must call wait_for_predecessor(), also one that reads nothing: what comes after the second
 // kernel relies on the first one having ended, too.
 //
-// Compute capability 9.0 and above; elsewhere, and in the simulator, the second kernel simply follows the first, and
-// there are no clusters.
+// Compute capability 9.0 and above; elsewhere the second kernel simply follows the first, and there are no clusters. In the
+// simulator it follows, too, and there are clusters in a build for sm_90a.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "common/cuda/check.h"
 
 __device__ __forceinline__ void launch_dependents() {
-#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 
 __device__ __forceinline__ void wait_for_predecessor() {
-#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
 #endif
 }
@@ -33,7 +33,7 @@ __device__ __forceinline__ void wait_for_predecessor() {
 template <typename... Parameters, typename... Arguments>
 void launch_clusters_after(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block, size_t shared_bytes,
                            cudaStream_t stream, const Arguments&... arguments) {
-#ifdef CUDA_SIMULATOR
+#if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
     kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
     CUDA_CHECK_LAUNCH();
 #else

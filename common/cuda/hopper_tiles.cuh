@@ -216,11 +216,15 @@ struct RegisterShares {
 
 // False if the kernel was compiled for another target than sm_90a: then it is empty, and has no barriers.
 template <class Kernel>
-bool is_built(Kernel* kernel) {
+bool is_built([[maybe_unused]] Kernel* kernel) {
+#ifdef CUDA_SIMULATOR
+    return true;  // files with such kernels are left out of builds for other targets
+#else
     cudaFuncAttributes attributes;
     const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) cudaGetLastError();  // no code for this GPU at all; the error is dealt with
     return error == cudaSuccess && attributes.sharedSizeBytes > 0;
+#endif
 }
 
 }  // namespace hopper

@@ -2,7 +2,7 @@
 //
 //   ldmatrix_x4(r0, r1, r2, r3, row)      four matrices: a whole A tile of 16 x 16, or the B tiles of two mma
 //   ldmatrix_x4_trans                     the same, each matrix transposed on the way
-//   stmatrix_x4(row, r0, r1, r2, r3)      the way back; compute capability 9.0, not in the simulator
+//   stmatrix_x4(row, r0, r1, r2, r3)      the way back; compute capability 9.0
 //   swizzle<ROW_BYTES>(row, chunk)        where a row keeps its 16-byte chunk, so that columns have no bank conflicts
 //   swizzled<COLS>(tile, row, chunk)      the address of that chunk
 //
@@ -49,7 +49,7 @@
 #include <cuda_runtime.h>
 
 #ifdef CUDA_SIMULATOR
-#include "simulator/matrix.h"  // ldmatrix_x4, ldmatrix_x4_trans
+#include "simulator/matrix.h"  // ldmatrix_x4, ldmatrix_x4_trans, stmatrix_x4
 #else
 #include "common/cuda/shared_offset.cuh"
 

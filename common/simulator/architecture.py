@@ -23,16 +23,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.simulator.device_calls import Function, definitions
+from common.simulator.targets import Target, target_of
 
-ARCHITECTURE = 890  # nvcc_names.h and cudaGetDeviceProperties() say the same
 _KNOWN = {"CUDA_SIMULATOR": "1", "__CUDACC__": "1", "__NVCC__": "1"}
-_BY_SIDE = {
-    "device": _KNOWN | {"__CUDA_ARCH__": str(ARCHITECTURE)},
-    "host": _KNOWN | {"__CUDA_ARCH__": None},
-}
+_FEATURES = "__CUDA_ARCH_FEAT_SM90_ALL"
+_MACROS = rf"(?:__CUDA_ARCH__|{_FEATURES})"
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b((?:\\\n|[^\n])*)", re.MULTILINE)
 _ANY_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-_MACRO = re.compile(r"(?<!\w)__CUDA_ARCH__(?!\w)")
+_MACRO = re.compile(rf"(?<!\w){_MACROS}(?!\w)")
 _LAMBDA = re.compile(r"\]\s*((?:__(?:host|device)__\s*)+)(?:\([^{};]*\)[^{};()]*)?$")
 _BEGIN, _END = "\x01", "\x02"
 
@@ -43,11 +41,14 @@ class _Branch:
     condition: str
     start: int  # of the directive
     body: int  # behind it
+    known: dict[str, dict[str, str | None]]  # the macros of the device and of the host
     end: int = 0  # where the next directive begins
 
     def holds(self, side: str) -> bool | None:
         """Whether the side takes it, given that it took none before; None: other macros decide."""
-        return True if self.word == "else" else _value(self.word.replace("elif", "if"), self.condition, side)
+        return (
+            True if self.word == "else" else _value(self.word.replace("elif", "if"), self.condition, self.known[side])
+        )
 
 
 @dataclass
@@ -80,9 +81,9 @@ class _Conditional:
 class Conditionals:
     """The conditionals of a file, whose code is given without comments and strings."""
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, target: Target | None = None) -> None:
         self.code = code
-        self.all = _read(code)
+        self.all = _read(code, _macros_of(target or target_of()))
         self.bodies: list[tuple[int, int]] = []  # of functions that host and device run, with such conditionals
         self.warned: list[tuple[int, str]] = []
         if not any(one.asks for one in self.all):
@@ -229,7 +230,12 @@ def with_both_bodies(text: str) -> str:
     return re.sub(rf"{_BEGIN}(\d+) ([^{_BEGIN}{_END}]*){_END}", twice, text)
 
 
-def _read(code: str) -> list[_Conditional]:
+def _macros_of(target: Target) -> dict[str, dict[str, str | None]]:
+    device = {"__CUDA_ARCH__": str(target.number), _FEATURES: "1" if target.has_features else None}
+    return {"device": _KNOWN | device, "host": _KNOWN | dict.fromkeys(device)}
+
+
+def _read(code: str, known: dict[str, dict[str, str | None]]) -> list[_Conditional]:
     found: list[_Conditional] = []
     stack: list[_Conditional] = []
     for match in _DIRECTIVE.finditer(code):
@@ -244,7 +250,7 @@ def _read(code: str) -> list[_Conditional]:
         if word == "endif":
             stack.pop().end = match.end()
         else:
-            stack[-1].branches.append(_Branch(word, condition, match.start(), match.end()))
+            stack[-1].branches.append(_Branch(word, condition, match.start(), match.end(), known))
     for one in stack:
         one.branches[-1].end = one.end = len(code)
     return found
@@ -273,9 +279,9 @@ def _lambda_around(code: str, begin: int, position: int) -> tuple[str, tuple[int
 
 def _as_host(directive: str) -> str:
     """The directive as if __CUDA_ARCH__ were not defined, on as many lines."""
-    directive = re.sub(r"(#[ \t]*)ifdef(?=[ \t]+__CUDA_ARCH__(?!\w))[ \t]+__CUDA_ARCH__", r"\1if 0", directive)
-    directive = re.sub(r"(#[ \t]*)ifndef(?=[ \t]+__CUDA_ARCH__(?!\w))[ \t]+__CUDA_ARCH__", r"\1if 1", directive)
-    directive = re.sub(r"defined[ \t]*\([ \t]*__CUDA_ARCH__[ \t]*\)|defined[ \t]+__CUDA_ARCH__(?!\w)", "0", directive)
+    directive = re.sub(rf"(#[ \t]*)ifdef[ \t]+{_MACROS}(?!\w)", r"\1if 0", directive)
+    directive = re.sub(rf"(#[ \t]*)ifndef[ \t]+{_MACROS}(?!\w)", r"\1if 1", directive)
+    directive = re.sub(rf"defined[ \t]*\([ \t]*{_MACROS}[ \t]*\)|defined[ \t]+{_MACROS}(?!\w)", "0", directive)
     return _MACRO.sub("0", directive)
 
 
@@ -292,9 +298,8 @@ def _without_directives(code: str) -> str:
     return _ANY_DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), code)
 
 
-def _value(word: str, condition: str, side: str) -> bool | None:
-    """The value of a condition that speaks of nothing but the macros known here, else None."""
-    known = _BY_SIDE[side]
+def _value(word: str, condition: str, known: dict[str, str | None]) -> bool | None:
+    """The value of a condition that speaks of nothing but the known macros, else None."""
     if word in ("ifdef", "ifndef"):
         name = condition.strip().split()[0] if condition.strip() else ""
         return None if name not in known else (known[name] is not None) == (word == "ifdef")

@@ -3,13 +3,17 @@
     translated(template, operands)      the C++ of one asm statement; PtxError for an instruction that is not known
 
 Every operand and every .reg becomes a Register of 64 bits (include/simulator/ptx.h); an instruction becomes one
-statement that reads and writes these. Predicates (@p) become ifs. Labels and branches are not known.
+statement that reads and writes these. Predicates (@p) become ifs, labels and branches gotos. Accumulators of wgmma are
+handed over by address, since they are written later than the statement stands. ptx_hopper.py knows what compute
+capability 9.0 added.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from common.simulator.ptx_hopper import hopper, special_registers
 
 TYPES = {
     **{f"{kind}{size}": f"uint{size}_t" for kind in "ub" for size in (8, 16, 32, 64)},
@@ -33,6 +37,7 @@ SPECIAL = {
     "%clock": "static_cast<uint32_t>(clock64())",
     "%clock64": "clock64()",
     "%globaltimer": "clock64()",
+    **special_registers(),
     **{
         f"%lanemask_{name}": f"::simulator::ptx::lane_mask('{mark}')"
         for name, mark in {"eq": "=", "lt": "<", "le": "l", "gt": ">", "ge": "g"}.items()
@@ -85,11 +90,14 @@ class Operand:
 
 def translated(template: str, operands: list[Operand]) -> str:
     """One C++ statement, without its semicolon."""
-    body = _Body(len(operands)).translate(template)
+    assembler = _Body(operands)
+    body = assembler.translate(template)
     if not body:
         return "do { } while (0)"
-    before, after = [], []
+    before, after = assembler.declarations, []
     for i, one in enumerate(operands):
+        if i in assembler.by_address:
+            continue
         if one.constraint[0] == "=":
             before.append(f"{P}::Register ptx{i}_ = 0;")
         else:
@@ -101,14 +109,24 @@ def translated(template: str, operands: list[Operand]) -> str:
 
 
 class _Body:
-    def __init__(self, operand_count: int):
-        self.operand_count = operand_count
+    def __init__(self, operands: list[Operand]):
+        self.operands = operands
         self.names: set[str] = set()
+        self.labels: set[str] = set()
+        self.by_address: set[int] = set()
+        self.registers: list[str] = []
         self.instruction = ""
+
+    @property
+    def declarations(self) -> list[str]:
+        """Before everything else, so that no branch leads past them."""
+        labels = [f"__label__ {', '.join(map(_label, sorted(self.labels)))};"] if self.labels else []
+        return labels + [f"[[maybe_unused]] {P}::Register {_variable(name)} = 0;" for name in self.registers]
 
     def translate(self, template: str) -> list[str]:
         text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.DOTALL)
-        text = re.sub(r"%(\d+)", r"$\1", text).replace("%%", "%")
+        text = re.sub(r"%(\d+)", r"$\1", text.replace("%=", "")).replace("%%", "%")
+        self.labels = set(re.findall(r"(?<![\w$:.])([A-Za-z_]\w*)\s*:(?!:)", text))
         result: list[str] = []
         for piece in re.split(r";|(?<![\w,\s])\s*\{(?=\s*(?:\.reg|@|[a-z]))|^\s*\{", text):
             statement = " ".join(piece.split())
@@ -125,13 +143,15 @@ class _Body:
             for name in re.split(r"\s*,\s*", match[2]):
                 several = re.fullmatch(r"(%?[\w$]+)<(\d+)>", name)
                 names += [f"{several[1]}{i}" for i in range(int(several[2]))] if several else [name]
+            self.registers += [name for name in names if name not in self.names]
             self.names |= set(names)
-            return " ".join(f"[[maybe_unused]] {P}::Register {_variable(name)} = 0;" for name in names)
+            return ""
+        if match := re.match(r"([A-Za-z_]\w*)\s*:(?!:)\s*", text):
+            rest = text[match.end() :]
+            return f"{_label(match[1])}: __attribute__((unused)); {self._statement(rest) if rest else ''}"
         guard = re.match(r"@(!?)(%?\w+)\s+", text)
         if guard:
             text = text[guard.end() :]
-        if re.match(r"[\w$]+\s*:(?!:)", text):
-            raise PtxError(f"the simulator knows no labels in inline PTX: {text}")
         name, _, rest = text.partition(" ")
         self.instruction = name
         statement = self._instruction(name.split("."), _split(rest))
@@ -144,12 +164,43 @@ class _Body:
     def _register(self, name: str) -> str:
         """The variable of a register; `_` takes what nobody wants."""
         if match := re.fullmatch(r"\$(\d+)", name):
-            if int(match[1]) >= self.operand_count:
-                raise PtxError(f"{self.instruction} names operand %{match[1]}, but there are {self.operand_count}")
+            if int(match[1]) >= len(self.operands):
+                raise PtxError(f"{self.instruction} names operand %{match[1]}, but there are {len(self.operands)}")
             return f"ptx{match[1]}_"
         if name in self.names:
             return _variable(name)
         raise PtxError(f"{self.instruction}: {name.replace('$', '%')} is no register that this asm statement declares")
+
+    def address_of(self, name: str) -> str:
+        """Of an operand that is written later than this statement stands."""
+        match = re.fullmatch(r"\$(\d+)", name)
+        if not match or int(match[1]) >= len(self.operands) or self.operands[int(match[1])].constraint[0] != "+":
+            shown = name.replace("$", "%")
+            raise PtxError(f'{self.instruction}: {shown} must be an operand of the asm statement, such as "+f"(d[0])')
+        self.by_address.add(int(match[1]))
+        return f"&{self.operands[int(match[1])].expression}"
+
+    def error(self, text: str) -> PtxError:
+        return PtxError(text)
+
+    def split(self, text: str) -> list[str]:
+        return _split(text)
+
+    def list_of(self, text: str) -> list[str]:
+        """The registers in braces, or the one without."""
+        return _split(text[1:-1]) if text.startswith("{") else [text]
+
+    def bits(self, text: str, kind: str) -> str:
+        return self._bits(text, kind)
+
+    def read(self, text: str, kind: str) -> str:
+        return self._read(text, kind)
+
+    def register(self, name: str) -> str:
+        return self._register(name)
+
+    def address(self, text: str, space: str) -> str:
+        return self._address(text, space)
 
     def _bits(self, text: str, kind: str) -> str:
         if text in SPECIAL:
@@ -195,6 +246,10 @@ class _Body:
 
     def _instruction(self, parts: list[str], args: list[str]) -> str | None:
         name, kind = parts[0], parts[-1]
+        if name == "bra" and args and args[0] in self.labels:
+            return f"goto {_label(args[0])};"
+        if (statement := hopper(self, name, parts, args)) is not None:
+            return statement
         for family in (self._memory, self._warp, self._matrix, self._order):
             if (statement := family(name, parts, args)) is not None:
                 return statement
@@ -444,6 +499,10 @@ class _Body:
 
 def _variable(name: str) -> str:
     return "ptx_" + re.sub(r"\W", "_", name.lstrip("%")) + "_"
+
+
+def _label(name: str) -> str:
+    return f"ptx_to_{name}_"
 
 
 def _split(text: str) -> list[str]:

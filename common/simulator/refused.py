@@ -31,10 +31,6 @@ _NAMES = (
         "the simulator has no textures and surfaces: read the array itself, with the index clamped by hand",
     ),
     (
-        r"__cluster_dims__|this_cluster|cluster_group|map_shared_rank",
-        "the simulator has no thread block clusters: each block has shared memory of its own only",
-    ),
-    (
         r"curand_init|curandState\w*",
         _NEEDS_A_GPU.format(_HEADERS[6][1]),
     ),

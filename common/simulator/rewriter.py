@@ -30,9 +30,11 @@ from pathlib import Path
 from common.console.files import read_source, write_whole
 from common.simulator.architecture import Conditionals, with_both_bodies
 from common.simulator.device_calls import definitions, host_calls
+from common.simulator.macros import expanded, is_unreadable
 from common.simulator.ptx import PtxError, read_asm, translated
 from common.simulator.refused import refused_header, refused_names
 from common.simulator.shadowed import renamed
+from common.simulator.targets import Target
 
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
@@ -47,6 +49,7 @@ CXX_FLAGS = [
     "-Wall",
     "-Wno-unknown-pragmas",
     "-Wno-sign-compare",
+    "-Wno-psabi",  # of a CUtensorMap by value
     "-Wno-deprecated-volatile" if "clang" in os.environ.get("CXX", "") else "-Wno-volatile",  # C++20: volatile x += 1
     "-Wframe-larger-than=131072",  # a CUDA thread's stack has 256 KB
     # A call of runtime/undefined.cpp where a static array is left or a vector misaligned.
@@ -91,13 +94,13 @@ class Translation:
     inputs: list[Path] = field(default_factory=list)
 
 
-def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Translation:
-    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, rewritten copies of the local headers."""
+def translate(source: Path, out_dir: Path, include_dirs: list[Path] = (), target: Target | None = None) -> Translation:
+    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, rewritten copies of the local headers; see Target.flags."""
     source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
     include_dirs = [Path(folder).resolve() for folder in include_dirs]
     translation = Translation(out_dir / f"{source.stem}.cu.cpp")
 
-    def visit(file: Path, target: Path) -> None:
+    def visit(file: Path, place: Path) -> None:
         translation.inputs.append(file)
         try:
             text = read_source(file)
@@ -115,7 +118,7 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = ()) -> Tra
                 visit(header, copy)
             return str(copy)
 
-        write_whole(target, rewrite(text, str(file), include, is_header=file != source))
+        write_whole(place, rewrite(text, str(file), include, file != source, target))
 
     visit(source, translation.path)
     return translation
@@ -153,13 +156,20 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
 # ---- one file
 
 
-def rewrite(text: str, name: str, include=lambda name, quoted: None, is_header: bool = False) -> str:
+def rewrite(
+    text: str,
+    name: str,
+    include=lambda name, quoted: None,
+    is_header: bool = False,
+    target: Target | None = None,
+) -> str:
     """The text as C++20. `include(name, quoted)` gives the path to include instead, or None.
 
     A header may be included by a binding.cpp, too, which is no file of nvcc's: it takes over __CUDACC__ and
     __CUDA_ARCH__ from the file that includes it.
     """
-    file = _File(renamed(text, blanked(text)), name)
+    text = expanded(text, blanked(text))
+    file = _File(renamed(text, blanked(text)), name, target)
     has_ptx = file.rewrite_inline_ptx()
     file.refuse_names()
     file.refuse_host_calls()
@@ -175,6 +185,11 @@ def rewrite(text: str, name: str, include=lambda name, quoted: None, is_header: 
     registered = "".join(f"SIMULATOR_REGISTER({kernel}) " for kernel in file.plain_kernels())
     headers = f"#include <{'cuda_runtime' if is_header else 'simulator/nvcc_names'}.h>\n" + (
         "#include <simulator/ptx.h>\n" if has_ptx else ""
+    )
+    registered += "".join(
+        f"namespace {{ [[maybe_unused]] const ::simulator::ClusterDims simulator_cluster_{kernel}"
+        f'("{kernel}", {{{dims}}}); }} '
+        for kernel, dims in file.declared_clusters()
     )
     edited = with_both_bodies(file.edited())
     return f'{headers}#line 1 "{name}"\n{edited}' + (f"\n{registered}\n" if registered else "")
@@ -219,10 +234,10 @@ def _split_commas(code: str, brackets: str = "([{") -> list[tuple[int, int]]:
 
 
 class _File:
-    def __init__(self, text: str, name: str):
+    def __init__(self, text: str, name: str, target: Target | None = None):
         self.text, self.name = text, name
         self.edits: list[tuple[int, int, str]] = []
-        conditionals = Conditionals(blanked(text))
+        conditionals = Conditionals(blanked(text), target)
         self.edits += conditionals.edits(lambda words: f'#pragma GCC warning "{words}"')
         self.code = conditionals.without_inactive()
         lines = re.finditer(r"^[ \t]*#(?:\\\n|[^\n])*", self.code, re.MULTILINE)
@@ -254,6 +269,8 @@ class _File:
         pattern = r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()"
         for match in re.finditer(pattern, self.code):
             end = _skip_group(self.code, match.end())
+            if self.directive_at(match.start()) and is_unreadable(self.text, match.end() + 1):
+                continue  # a macro that puts its text together: macros.py has expanded its uses
             try:
                 if end < 0:
                     raise PtxError("this asm statement has no end")
@@ -334,6 +351,18 @@ class _File:
             one.name for one in definitions(self.without_directives()) if "__global__" in one.head and one.is_plain
         ]
         return [name for name in names if names.count(name) == 1]
+
+    def declared_clusters(self) -> list[tuple[str, str]]:
+        """(kernel, "2, 1, 1") for each __cluster_dims__."""
+        found = []
+        for match in re.finditer(r"(?<!\w)__cluster_dims__\s*(?=\()", self.code):
+            end = _skip_group(self.code, match.end())
+            name = re.compile(r"[^;{}]*?(\w+)\s*\((?=[^;{}()]*(?:\([^()]*\)[^;{}()]*)*\)\s*[{;])").match(self.code, end)
+            if end > 0 and name and not self.directive_at(match.start()):
+                dims = [one.strip() or "1" for one in self.text[match.end() + 1 : end - 1].split(",")]
+                if dims != ["1"]:
+                    found.append((name[1], ", ".join([*dims, "1", "1"][:3])))
+        return found
 
     def without_directives(self) -> str:
         code = list(self.code)

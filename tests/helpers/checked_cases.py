@@ -117,6 +117,32 @@ _UNSCOPED = "a mistake in the memory model; on a GPU it depends on caches and ti
 _BY_HOST = "an access of host code, which compute-sanitizer does not watch"
 _HOST_POINTER = "some systems let a GPU read any memory of the process"
 
+_NO_MBARRIERS = "racecheck does not follow mbarriers of inline PTX"
+_UNSEEN = "the memory model asks for it; a GPU may give the right numbers without"
+_INJECTED = "ptxas puts the missing wait or fence in, and says so (C7517, C7519)"
+
+
+def _early(copy: str, use: str, variable: str) -> Finding:
+    return finding("copy_not_awaited", copy, use, variable=variable)
+
+
+after32 = (t32 + 1) % 32
+_ROUNDS = (np.arange(160).reshape(5, 32)[:, after32]).sum(0)
+_OTHER_WARP = (t64 + 32) % 64
+_RING = (np.arange(192).reshape(6, 32)[:, ::-1]).sum(0)
+_MATRIX = t128.reshape(8, 16)
+_BOX = _MATRIX[2:6, 4:12].ravel()
+_PADDED = np.pad(_MATRIX, 8)
+_BOX_OVER = _PADDED[14:18, 20:28].ravel()
+_BOX_BEFORE = _PADDED[7:11, 4:12].ravel()
+_STORED, _ADDED = _MATRIX.copy(), _MATRIX.copy()
+_STORED[6:, 12:] = np.arange(100, 132).reshape(4, 8)[:2, :4]
+_ADDED[6:, 12:] += np.arange(100, 132).reshape(4, 8)[:2, :4]
+_A = (np.arange(4)[:, None] + np.arange(128)) % 4
+_B = (np.arange(64)[:, None] * 3 + np.arange(128)) % 5 - 2
+_PRODUCT_16, _PRODUCT, _PRODUCT_128 = ((_A[:, :k] @ _B[:, :k].T).ravel() for k in (16, 64, 128))
+_EXCHANGED = np.concatenate([100 + t32[::-1], t32[::-1]])
+
 _TABLE: dict[str, list[tuple[str, dict]]] = {
     "shared_races.cu": [
         right("shift_with_barrier", before64),
@@ -422,6 +448,181 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         wrong("ragged_tile_past_end", finding("out_of_bounds", "copy past the end", offset=80)),
         right("overwritten_after_wait", _CLEARED[::-1].ravel()),
         wrong("overwritten_before_wait", finding("async_race", "overwritten copy", "overwriting", variable="tile")),
+    ],
+    "hopper_barriers.cu": [
+        right("mbarrier_hands_over", after32),
+        wrong("mbarrier_not_waited_for", race("fill row", "read row", variable="row"), remark=_NO_MBARRIERS),
+        wrong("mbarrier_parity_off_by_one", race("fill row", "read row", variable="row"), remark=_NO_MBARRIERS),
+        wrong("mbarrier_arrival_missing", error="misses 1 of 33 arrival(s)", hangs=True, remark=_NO_MBARRIERS),
+        wrong("mbarrier_arrival_too_many", race("fill row", "read row", variable="row"), remark=_NO_MBARRIERS),
+        wrong("mbarrier_one_lane_for_all", race("fill row", "read row", variable="row"), remark=_NO_MBARRIERS),
+        right("mbarrier_polled", after32),
+        right("mbarrier_drop", after32),
+        right("rounds_full_and_empty", _ROUNDS),
+        wrong("rounds_without_empty", error="is the parity one off?", hangs=True, remark=_NO_MBARRIERS),
+        wrong("rounds_parity_never_flips", error="is the parity one off?", hangs=True),
+        wrong("rounds_empty_parity_wrong", error="is the parity one off?", hangs=True),
+        wrong("rounds_last_arrival_missing", error="misses 32 of 32 arrival(s)", hangs=True),
+        wrong("mbarrier_never_initialised", error="there is no mbarrier", hangs=True),
+        wrong("mbarrier_overwritten", error="has been overwritten", hangs=True),
+        wrong("mbarrier_copied", error="this is a copy of the mbarrier", remark="works on today's GPUs"),
+        right("mbarrier_initialised_twice", np.ones(32)),
+        wrong("mbarrier_used_after_inval", error="has been overwritten or invalidated", hangs=True),
+        right("named_barrier_arrive_and_sync", _OTHER_WARP),
+        right("named_barrier_all_sync", _OTHER_WARP),
+        wrong("named_barrier_missing", race("fill half", "read half", variable="row")),
+        wrong("named_barrier_counts_differ", error="barrier 1 is for 64 threads here, and for 128", hangs=True),
+        wrong("named_barrier_warp_missing", error="wait in barrier.sync", error_lines=("half waits",), hangs=True),
+        wrong("named_barrier_other_number", error="wait in barrier.sync", error_lines=("other number",), hangs=True),
+    ],
+    "hopper_copies.cu": [
+        right("bulk_row", t64[::-1]),
+        wrong(
+            "bulk_not_waited_for",
+            _early("copy in", "read copy", "row"),
+            consequences="race copy_at_end transaction_count",
+        ),
+        wrong(
+            "bulk_expects_less", _early("second copy", "read copy", "row"), consequences="transaction_count copy_at_end"
+        ),
+        wrong("bulk_expects_more", error="waits for 256 more byte(s)", error_lines=("wait for copy",), hangs=True),
+        wrong(
+            "bulk_expects_nothing", _early("copy in", "read copy", "row"), consequences="transaction_count copy_at_end"
+        ),
+        wrong("bulk_without_init_fence", finding("mbarrier_fence", "copy in"), remark=_UNSEEN),
+        wrong("bulk_odd_size", error="the size must be a multiple of 16"),
+        wrong("bulk_odd_address", error="its destination lies 4 byte(s) past a multiple of 16"),
+        right("bulk_two_copies", t64[::-1]),
+        right("bulk_one_thread_waits", t64[::-1]),
+        wrong(
+            "bulk_block_leaves_early",
+            finding("copy_at_end", "copy in", variable="row"),
+            consequences="transaction_count",
+            remark=_UNSEEN,
+        ),
+        wrong("bulk_past_the_end", finding("out_of_bounds", "copy in")),
+        right("ring_right", _RING),
+        wrong("ring_refilled_unasked", error="misses only 0", consequences="race copy_not_awaited", hangs=True),
+        wrong("ring_given_back_too_early", race("copy into slot", "use late", variable="slots")),
+        wrong(
+            "ring_parity_stuck",
+            _early("copy into slot", "use in time", "slots"),
+            error="is the parity one off?",
+            consequences="race",
+            hangs=True,
+        ),
+        right("store_right", t32),
+        right("store_adds", 2 * t32),
+        wrong(
+            "store_without_proxy_fence",
+            finding("proxy_fence", "write row", "store row", variable="row"),
+            remark=_UNSEEN,
+        ),
+        wrong("store_without_barrier", race("write row", "store row", variable="row")),
+        wrong("store_without_wait", finding("copy_at_end", "store row", variable="row"), remark=_UNSEEN),
+        wrong("store_not_committed", finding("copy_at_end", "store row", variable="row"), remark=_UNSEEN),
+        wrong(
+            "store_reused_too_early",
+            finding("overwritten_operand", "store row", "write again", variable="row"),
+            consequences="race",
+        ),
+        right("store_reused_after_wait", t32),
+        right("box_inside", _BOX),
+        right("box_over_the_edge", _BOX_OVER),
+        right("box_before_the_edge", _BOX_BEFORE),
+        wrong(
+            "box_not_waited_for",
+            _early("load box", "read box", "box"),
+            consequences="race copy_at_end transaction_count",
+        ),
+        wrong("box_without_encoding", error="this is no tensor map", error_lines=("load box",)),
+        wrong(
+            "box_counts_what_is_inside",
+            error="has got 96 byte(s) that nobody expected",
+            error_lines=("wait for box",),
+            hangs=True,
+        ),
+        right("box_stored", _STORED.ravel()),
+        right("box_added", _ADDED.ravel()),
+        wrong(
+            "box_stored_without_proxy_fence",
+            finding("proxy_fence", "write box", "store box", variable="box"),
+            remark=_UNSEEN,
+        ),
+    ],
+    "hopper_products.cu": [
+        right("wgmma_right", _PRODUCT),
+        right("wgmma_a_in_registers", _PRODUCT),
+        right("wgmma_b_mn_major", _PRODUCT),
+        wrong(
+            "wgmma_without_proxy_fence",
+            finding("proxy_fence", "fill a", "product", variable="a"),
+            finding("proxy_fence", "fill b", "product", variable="b"),
+            remark=_UNSEEN,
+        ),
+        right("wgmma_proxy_fence_by_reader", _PRODUCT),
+        wrong(
+            "wgmma_without_barrier",
+            race("fill a", "product", variable="a"),
+            race("fill b", "product", variable="b"),
+            consequences="overwritten_operand proxy_fence",
+        ),
+        wrong("wgmma_without_wait", finding("accumulator", "product", "read sums"), remark=_INJECTED),
+        wrong("wgmma_touched_early", finding("accumulator", "product", "touch early"), remark=_INJECTED),
+        wrong("wgmma_without_fence", error="no wgmma.fence comes before it", remark=_INJECTED),
+        wrong(
+            "wgmma_changed_without_fence", finding("registers_fence", "product of changed registers"), remark=_UNSEEN
+        ),
+        right("wgmma_changed_with_fence", _PRODUCT + 1 + _PRODUCT_16),
+        wrong(
+            "wgmma_operand_overwritten",
+            finding("overwritten_operand", "product", "overwrite a", variable="a"),
+            consequences="race",
+        ),
+        wrong("wgmma_waits_for_too_few", finding("accumulator", "product", "read sums"), remark=_INJECTED),
+        right("wgmma_waits_for_enough", _PRODUCT),
+        wrong("wgmma_three_warps", error="all four must come to each", hangs=True),
+        wrong("wgmma_lanes_differ", error="lanes 0 and 1 of the warp name different matrices"),
+        right("tma_wgmma_right", _PRODUCT_128),
+        wrong(
+            "tma_wgmma_not_waited_for",
+            _early("load a", "product of loaded", "a"),
+            _early("load b", "product of loaded", "b"),
+            error="misses only 0",
+            consequences="overwritten_operand",
+            hangs=True,
+        ),
+        wrong("tma_wgmma_wrong_swizzle", finding("wrong_layout", "load b", "product of loaded", variable="b")),
+        wrong("tma_wgmma_wrong_stride", finding("wrong_layout", "load b", "product of loaded", variable="b")),
+        wrong(
+            "tma_wgmma_refilled_early",
+            finding("overwritten_operand", "load a", "product of loaded", variable="a"),
+            finding("overwritten_operand", "load b", "product of loaded", variable="b"),
+            consequences="copy_not_awaited",
+        ),
+    ],
+    "hopper_clusters.cu": [
+        right("cluster_exchange", _EXCHANGED),
+        right("cluster_arrive_wait", _EXCHANGED),
+        wrong(
+            "cluster_block_gone", error="has ended, and its shared memory with it", error_lines=("the other block's",)
+        ),
+        right("multicast_right", np.tile(t32, 4)),
+        wrong(
+            "multicast_expects_too_much",
+            error="waits for 128 more byte(s)",
+            error_lines=("wait for multicast",),
+            hangs=True,
+        ),
+        right("posted_right", 2 * t32),
+        wrong("posted_expects_too_much", error="waits for 4 more byte(s)", error_lines=("wait for posts",), hangs=True),
+        right("remote_arrivals", np.ones(32)),
+        wrong(
+            "remote_arrival_missing",
+            error="misses 1 of 32 arrival(s)",
+            error_lines=("wait for the other block",),
+            hangs=True,
+        ),
     ],
 }
 CASES = [Case(file=file, name=name, **rest) for file, rows in _TABLE.items() for name, rest in rows]

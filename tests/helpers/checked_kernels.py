@@ -96,7 +96,11 @@ def _found(finding: dict, places: dict[int, Place | None]) -> Found:
 
 
 def _short(place: Place | None) -> tuple[str, int]:
-    return (Path(place.file).name, place.line) if place else ("", 0)
+    """The innermost line of the case itself: it may call headers of common/cuda."""
+    if place is None:
+        return "", 0
+    own = next((one for one in (place, *place.callers) if Path(one.file).parent.name == "kernels"), place)
+    return Path(own.file).name, own.line
 
 
 def _shown(places: frozenset[tuple[str, int]]) -> str:

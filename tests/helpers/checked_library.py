@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.simulator import rewriter
+from common.simulator.targets import target_for_program
 
 ROOT = Path(__file__).resolve().parents[2]
 OFF, CHECK, PROFILE = 0, 1, 2
@@ -21,7 +22,11 @@ def compile_checked(sources: list[Path], folder: Path, processes: int = 2) -> Pa
     compiler = os.environ.get("CXX", "c++")
     common = [*rewriter.CXX_FLAGS, "-DCUDA_SIMULATOR", "-DSIMULATOR_CHECKED", "-fPIC"]
     includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
-    jobs = [(rewriter.translate(source, folder, [ROOT]).path, rewriter.CHECKED_FLAGS) for source in sources]
+    jobs = []
+    for source in sources:
+        target = target_for_program([source.read_text()])
+        file = rewriter.translate(source, folder / target.name, [ROOT], target).path
+        jobs.append((file, [*rewriter.CHECKED_FLAGS, *target.flags, f"-I{folder / target.name}"]))
     jobs += [(source, []) for source in rewriter.RUNTIME_SOURCES]
 
     def compile_one(job: tuple[Path, list[str]]) -> Path:

@@ -29,6 +29,7 @@ from checked_library import ROOT
 
 from common.compiling import toolchain
 
+HOPPER = "-gencode=arch=compute_90a,code=sm_90a"  # for wgmma; their cases need such a GPU
 HERE = ROOT / "tests" / "common" / "simulator" / "checked"
 TOOLS = {
     "memcheck": ["--leak-check", "full", "--report-api-errors", "explicit"],
@@ -144,28 +145,31 @@ class Sanitizer:
         return verdict
 
 
-def build_program(folder: Path, nvcc: str | Path, arch: str, jobs: int) -> Path:
-    """All cases as one program for the GPU."""
-    flags = ["-std=c++20", "-lineinfo", f"-arch={arch}", f"-I{ROOT}"]
+def build_program(
+    folder: Path, nvcc: str | Path, arch: str, jobs: int, sources: Sequence[Path] = tuple(SOURCES)
+) -> Path:
+    """The cases of these files as one program for the GPU."""
+    flags = ["-std=c++20", "-lineinfo", f"-I{ROOT}"]
 
     def compile_one(source: Path) -> Path:
         result = folder / f"{source.stem}.o"
-        done = subprocess.run([nvcc, *flags, "-c", source, "-o", result], capture_output=True, text=True)
+        target = [HOPPER] if source.name.startswith("hopper_") else [f"-arch={arch}"]
+        done = subprocess.run([nvcc, *flags, *target, "-c", source, "-o", result], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{source.name}: {done.stdout}{done.stderr}")
         print(done.stderr, end="", file=sys.stderr)
         return result
 
     with ThreadPoolExecutor(jobs) as pool:
-        objects = list(pool.map(compile_one, [HERE / "driver.cu", *SOURCES]))
+        objects = list(pool.map(compile_one, [HERE / "driver.cu", *sources]))
     program = folder / "cases"
     subprocess.run([nvcc, f"-arch={arch}", "-Xcompiler=-rdynamic", *objects, "-ldl", "-o", program], check=True)
     return program
 
 
-def wrong_results(program: Path, seconds: float) -> list[str]:
+def wrong_results(program: Path, seconds: float, all_cases: Sequence[Case] = tuple(CASES)) -> list[str]:
     """The right cases that do not compute on the GPU what cases.py says."""
-    cases = [case for case in CASES if case.result is not None]
+    cases = [case for case in all_cases if case.result is not None]
     text, killed = run_killable([program, "--results", *(case.name for case in cases)], seconds)
     rows = {words[0]: np.array(words[1:], np.float32) for words in map(str.split, text.splitlines()) if len(words) > 99}
     if killed:
@@ -292,11 +296,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=12, help="right cases per run (default: 12)")
     parser.add_argument("--arch", default="native", help="nvcc's target (default: the GPU that is present)")
     parser.add_argument("--only", nargs="+", metavar="CASE", help="these cases only")
+    parser.add_argument("--hopper", action="store_true", help="the cases in hopper_*.cu only (they need sm_90a)")
     options = parser.parse_args(argv)
     unknown = set(options.only or ()) - {case.name for case in CASES}
     if unknown:
         parser.error(f"--only: no such case: {', '.join(sorted(unknown))}")
-    cases = [case for case in CASES if not options.only or case.name in options.only]
+    cases = [
+        case
+        for case in CASES
+        if (not options.only or case.name in options.only) and (not options.hopper or case.file.startswith("hopper_"))
+    ]
 
     nvcc = next(toolchain.all_nvccs(), None)
     if nvcc is None:
@@ -310,9 +319,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         simulator = None
         if shutil.which(os.environ.get("CXX", "c++")):
             simulator = background.submit(ours, cases, Path(folder) / "simulator", 4)
-        program = build_program(Path(folder), nvcc.path, options.arch, options.jobs)
+        files = {case.file for case in cases}
+        sources = [source for source in SOURCES if source.name in files]
+        program = build_program(Path(folder), nvcc.path, options.arch, options.jobs, sources)
         print(f"{time.monotonic() - start:5.0f} s: built", flush=True)
-        wrong = wrong_results(program, options.timeout)
+        wrong = wrong_results(program, options.timeout, cases)
         sanitizer = Sanitizer(program, executable, options.timeout)
         tools = theirs(cases, sanitizer, options.jobs, options.batch)
         print(f"{time.monotonic() - start:5.0f} s: compute-sanitizer is done", flush=True)

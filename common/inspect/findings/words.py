@@ -21,6 +21,7 @@ MOST_THREADS = 1024  # of a block
 MOST_ROWS = 128  # of a tile that is usual
 _TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
 _RETURNS = re.compile(r"if\s*\([^;{}]*\)\s*\{?\s*return\s*;")
+_NO_MEMORY = ("accumulator", "mbarrier_fence", "registers_fence", "transaction_count")
 FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
 TITLES = {
     "race": "race",
@@ -35,6 +36,15 @@ TITLES = {
     "barrier": "barrier not reached by all",
     "same_value": "equal values written by several threads",
     "stale_read": "plain read before an atomicCAS",
+    "copy_not_awaited": "copy not waited for",
+    "overwritten_operand": "overwritten while it is being read",
+    "accumulator": "accumulator touched before the wait",
+    "proxy_fence": "missing proxy fence",
+    "mbarrier_fence": "mbarrier not announced to the copy engine",
+    "registers_fence": "missing wgmma.fence",
+    "wrong_layout": "tile and descriptor do not match",
+    "copy_at_end": "copy under way when the block ends",
+    "transaction_count": "wrong transaction count",
     "absent_lane": "shuffle from a lane that takes no part",
     "error": "error",
 }
@@ -92,7 +102,7 @@ def happened(finding: Finding) -> str:
     what = f"{TITLES.get(finding.kind, finding.kind)}{where}"
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
-    if finding.kind in ("barrier", "error", "absent_lane"):
+    if finding.kind in ("barrier", "error", "absent_lane") or (not finding.variable and finding.kind in _NO_MEMORY):
         return what
     return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
 
@@ -128,7 +138,36 @@ def explained(finding: Finding) -> str:
         "brings the new one, so the result is right. To the C++ memory model it is a race all the same.",
         "absent_lane": f"In a shuffle {detail}: what arrives is undefined, and zero on today's GPUs where the lane has "
         "returned. Let all lanes of the warp come to the shuffle: guard the value, not the code.",
+        **_asynchronous(finding, detail),
     }.get(finding.kind, detail)
+
+
+def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
+    """Copies and products of compute capability 9.0."""
+    earlier = finding.in_order[0].line if finding.accesses else "an unknown line"
+    what = {"load": "Nobody has waited for it", "store": "It may still be reading shared memory"}.get(detail, "")
+    return {
+        "copy_not_awaited": f"The copy asked for in {earlier} may still be under way: this thread has not seen the "
+        "phase of its mbarrier complete. Wait for that phase first; is the parity the right one, and does the phase "
+        "expect all bytes?",
+        "overwritten_operand": f"What was started in {earlier} may still be reading this memory. Before it is written "
+        "again, whoever started that must have waited (wgmma.wait_group, or cp.async.bulk.wait_group.read) and must "
+        "have told this thread, by a barrier.",
+        "accumulator": f"The product started in {earlier} writes this register when it pleases: until wgmma.wait_group "
+        "covers its group nobody may read or write it. Here it holds NaN until then.",
+        "proxy_fence": f"What ordinary stores wrote in {earlier} reaches tensor cores and copy engine only after a "
+        "fence.proxy.async of the writing thread, before the barrier. Without it they may read what was there before.",
+        "mbarrier_fence": f"The copy engine may not know this mbarrier yet ({detail}): after mbarrier.init the same "
+        "thread needs fence.mbarrier_init.release.cluster or fence.proxy.async, and a barrier must follow.",
+        "registers_fence": "Other instructions have changed the accumulators since the latest wait: a wgmma.fence must "
+        "come before the next product that adds to them.",
+        "wrong_layout": f"{detail[:1].upper()}{detail[1:]}. Both must describe the same bytes: the swizzle, the "
+        "distances from 8 rows to the next, and which dimension is k.",
+        "copy_at_end": f"{what} when the block ends, and its shared memory goes to another block. Wait before the last "
+        "thread returns.",
+        "transaction_count": f"When the block ends, {detail}: what mbarrier.expect_tx announces must be what the "
+        "copies bring, elements outside of the tensor included.",
+    }
 
 
 def _race(finding: Finding) -> str:

@@ -7,18 +7,18 @@
 // A block must not reach for the shared memory of another one before that has begun, nor after it has ended. They are
 // launched by launch_clusters_after() of common/cuda/dependent_launch.cuh.
 //
-// Compute capability 9.0 and above; elsewhere, and in the simulator, every block is a cluster of its own.
+// Compute capability 9.0 and above, in the simulator too; elsewhere every block is a cluster of its own.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "common/cuda/check.h"
-#ifndef CUDA_SIMULATOR
+#if !defined(CUDA_SIMULATOR) || defined(CUDA_SIMULATOR_SM90A)
 #include <cooperative_groups.h>
 #endif
 
 constexpr int MAX_CLUSTER = 8;  // more than that not every GPU can do
 
-#if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900
+#if defined(CUDA_SIMULATOR_SM90A) || (!defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900)
 __device__ __forceinline__ void cluster_arrive() { cooperative_groups::this_cluster().barrier_arrive(); }
 __device__ __forceinline__ void cluster_wait() { cooperative_groups::this_cluster().barrier_wait(); }
 template <typename T>
@@ -34,10 +34,4 @@ __device__ __forceinline__ T* in_block(T* pointer, int) {
 }
 #endif
 
-inline bool has_clusters() {
-#ifdef CUDA_SIMULATOR
-    return false;
-#else
-    return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
-#endif
-}
+inline bool has_clusters() { return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }

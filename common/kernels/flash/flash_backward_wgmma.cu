@@ -37,10 +37,10 @@
 //
 // Why sm_90a, and what becomes of other targets and the simulator: flash_attention_wgmma.cu. What was measured, and
 // what was tried: README.md.
-#ifdef CUDA_SIMULATOR
+#if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 
-bool hopper_backward_takes(const FlashGradients&, bool) { return false; }  // the simulator has no wgmma
+bool hopper_backward_takes(const FlashGradients&, bool) { return false; }  // not built for it
 bool hopper_backward(const FlashGradients&, bool) { return false; }
 #else
 #include <cuda_bf16.h>

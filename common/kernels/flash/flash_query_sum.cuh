@@ -36,7 +36,7 @@
 
 template <int D>
 struct QuerySum {
-#if !defined(CUDA_SIMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(CUDA_SIMULATOR_SM90A) || (!defined(CUDA_SIMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
     static constexpr bool VECTORS = true;
 #else
     static constexpr bool VECTORS = false;
@@ -50,7 +50,7 @@ struct QuerySum {
     }
 
     static __device__ __forceinline__ void add(float* target, const float (&d)[4]) {
-#if !defined(CUDA_SIMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(CUDA_SIMULATOR_SM90A) || (!defined(CUDA_SIMULATOR) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
         atomicAdd(reinterpret_cast<float4*>(target), make_float4(d[0], d[1], d[2], d[3]));
 #else
         UNROLL

@@ -1,11 +1,14 @@
 // cooperative_groups.h - groups of threads: a block, a part of a warp, the lanes that are here, the whole grid.
 //
 //   thread_block, grid_group                 barriers of the block, and of a grid launched cooperatively
+//   cluster_group                            blocks that reach each other's shared memory
 //   thread_block_tile<N>, coalesced_group    lanes of one warp, with shuffles and votes among their ranks
 //   thread_group                             any of these
 //   reduce, inclusive_scan, exclusive_scan, plus, less, ...    memcpy_async, wait
 #pragma once
 #include <cuda_runtime.h>
+
+#include "simulator/hopper.h"
 
 #include <type_traits>
 
@@ -64,6 +67,28 @@ class grid_group {
     static dim3 block_index() { return blockIdx; }
 };
 inline grid_group this_grid() { return {}; }
+
+class cluster_group {
+  public:
+    struct arrival_token {};
+    static void sync(Position at = simulator::here()) { simulator::cluster_arrive(at), simulator::cluster_wait(at); }
+    static arrival_token barrier_arrive(Position at = simulator::here()) { return simulator::cluster_arrive(at), arrival_token{}; }
+    static void barrier_wait(Position at = simulator::here()) { simulator::cluster_wait(at); }
+    static void barrier_wait(arrival_token&&, Position at = simulator::here()) { simulator::cluster_wait(at); }
+    template <typename T>
+    static T* map_shared_rank(T* address, int rank, Position at = simulator::here()) {
+        return static_cast<T*>(simulator::cluster_address(address, static_cast<unsigned>(rank), at));
+    }
+    static unsigned query_shared_rank(const void* address) { return simulator::cluster_rank_of(address); }
+    static unsigned block_rank() { return simulator::cluster_place().rank; }
+    static unsigned num_blocks() { return simulator::cluster_place().size; }
+    static dim3 block_index() { return simulator::cluster_place().index; }
+    static dim3 dim_blocks() { return simulator::cluster_place().shape; }
+    static unsigned thread_rank() { return block_rank() * details::block_size() + details::thread_rank(); }
+    static unsigned num_threads() { return num_blocks() * details::block_size(); }
+    static unsigned size() { return num_threads(); }
+};
+inline cluster_group this_cluster() { return {}; }
 
 // What lanes of one warp can do together; a rank counts the lanes of the mask.
 class coalesced_group {

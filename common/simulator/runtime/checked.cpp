@@ -105,6 +105,7 @@ SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
     const uintptr_t offset = address - arena.start;
     if (offset < arena.bytes) {
         Cell* cells = arena.cells + offset / WORD;
+        if (ACTION == Action::write && order && order->watches_writes) return false;
         return ACTION == Action::read ? read_quickly<WORDS, true>(arena, cells, site) : write_quickly<WORDS, true>(cells, site);
     }
     const Habit& habit = habit_of(site);
@@ -116,7 +117,10 @@ SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
 }
 
 __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false) {
-    if (address - checker.region < REGION_BYTES) return;  // a local variable
+    if (address - checker.region < REGION_BYTES) {  // a local variable
+        if (checker.accumulators) check_accumulator(address, bytes, action, site);
+        return;
+    }
     Quiet quiet;
     if (checker.unresolved) resolve_write();
     Range& arena = arena_range();
@@ -126,6 +130,7 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
                        ? habit.range
                        : find_range(address, bytes);
     if (!range) {
+        if (owner_of_shared(reinterpret_cast<const void*>(address))) return;  // of another block of the cluster
         if (address < LOWEST_ADDRESS || address - checker.host_stack < HOST_FRAMES) return;
         if (checker.mode == Mode::check) out_of_bounds(address, bytes, action, site);
         return;
@@ -139,6 +144,7 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
     if (range->freed) use_after_free(*range, address, bytes, action, site);
     if (range != &arena) habit_of(site) = {site, range};
     if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
+    if (range == &arena && action != Action::read && order && order->watches_writes) check_overwrite(address, bytes, action, site);
     check_range_access(*range, address, bytes, action, site, pending);
 }
 
@@ -171,6 +177,19 @@ void check_async_done(void* destination, size_t bytes, const void* return_addres
         finish_async_copy(arena_range(), address, bytes, site_of(return_address));
 }
 
+// ---- blocks that take turns
+
+// Where each of the blocks that take turns was when it stopped.
+struct Paused {
+    uint32_t interval = 0, block_first = 0;
+    BlockOrdering ordering;
+};
+static std::map<const Worker*, Paused>& paused() {
+    static auto* all = new std::map<const Worker*, Paused>;
+    return *all;
+}
+static void next_interval() { checker.interval = ++checker.newest_interval; }
+
 // ---- what the launch tells
 
 void check_launch_begins(Worker& worker) {
@@ -178,7 +197,9 @@ void check_launch_begins(Worker& worker) {
     checker.region = reinterpret_cast<uintptr_t>(&worker);
     checker.host_stack = stack_address();
     checker.quiet = false;
-    checker.launch_first = ++checker.interval;
+    next_interval();
+    checker.launch_first = checker.interval;
+    paused().clear();
     checker.first_of_block.clear();
     if (checker.mode == Mode::off) return;
     start_ranges();
@@ -205,24 +226,50 @@ static std::map<const Worker*, uint32_t>& shared_firsts() {
 }
 
 void check_block_resumes(Worker& worker, bool begins) {
+    if (checker.worker && checker.worker != &worker && checker.worker->together && checker.worker->grid_run)
+        paused()[checker.worker] = {checker.interval, checker.block_first, take_block_ordering()};
+    const bool changes = checker.worker != &worker;
     checker.worker = &worker;
     checker.region = reinterpret_cast<uintptr_t>(&worker);
     use_shared_memory_of(worker);
+    use_order_of(worker);
     if (begins) return;
-    checker.block_first = ++checker.interval;
+    Paused& before = paused()[&worker];
     checker.shared_first = shared_firsts()[&worker];
+    if (changes) {
+        checker.interval = before.interval;
+        checker.block_first = before.block_first;
+        give_block_ordering(std::move(before.ordering));
+    }
+    if (checker.interval >= checker.launch_first) {  // goes on where it was
+        check_cluster_barrier_passed();
+        return;
+    }
+    next_interval();
+    checker.block_first = checker.interval;
     checker.first_of_block.push_back({checker.interval, number_in_grid(worker)});
     start_block_ordering();
 }
 
+// What the cluster's threads did before is ordered before what they do from here on.
+void check_cluster_barrier_passed() {
+    if (!checker.worker->cluster_passed) return;
+    checker.worker->cluster_passed = false;
+    next_interval();
+    if (checker.mode == Mode::check) barrier_ordering();
+}
+
 void check_grid_barrier_passed() {
     if (checker.mode == Mode::profile) profile_warps_aligned(~0u);
-    checker.launch_first = ++checker.interval;
+    next_interval();
+    checker.launch_first = checker.interval;
 }
 
 void check_block_begins() {
-    checker.block_first = checker.shared_first = ++checker.interval;
-    if (checker.worker->grid_run->kernel->cooperative) shared_firsts()[checker.worker] = checker.interval;
+    next_interval();
+    checker.block_first = checker.shared_first = checker.interval;
+    forget_order(*checker.worker);
+    if (checker.worker->together) shared_firsts()[checker.worker] = checker.interval;
     checker.first_of_block.push_back({checker.interval, number_in_grid(*checker.worker)});
     forget_shared_variables();
     start_block_ordering();
@@ -234,7 +281,7 @@ void check_block_ends() {
 
 void check_barrier_passed() {
     Quiet quiet;
-    ++checker.interval;
+    next_interval();
     if (checker.mode == Mode::check) barrier_ordering();
     if (checker.mode == Mode::profile) profile_barrier();
 }
@@ -272,7 +319,10 @@ __attribute__((noinline)) static void any_access(uintptr_t address, uint32_t sit
             if (on_watched_host()) host_access(address, bytes, Action::action, site); \
             return;                                                                  \
         }                                                                            \
-        if (address - checker.region < REGION_BYTES) return;                         \
+        if (address - checker.region < REGION_BYTES) {                               \
+            if (checker.accumulators) check_accumulator(address, bytes, Action::action, site); \
+            return;                                                                  \
+        }                                                                            \
         if (is_repeated<Action::action, bytes>(address, site)) return;               \
         any_access<Action::action, bytes, aligned>(address, site);                   \
     }

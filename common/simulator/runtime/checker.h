@@ -16,7 +16,7 @@
 namespace simulator {
 
 enum class Mode : int { off, check, profile };
-enum class Action : uint8_t { read, write, atomic, async_copy };
+enum class Action : uint8_t { read, write, atomic, async_copy, bulk_copy, product };
 
 // Memory is watched in words of four bytes, and a word that is accessed in part from then on in halves: halves are the
 // smallest elements that neighbouring threads write in practice.
@@ -86,6 +86,8 @@ struct Checker {
     bool unresolved = false;       // a write is under way whose value decides what it is: see findings.cpp
     uintptr_t host_stack = 0;      // a frame of the launching thread: kernel arguments lie above it
     uint32_t interval = 1;         // the current one
+    uint32_t newest_interval = 1;  // of any block: blocks that run together take turns
+    unsigned accumulators = 0;     // how many threads' accumulators are under way
     uint32_t block_first = 1;      // the first interval of this block ...
     uint32_t launch_first = 1;     // ... and of this launch
     uint32_t shared_first = 1;     // the first interval of this block's shared memory: block_first, but in cooperative grids
@@ -108,6 +110,7 @@ Range* nearest_range(uintptr_t address);                     // for messages; nu
 Place describe_place(Range& range, uintptr_t address);
 Range& arena_range();
 extern Range arena;                                          // the same, once there is one
+Range& arena_range_of(Worker& worker);                       // the same of another block of the cluster
 bool inside_shared_variable(uintptr_t address, size_t bytes);
 void forget_shared_variables();                              // at the start of a block
 void use_shared_memory_of(Worker& worker);                   // where blocks take turns
@@ -122,6 +125,40 @@ void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t s
 void start_ordering();        // at the start of a launch
 void start_block_ordering();  // and of a block
 void barrier_ordering();
+
+// async_order.cpp: what is asynchronous since compute capability 9.0, see there
+struct Order;
+extern Order* order;  // of the block that runs; null: it has used nothing of it
+void forget_order(const Worker& worker);
+void use_order_of(const Worker& worker);
+void order_release(std::vector<uint32_t>& into);
+void order_acquire(const std::vector<uint32_t>& from, Thread* thread = nullptr);
+void order_phase_complete(struct Mbarrier& barrier);
+void order_at_barrier();
+void order_at_syncwarp(unsigned warp, uint32_t lanes);
+void order_proxy_fence();
+void check_overwrite(uintptr_t address, size_t bytes, Action action, uint32_t site);
+void check_accumulator(uintptr_t address, size_t bytes, Action action, uint32_t site);
+struct OperandPiece {
+    const char* address;
+    int line, piece;
+};
+struct OperandPieces {
+    const char* name;
+    unsigned mode;
+    std::vector<OperandPiece> pieces;
+};
+void check_operand_pieces(const OperandPieces& pieces, Position at, const void* return_address);
+void check_copy_starts(struct Transfer& t, struct Mbarrier& barrier, const void* return_address);
+void check_copy_landed(const struct Transfer& t, const struct Mbarrier& barrier);
+void check_store_starts(struct Transfer& t, const void* return_address);
+void check_store_done(const struct Transfer& t, const void* return_address);
+void check_mbarrier_memory(const void* address, const void* return_address);
+void check_block_leaves(Worker& worker);
+void check_product(void** places, unsigned count, bool accumulate, Position at, const void* return_address);
+void check_product_fence();
+void check_product_wait(uint32_t left);
+void check_cluster_barrier_passed();
 
 // findings.cpp
 struct Touch {

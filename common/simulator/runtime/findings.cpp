@@ -170,7 +170,7 @@ static std::string triple(uint3 v) {
 }
 
 static std::string json_of(const Touch& touch) {
-    static const char* const names[] = {"read", "write", "atomic", "async copy"};
+    static const char* const names[] = {"read", "write", "atomic", "async copy", "bulk copy", "product"};
     return std::string("{\"action\": \"") + (touch.at.file ? "wait" : names[static_cast<int>(touch.action)]) +
            "\", \"bytes\": " + std::to_string(touch.bytes) + ", \"pc\": " + std::to_string(touch.site) +
            (touch.at.file ? ", \"at\": " + quoted(std::string(touch.at.file) + ":" + std::to_string(touch.at.line)) : "") +

@@ -29,6 +29,9 @@ const char* cudaGetErrorName(cudaError_t error) {
 
 // ---- the device
 
+static int architecture = 890;  // __CUDA_ARCH__ of what is loaded
+simulator::CompiledFor::CompiledFor(int of) { architecture = of; }
+
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
@@ -39,7 +42,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device != 0) return simulator::finished(cudaErrorInvalidDevice);
     cudaDeviceProp p = {};
     snprintf(p.name, sizeof p.name, "CUDA simulator");
-    p.major = 8, p.minor = 9;  // __CUDA_ARCH__ says the same: what 9.0 added (wgmma, TMA, clusters) is not there
+    p.major = architecture / 100, p.minor = architecture / 10 % 10;
     p.totalGlobalMem = size_t(16) << 30;
     p.totalConstMem = 64 << 10;
     p.sharedMemPerBlock = simulator::DEFAULT_SHARED_LIMIT;

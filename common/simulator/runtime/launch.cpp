@@ -19,6 +19,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "hopper.h"
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
 #include "checker.h"
@@ -102,6 +103,8 @@ static void prepare_worker(Worker& worker, Grid& grid) {
     worker.failed = false;
     worker.trace_size = 0;
     worker.watched = &worker;
+    worker.cluster = nullptr;
+    worker.together = worker.cluster_passed = false;
 }
 
 static void run_blocks(Worker& worker, Grid& grid) {
@@ -128,9 +131,88 @@ static std::vector<Worker*>& together() {  // a worker for each block of such a 
     return *all;
 }
 
+// The blocks of a grid that was launched cooperatively, or of one cluster; `rank`: where they begin among the workers.
+struct TakingTurns {
+    Grid& grid;
+    Worker& first;  // for the watchdog
+    std::vector<uint64_t> numbers;
+    std::vector<Worker*> blocks;
+    std::vector<bool> ended;
+
+    // Until the block has returned or waits for others; whether it did anything.
+    bool run(size_t i, bool begins) {
+        Worker& worker = *blocks[i];
+        this_worker = &worker;
+        if (begins) {
+            Cluster* const cluster = worker.cluster;
+            prepare_worker(worker, grid);
+            worker.cluster = cluster;
+            worker.together = true;
+            worker.watched = &first;
+            prepare_threads(worker);
+        }
+#ifdef SIMULATOR_CHECKED
+        check_block_resumes(worker, begins);
+#endif
+        if (begins) begin_block(worker, numbers[i]);
+        const uint64_t before = first.progress;
+        const bool ready = worker.ready_warps != 0;
+        __atomic_store_n(&first.number, worker.number, __ATOMIC_RELAXED);
+        resume_block(worker);
+        return ready || first.progress != before;
+    }
+    void end(size_t i) {
+        if (ended[i] || blocks[i]->failed) return;
+        this_worker = blocks[i];
+#ifdef SIMULATOR_CHECKED
+        check_block_resumes(*blocks[i], false);
+#endif
+        end_block(*blocks[i]);
+        ended[i] = true;
+    }
+    // Null, or who failed.
+    const Worker* run_all() {
+        ended.assign(blocks.size(), false);
+        for (bool begins = true;; begins = false) {
+            bool active = false;
+            for (size_t i = 0; i < blocks.size(); ++i) {
+                if (!begins && ended[i]) continue;
+                active |= run(i, begins);
+                if (blocks[i]->failed) return blocks[i];
+            }
+            unsigned live = 0, at_grid_barrier = 0;
+            for (const Worker* block : blocks) live += block->live, at_grid_barrier += block->at_grid_barrier;
+            if (!live && !active) break;
+            if (live && live == at_grid_barrier && !active) {
+                for (Worker* block : blocks) pass_grid_barrier(*block);
+#ifdef SIMULATOR_CHECKED
+                check_grid_barrier_passed();
+#endif
+                continue;
+            }
+            if (active || begins) continue;
+            bool woken = false;
+            for (Worker* block : blocks) woken |= block->live && wake_in_vain(*block);
+            if (woken) continue;
+            for (Worker* block : blocks)
+                if (block->live > block->at_grid_barrier) return report_deadlock(*block), block;
+        }
+        for (size_t i = 0; i < blocks.size(); ++i) end(i);
+        return nullptr;
+    }
+};
+
+static uint3 place_in(dim3 grid, uint64_t i) {
+    return {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y), static_cast<unsigned>(i / grid.x / grid.y)};
+}
+
+// All blocks at a time, or one cluster after the other.
 static const Worker* run_together(Grid& grid) {
+    const dim3 shape = grid.cluster, clusters = {grid.size.x / shape.x, grid.size.y / shape.y, grid.size.z / shape.z};
+    const uint64_t per_cluster = uint64_t{shape.x} * shape.y * shape.z, cluster_count = grid.block_count / per_cluster;
+    const uint64_t at_a_time = grid.kernel->cooperative ? cluster_count : 1;
     std::vector<Worker*>& blocks = together();
-    while (blocks.size() < grid.block_count) {
+    while (blocks.size() < at_a_time * per_cluster) {
         blocks.push_back(new_worker());
         blocks.back()->guarded = 32;  // no guard pages: they would be more mappings than a process may have
     }
@@ -140,34 +222,32 @@ static const Worker* run_together(Grid& grid) {
     use_signal_stack(first, &previous);
     first.busy = true;
     const Worker* failed = nullptr;
-    const auto run = [&](uint64_t i, bool begins) {
-        Worker& worker = *blocks[i];
-        this_worker = &worker;
-        if (begins) {
-            prepare_worker(worker, grid);
-            worker.watched = &first;
-            prepare_threads(worker);
+    for (uint64_t from = 0; from < cluster_count && !failed; from += at_a_time) {
+        TakingTurns turns{grid, first, {}, {}, {}};
+        std::vector<Cluster> of(at_a_time);
+        for (uint64_t c = 0; c < at_a_time; ++c) {
+            const uint3 cluster = place_in(clusters, from + c);
+            of[c].shape = shape;
+            for (uint64_t rank = 0; rank < per_cluster; ++rank) {
+                const uint3 block = place_in(shape, rank);
+                const uint64_t x = cluster.x * shape.x + block.x, y = cluster.y * shape.y + block.y, z = cluster.z * shape.z + block.z;
+                Worker* worker = blocks[turns.blocks.size()];
+                worker->live = 0;
+                turns.numbers.push_back((z * grid.size.y + y) * grid.size.x + x);
+                turns.blocks.push_back(worker);
+                of[c].blocks.push_back(worker);
+                worker->cluster = per_cluster > 1 || grid.has_clusters ? &of[c] : nullptr;
+                // Who reaches into a block before its turn finds threads there, and the memory of this launch.
+                worker->thread_count = worker->live = grid.block.x * grid.block.y * grid.block.z;
+                worker->dynamic_bytes = grid.dynamic_bytes, worker->dynamic_end = worker->arena + SHARED_ARENA;
+                begin_hopper(*worker);
+            }
         }
-#ifdef SIMULATOR_CHECKED
-        check_block_resumes(worker, begins);
-#endif
-        if (begins) begin_block(worker, i);
-        __atomic_store_n(&first.number, worker.number, __ATOMIC_RELAXED);
-        resume_block(worker);
-        if (!worker.live) end_block(worker);
-        if (worker.failed) failed = &worker;
-    };
-    for (bool begins = true, waiting = true; waiting && !failed; begins = false) {
-        waiting = false;
-        for (uint64_t i = 0; i < grid.block_count && !failed; ++i) {
-            if (!begins && !blocks[i]->live) continue;
-            if (!begins) pass_grid_barrier(*blocks[i]);
-            run(i, begins);
-            waiting |= blocks[i]->live > 0;
+        failed = turns.run_all();
+        for (Worker* block : turns.blocks) {
+            block->cluster = nullptr, block->together = false;
+            if (failed) block->prepared = 0;  // its threads will not go on
         }
-#ifdef SIMULATOR_CHECKED
-        check_grid_barrier_passed();
-#endif
     }
     first.busy = false;
     sigaltstack(&previous, nullptr);
@@ -347,15 +427,28 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
         return;
     }
 
+    const dim3 declared = cluster_shape_of(kernel.name);
+    const dim3 cluster = kernel.cluster.x ? kernel.cluster : declared;
+    const unsigned cluster_size = cluster.x * cluster.y * cluster.z;
+    if (size.x % cluster.x || size.y % cluster.y || size.z % cluster.z || cluster_size < 1 || cluster_size > 16) {
+        snprintf(refused, sizeof refused, "%.60s was to be launched with grid (%u, %u, %u) in clusters of (%u, %u, %u): the grid must be "
+                 "whole clusters of at most 16 blocks", kernel.name, size.x, size.y, size.z, cluster.x, cluster.y, cluster.z);
+        finished(cudaErrorInvalidClusterSize);
+        return;
+    }
+
     Grid grid;
     grid.kernel = &kernel;
+    grid.cluster = cluster;
+    grid.has_clusters = kernel.cluster.x > 0 || cluster_size > 1;
     grid.size = size;
     grid.block = block;
     grid.dynamic_bytes = dynamic_bytes;
     grid.shared_limit =
         state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
     grid.block_count = static_cast<uint64_t>(size.x) * size.y * size.z;
-    const uint64_t limit = kernel.cooperative ? 1 : worker_limit();
+    const bool together = kernel.cooperative || grid.has_clusters;
+    const uint64_t limit = together ? 1 : worker_limit();
     const unsigned count = static_cast<unsigned>(grid.block_count < limit ? grid.block_count : limit);
 
     prepare_reports();
@@ -385,7 +478,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     check_launch_begins(*workers[0]);
 #endif
     const Worker* failed = nullptr;
-    if (kernel.cooperative)
+    if (together)
         failed = run_together(grid);
     else
         run_blocks(*workers[0], grid);

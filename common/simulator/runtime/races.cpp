@@ -12,6 +12,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "async_order.h"
 #include "checker.h"
 
 namespace simulator {
@@ -20,6 +21,7 @@ namespace simulator {
 
 static uint32_t syncs[32], heard[32][32][32];  // [warp], [warp][me][other]
 static bool any_sync;
+Order* order;
 
 void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory) {
     Quiet quiet;
@@ -36,6 +38,7 @@ void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory) {
         if (lanes >> other & 1) joint[other] = now;
     for (unsigned me = 0; me < 32; ++me)
         if (lanes >> me & 1) std::copy(joint, joint + 32, heard[warp][me]);
+    order_at_syncwarp(warp, lanes);
 }
 
 // ---- order by fence and atomic operation
@@ -88,6 +91,27 @@ void start_block_ordering() {
     fence_count = 0;
     any_fence = false;
 }
+// Where blocks take turns, each has its own.
+struct BlockOrdering {
+    std::unordered_map<unsigned, Releases> acquired;
+    Releases acquired_by_block;
+    std::vector<Fences> fences;
+    uint32_t fence_count = 0;
+    bool any_fence = false;
+};
+static BlockOrdering take_block_ordering() {
+    latest_fences = nullptr;
+    return {std::move(acquired), std::move(acquired_by_block), std::move(fences), fence_count, any_fence};
+}
+static void give_block_ordering(BlockOrdering&& from) {
+    acquired = std::move(from.acquired);
+    acquired_by_block = std::move(from.acquired_by_block);
+    fences = std::move(from.fences);
+    if (checker.worker && fences.size() != checker.worker->thread_count) fences.assign(checker.worker->thread_count, {});
+    fence_count = from.fence_count;
+    any_fence = from.any_fence;
+    latest_fences = nullptr;
+}
 static void merge(Releases& into, const Releases& from) {
     for (const auto& [key, release] : from) {
         const auto [entry, is_new] = into.try_emplace(key, release);
@@ -95,7 +119,8 @@ static void merge(Releases& into, const Releases& from) {
     }
 }
 void barrier_ordering() {
-    if (any_sync) {  // they order within an interval
+    order_at_barrier();
+    if (any_sync && !order && !checker.worker->together) {  // they order within an interval
         memset(syncs, 0, sizeof syncs);
         memset(heard, 0, sizeof heard);
         any_sync = false;
@@ -154,6 +179,9 @@ struct Now {
 
 // Whether the earlier access `a` of this launch comes before the one at hand.
 static bool is_ordered(const Access& a, const Now& now) {
+    if (order && a.thread >= order->threads)  // a copy: its phase must have been waited for
+        return a.interval < checker.block_first || order->row(now.access.thread)[a.thread] > a.sync;
+    if (order && a.interval >= checker.block_first && order->row(now.access.thread)[a.thread] > a.sync) return true;
     if (a.interval >= checker.block_first) {
         if (a.interval < checker.interval || a.thread == now.access.thread) return true;
         if (a.thread / 32 == now.warp && a.sync < heard[now.warp][now.lane][a.thread % 32]) return true;
@@ -167,6 +195,7 @@ static const Access* racing_read(const Cell& cell, const Now& now, Access& rebui
         return is_ordered(cell.read, now) ? nullptr : &cell.read;
     for (const Access* one : {&cell.read, &cell.other_read})
         if (one->interval == checker.interval && !is_ordered(*one, now)) return one;
+    if (order) return nullptr;  // of other readers it is not known when they read, nor what they have handed on since
     // Of earlier readers only the warp is known, or the lane: not from where in the program they read.
     rebuilt = cell.read;
     if (const uint32_t warps = cell.reader_warps & ~(1u << now.warp)) {
@@ -214,8 +243,9 @@ static Touch touch_of(const Access& a) {
     const auto next = std::upper_bound(firsts.begin(), firsts.end(), std::make_pair(a.interval, UINT64_MAX));
     const dim3 grid = checker.worker->grid;
     const unsigned number = next == firsts.begin() ? 0 : static_cast<unsigned>(std::prev(next)->second);
+    const unsigned thread = order && a.thread >= order->threads ? 0 : a.thread;  // the copy engine was asked by somebody
     return {a.action, a.size, a.site, {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y},
-            thread_at(a.thread)};
+            thread_at(thread)};
 }
 
 // What is wrong with the access, and with which earlier one; null if nothing is.
@@ -229,7 +259,10 @@ static const char* examine(const Range& range, const Cell& cell, const Now& now,
     };
     if (cell.write.interval >= oldest && cell.write.pending) {
         other = &cell.write;
-        return is_ordered(cell.write, now) ? "async_race" : "race";
+        if (order && cell.write.thread >= order->threads) {
+            if (!is_ordered(cell.write, now)) return "copy_not_awaited";
+        } else
+            return is_ordered(cell.write, now) ? "async_race" : "race";
     }
     if (action == Action::read || action == Action::atomic) {
         const uint32_t written = std::max(cell.write.interval, cell.atomic.interval);

@@ -221,13 +221,29 @@ Range& arena_range() {
     return arena;
 }
 
-void use_shared_memory_of(Worker& worker) {
-    struct Known {
-        Range arena;
-        std::vector<Placed> variables;
-        Placed dynamic = {};
-    };
+struct Known {
+    Range arena;
+    std::vector<Placed> variables;
+    Placed dynamic = {};
+};
+static std::map<const Worker*, Known>& known_arenas() {
     static auto* all = new std::map<const Worker*, Known>;
+    return *all;
+}
+Range& arena_range_of(Worker& worker) {
+    if (checker.worker == &worker) return arena_range();
+    Range& range = known_arenas()[&worker].arena;
+    if (!range.cells) {
+        range.start = reinterpret_cast<uintptr_t>(worker.arena);
+        range.bytes = SHARED_ARENA;
+        range.kind = Range::shared;
+        add_shadow(range);
+    }
+    return range;
+}
+
+void use_shared_memory_of(Worker& worker) {
+    auto* const all = &known_arenas();
     static const Worker* present = nullptr;
     if (arena.cells && arena.start == reinterpret_cast<uintptr_t>(worker.arena)) return;
     if (present) (*all)[present] = {arena, placed(), dynamic_variable};

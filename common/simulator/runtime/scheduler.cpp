@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "hopper.h"
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
 #include "checker.h"
@@ -75,6 +76,25 @@ SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) 
     return take(worker, warp, __builtin_ctz(worker.warps[warp].ready));
 }
 
+static Thread* put_back(Worker& worker, Thread* thread) {
+    if (thread) make_ready(worker, thread->warp, 1u << thread->lane);
+    worker.yields = 0;
+    return nullptr;
+}
+
+#ifdef SIMULATOR_CHECKED
+WhileOthersRun::WhileOthersRun() : before(checker.quiet) { checker.quiet = false; }
+WhileOthersRun::~WhileOthersRun() { checker.quiet = before; }
+#endif
+void wait_for_wakeup() {
+    const WhileOthersRun others;
+    Worker& worker = current_worker();
+    Thread& me = *worker.running;
+    worker.warps[me.warp].yielded &= ~(1u << me.lane);
+    switch_thread(worker, next_thread(worker, me));
+}
+void make_ready_again(Worker& worker, Thread& thread) { make_ready(worker, thread.warp, 1u << thread.lane); }
+
 void yield() {
     Worker& worker = current_worker();
     Thread& me = *worker.running;
@@ -89,8 +109,13 @@ void yield() {
     else if (worker.ready_warps) {
         const unsigned warp = next_bit(worker.ready_warps, me.warp);
         next = take(worker, warp, __builtin_ctz(worker.warps[warp].ready));
-    } else
+    } else if (worker.together)
+        next = nullptr;
+    else
         return;
+    // Whoever spins may wait for another block that is there: after a round it gets its turn.
+    if (worker.together && ++worker.yields > worker.live) next = put_back(worker, next);
+    const WhileOthersRun others;
     make_ready(worker, me.warp, 1u << me.lane);
     switch_thread(worker, next);
 }
@@ -105,6 +130,7 @@ void thread_returned(Worker& worker) {
     me.state = State::returned;
     worker.warps[me.warp].alive &= ~(1u << me.lane);
     --worker.live;
+    leave_cluster_barrier(worker);
     make_ready(worker, me.warp, worker.warps[me.warp].arrived);  // those that waited for this lane look again
     if (worker.at_barrier && worker.at_barrier == worker.live) pass_barrier(worker);
     wait_for_others(worker, me);
@@ -286,13 +312,37 @@ bool is_shared(const void* address) {
     const Worker& worker = current_worker();
     return address >= worker.arena && address < worker.arena + SHARED_ARENA;
 }
+constexpr size_t SHARED_END = 256 << 10;  // of dynamic memory
+static size_t dynamic_offset(const Worker& worker) { return (SHARED_END - worker.dynamic_bytes) & ~size_t{1023}; }
 size_t shared_offset(const void* address) {
-    const Worker& worker = current_worker();
-    if (!is_shared(address))
-        fail("__cvta_generic_to_shared: the address %p is not in shared memory", address);
-    return static_cast<size_t>(static_cast<const char*>(address) - worker.arena) + SHARED_START;
+    const Worker* worker = &current_worker();
+    size_t block = 0;
+    if (!is_shared(address)) {
+        worker = owner_of_shared(address);
+        if (!worker) fail("__cvta_generic_to_shared: the address %p is not in shared memory", address);
+        block = size_t(cluster_rank_of(address) + 1) << CLUSTER_WINDOW_BITS;
+    }
+    const char* place = static_cast<const char*>(address);
+    if (place >= worker->dynamic_end - (SHARED_END - dynamic_offset(*worker)))
+        return block + SHARED_END - static_cast<size_t>(worker->dynamic_end - place);
+    return block + static_cast<size_t>(place - worker->arena) + SHARED_START;
 }
-void* shared_address(size_t offset) { return current_worker().arena + (offset - SHARED_START); }
+char* shared_address_in(Worker& worker, size_t offset) {
+    if (offset >= dynamic_offset(worker)) return offset < SHARED_END ? worker.dynamic_end - (SHARED_END - offset) : nullptr;
+    return offset >= SHARED_START ? worker.arena + (offset - SHARED_START) : nullptr;
+}
+void* shared_address(size_t offset) {
+    Worker* worker = &current_worker();
+    const size_t block = offset >> CLUSTER_WINDOW_BITS, place = offset & ((size_t{1} << CLUSTER_WINDOW_BITS) - 1);
+    if (block) {
+        if (!worker->cluster || block > worker->cluster->blocks.size())
+            fail("the shared::cluster address 0x%zx names block %zu, which the cluster has not", offset, block - 1);
+        worker = worker->cluster->blocks[block - 1];
+    }
+    // Wrong ones trap, or the checked build knows them.
+    if (place >= dynamic_offset(*worker)) return worker->dynamic_end - SHARED_END + place;
+    return worker->arena + (place - SHARED_START);
+}
 
 int new_shared_slot() {
     static int count = 0;
@@ -338,7 +388,7 @@ char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
 
 // ---- one block
 
-static void report_deadlock(Worker& worker) {
+void report_deadlock(Worker& worker) {
     char text[512];
     snprintf(text, sizeof text, "deadlock: in block (%u,%u,%u) of %s no thread can go on", worker.index.x,
              worker.index.y, worker.index.z, worker.grid_run->kernel->name);
@@ -351,7 +401,7 @@ static void report_deadlock(Worker& worker) {
         for (unsigned k = i; k < worker.thread_count; ++k) {
             const Thread& other = worker.threads[k];
             const bool same =
-                other.state == first.state &&
+                other.state == first.state && describe_wait(worker, other) == describe_wait(worker, first) &&
                 (first.state == State::returned ||
                  (other.operation == first.operation && other.position.line == first.position.line &&
                   (first.state != State::in_warp_operation || other.mask == first.mask)));
@@ -368,7 +418,9 @@ static void report_deadlock(Worker& worker) {
             snprintf(text + length, sizeof text - length, "wait in %s at %s:%d for the lanes 0x%08x",
                      first.operation, first.position.file, first.position.line, first.mask);
         worker.error += text;
+        if (first.state == State::at_mbarrier) worker.error += describe_wait(worker, first);
     }
+    trace_wait(worker);
     worker.failed = true;
     worker.prepared = 0;
 }
@@ -385,6 +437,8 @@ void begin_block(Worker& worker, uint64_t i) {
     worker.live = worker.thread_count;
     worker.at_barrier = worker.at_grid_barrier = worker.votes = 0;
     worker.static_used = worker.static_top = 0;
+    worker.yields = 0;
+    begin_hopper(worker);
 #ifdef SIMULATOR_CHECKED
     check_block_begins();
 #endif
@@ -402,14 +456,36 @@ void begin_block(Worker& worker, uint64_t i) {
         variable->prepare(&worker);
 }
 
+static bool engine_works(Worker& worker) {
+    try {
+        return run_engine(worker);
+    } catch (const std::exception& error) {
+        worker.error = error.what();
+        worker.failed = true;
+        worker.prepared = 0;
+        return false;
+    }
+}
+
+// Until all threads have returned or wait for what other blocks do.
 void resume_block(Worker& worker) {
-    if (!worker.ready_warps) return;
-    const unsigned warp = __builtin_ctz(worker.ready_warps);
-    enter_threads(worker, take(worker, warp, __builtin_ctz(worker.warps[warp].ready)));
-    if (!worker.failed && worker.live > worker.at_grid_barrier) report_deadlock(worker);
+    while (!worker.failed) {
+        if (worker.ready_warps) {
+            const unsigned warp = __builtin_ctz(worker.ready_warps);
+            enter_threads(worker, take(worker, warp, __builtin_ctz(worker.warps[warp].ready)));
+            if (worker.failed) return;
+            if (worker.ready_warps) return;  // all that is left to do is spin: other blocks have their turn
+            continue;
+        }
+        if (worker.live == worker.at_grid_barrier && !worker.together) return;
+        if (engine_works(worker)) continue;
+        if (worker.together || worker.live == worker.at_grid_barrier) return;
+        if (!wake_in_vain(worker)) report_deadlock(worker);
+    }
 }
 
 void end_block(Worker& worker) {
+    end_hopper(worker);
 #ifdef SIMULATOR_CHECKED
     check_block_ends();
 #endif

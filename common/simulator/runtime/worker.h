@@ -29,7 +29,8 @@ constexpr size_t SHARED_ARENA = (276 << 10) + MAX_SHARED_VARIABLES * SHARED_GAP;
 // One launch, seen by all workers.
 struct Grid {
     const Kernel* kernel;
-    dim3 size, block;
+    dim3 size, block, cluster = {1, 1, 1};
+    bool has_clusters = false;
     size_t dynamic_bytes, shared_limit;
     uint64_t block_count;
     std::atomic<uint64_t> next_block{0};
@@ -49,6 +50,9 @@ struct Warp {
     Combine combines[32];
 };
 
+struct Hopper;   // hopper.h
+struct Cluster;
+
 struct Worker : Block {
     // the block
     Grid* grid_run;
@@ -67,6 +71,11 @@ struct Worker : Block {
     unsigned prepared;      // how many fibers wait at the start of thread_main()
     unsigned guarded;       // how many warps have a guard page below their stacks
     char* arena;            // shared memory
+    Hopper* hopper;         // what it has of compute capability 9.0; null: nothing yet
+    Cluster* cluster;       // that it belongs to; null: none
+    bool together;          // blocks of its grid run at the same time, and wait for each other
+    bool cluster_passed;    // a barrier of the cluster, since it ran last
+    unsigned yields;        // in a row
     dim3 indexed;           // the block size for which threads[].index is right
     // errors
     bool failed;
@@ -113,6 +122,21 @@ inline void count_progress(Worker& worker) {
     progress.store(progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 void thread_returned(Worker& worker);
+// For what waits in its own ways: the running thread waits, and somebody else wakes it.
+void wait_for_wakeup();
+// While other threads run, what they do is watched, also where the running one is inside of the runtime.
+struct WhileOthersRun {
+#ifdef SIMULATOR_CHECKED
+    WhileOthersRun();
+    ~WhileOthersRun();
+    bool before;
+#else
+    WhileOthersRun() {}
+#endif
+};
+void make_ready_again(Worker& worker, Thread& thread);
+void report_deadlock(Worker& worker);
+char* shared_address_in(Worker& worker, size_t offset);  // null: not there
 
 // launch.cpp
 struct LaunchLock {  // launches run one at a time, and never while the process forks

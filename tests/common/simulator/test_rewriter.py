@@ -36,10 +36,11 @@ def test_comments_and_strings_are_left_alone():
     "statement, said",
     [
         ('asm("tcgen05.mma %0;" :: "r"(1));', "the simulator does not know the PTX instruction tcgen05.mma"),
-        ('asm volatile("bar.sync 1, 64;");', "the simulator does not know the PTX instruction bar.sync"),
+        ('asm("bar.red.popc.u32 q, 1, 64, p;");', "the simulator does not know the PTX instruction bar.red.popc.u32"),
         ('asm("add.s32 %0, %1, %3;" : "=r"(x) : "r"(y));', "add.s32 names operand %3, but there are 2"),
         ('asm("add.s32 q, 1, 2;");', "add.s32: q is no register that this asm statement declares"),
-        ('asm("again: bra again;");', "the simulator knows no labels in inline PTX"),
+        ('asm("bra nowhere;");', "the simulator does not know the PTX instruction bra"),
+        ('asm("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {q}, %0, %0, p, 1, 1, 0, 0;" :: "l"(y));', "wgmma"),
         ('asm("ld.global.s32 %0, [%1, 4];" : "=r"(x) : "l"(y));', r"ld.global.s32: cannot read the address \[%1, 4\]"),
         ("asm(x);", "cannot read this asm statement"),
     ],
@@ -63,7 +64,6 @@ def test_inline_ptx_keeps_the_lines():
         ('#include "cublas_v2.h"\n', "has no cuBLAS"),
         ("#include <curand_kernel.h>\n", "has no cuRAND"),
         ("\n__global__ void k(cudaTextureObject_t t) {}\n", "has no textures"),
-        ("\n__global__ void __cluster_dims__(2) k() {}\n", "has no thread block clusters"),
     ],
 )
 def test_what_is_not_there_says_so(text, said):
@@ -180,3 +180,11 @@ def test_headers_are_mirrored_and_written_only_when_they_change(tmp_path):
     rewriter.translate(student / "kernel.cu", out, [project])
     changed = [path.name for path, when in before.items() if path.stat().st_mtime_ns != when]
     assert changed == ["mine.cuh"]
+
+
+def test_declared_clusters_are_registered():
+    result = rewriter.rewrite("__global__ void __cluster_dims__(2) k(int* p) {}\n", "student.cu")
+    assert 'ClusterDims simulator_cluster_k("k", {2, 1, 1})' in result
+    both = "__global__ void __launch_bounds__(64) __cluster_dims__(1, 4, 1) other(const float* (&x)[2]) {}\n"
+    assert '("other", {1, 4, 1})' in rewriter.rewrite(both, "student.cu")
+    assert "ClusterDims" not in rewriter.rewrite("__global__ void k(int* p) {}\n", "student.cu")

@@ -84,6 +84,15 @@ SIMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1, SIMULATOR
 #undef SIMULATOR_ATOMIC
 #undef SIMULATOR_ATOMIC_NAMED
 
+// Compute capability 9.0: each component by itself.
+inline float2 atomicAdd(float2* address, float2 value) {
+    return {atomicAdd(&address->x, value.x), atomicAdd(&address->y, value.y)};
+}
+inline float4 atomicAdd(float4* address, float4 value) {
+    return {atomicAdd(&address->x, value.x), atomicAdd(&address->y, value.y), atomicAdd(&address->z, value.z),
+            atomicAdd(&address->w, value.w)};
+}
+
 template <typename T>
 SIMULATOR_INLINE T atomicCAS(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
     static_assert(SIMULATOR_ONE_OF(SIMULATOR_WORDS, unsigned short), "CUDA has no atomicCAS for this type");

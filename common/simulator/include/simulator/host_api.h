@@ -41,6 +41,7 @@
     X(cudaErrorNotSupported, 801, "operation not supported")                         \
     X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
     X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
+    X(cudaErrorInvalidClusterSize, 912, "cluster misconfiguration")                  \
     X(cudaErrorUnknown, 999, "unknown error")
 // What samples ask with #ifdef.
 #define __DRIVER_TYPES_H__
@@ -77,7 +78,12 @@ enum cudaMemcpyKind {
 };
 enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-    cudaFuncAttributePreferredSharedMemoryCarveout = 9
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+    cudaFuncAttributeClusterDimMustBeSet = 10,
+    cudaFuncAttributeRequiredClusterWidth,
+    cudaFuncAttributeRequiredClusterHeight,
+    cudaFuncAttributeRequiredClusterDepth,
+    cudaFuncAttributeNonPortableClusterSizeAllowed
 };
 enum cudaFuncCache {
     cudaFuncCachePreferNone,
@@ -127,6 +133,7 @@ enum cudaFuncCache {
     X(cudaDevAttrConcurrentManagedAccess, 89, p.concurrentManagedAccess)               \
     X(cudaDevAttrCooperativeLaunch, 95, p.cooperativeLaunch)                           \
     X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, p.sharedMemPerBlockOptin)           \
+    X(cudaDevAttrClusterLaunch, 120, p.major >= 9)                                     \
     X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, p.maxBlocksPerMultiProcessor)        \
     X(cudaDevAttrReservedSharedMemoryPerBlock, 111, p.reservedSharedMemPerBlock)       \
     X(cudaDevAttrMemoryPoolsSupported, 115, 1)
@@ -193,6 +200,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 
 namespace simulator {
+// nvcc_names.h: what the library that holds it was compiled for, which is what its device is.
+struct CompiledFor {
+    explicit CompiledFor(int architecture);
+};
 cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dynamic_bytes);

@@ -17,6 +17,8 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
+#define __cluster_dims__(...)
+#define __block_size__(...)
 #define __forceinline__ __inline__ __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 // __shared__ and __noinline__ are the rewriter's business (the standard library uses
@@ -53,6 +55,9 @@ SIMULATOR_UNCHECKED inline void __threadfence_block() {
     simulator::check_fence(false);
 #endif
 }
+// A kernel begins when the one before it has ended; so there is nothing to tell, or to wait for.
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
+inline void cudaGridDependencySynchronize() {}
 inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { simulator::yield(); }
 [[noreturn]] inline void __trap(simulator::Position at = simulator::here()) {
@@ -85,6 +90,7 @@ struct Kernel {
     void (*run)(void* data);  // one thread's work
     void* data;
     bool cooperative = false;  // all blocks at a time, with barriers for the whole grid
+    dim3 cluster = {0, 0, 0};  // blocks that run at the same time; x = 0: as the kernel declares
 };
 // Runs the whole grid. Throws std::runtime_error for what would hang or crash on a GPU; a launch that a GPU
 // refuses only sets the error that cudaGetLastError() returns.

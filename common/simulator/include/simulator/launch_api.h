@@ -69,18 +69,18 @@ SIMULATOR_UNCHECKED inline void run_bound(void* data) {
     bound.run(bound.kernel, bound.arguments);
 }
 inline cudaError_t launch_bound(const char* name, const Bound& bound, dim3 grid, dim3 block, size_t dynamic_bytes,
-                                cudaStream_t stream, bool cooperative, Position at) {
+                                cudaStream_t stream, bool cooperative, Position at, dim3 cluster = {0, 0, 0}) {
     return in_stream(stream, [=] {
-        launch({name, at, bound->kernel, run_bound, const_cast<BoundKernel*>(bound.get()), cooperative}, grid, block,
+        launch({name, at, bound->kernel, run_bound, const_cast<BoundKernel*>(bound.get()), cooperative, cluster}, grid, block,
                dynamic_bytes);
         return cudaPeekAtLastError();
     });
 }
 inline cudaError_t launch_unknown(const void* address, dim3 grid, dim3 block, void** arguments, size_t dynamic_bytes,
-                                  cudaStream_t stream, bool cooperative, Position at) {
+                                  cudaStream_t stream, bool cooperative, Position at, dim3 cluster = {0, 0, 0}) {
     const RegisteredKernel* kernel = registered_kernel(address);
     if (!kernel) return finished(cudaErrorInvalidDeviceFunction);
-    return launch_bound(kernel->name, kernel->bind(address, arguments), grid, block, dynamic_bytes, stream, cooperative, at);
+    return launch_bound(kernel->name, kernel->bind(address, arguments), grid, block, dynamic_bytes, stream, cooperative, at, cluster);
 }
 template <typename... Parameters>
 const char* name_of(void (*kernel)(Parameters...)) {
@@ -141,6 +141,15 @@ inline bool wants_cooperation(const cudaLaunchConfig_t& config) {
         if (config.attrs[i].id == cudaLaunchAttributeCooperative && config.attrs[i].val.cooperative) return true;
     return false;
 }
+// What programmatic dependent launches ask for needs nothing: here a kernel begins when the one before has ended.
+inline dim3 wanted_cluster(const cudaLaunchConfig_t& config) {
+    for (unsigned i = 0; i < config.numAttrs; ++i)
+        if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) {
+            const auto& shape = config.attrs[i].val.clusterDim;
+            return {shape.x, shape.y, shape.z};
+        }
+    return {0, 0, 0};
+}
 }  // namespace simulator
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments... arguments) {
@@ -151,14 +160,14 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
             const auto bound = simulator::Binding<Parameters...>::bind(reinterpret_cast<const void*>(kernel), pointers);
             return simulator::launch_bound(simulator::name_of(kernel), bound, config->gridDim_, config->blockDim_,
                                            config->dynamicSmemBytes, config->stream, simulator::wants_cooperation(*config),
-                                           simulator::here());
+                                           simulator::here(), simulator::wanted_cluster(*config));
         },
         converted);
 }
 inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments,
                                        simulator::Position at = simulator::here()) {
     return simulator::launch_unknown(kernel, config->gridDim_, config->blockDim_, arguments, config->dynamicSmemBytes, config->stream,
-                                     simulator::wants_cooperation(*config), at);
+                                     simulator::wants_cooperation(*config), at, simulator::wanted_cluster(*config));
 }
 
 // ---- nodes of graphs
@@ -186,6 +195,22 @@ cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int val
 template <typename F>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, F* kernel) {
     return simulator::get_attributes(attributes, reinterpret_cast<const void*>(kernel));
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, F*, const cudaLaunchConfig_t*) {
+    return *size = 8, cudaSuccess;
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, F* kernel, const cudaLaunchConfig_t* config) {
+    const dim3 shape = simulator::wanted_cluster(*config), block = config->blockDim_;
+    int blocks = 0;
+    const cudaError_t error = simulator::occupancy(&blocks, reinterpret_cast<const void*>(kernel),
+                                                   static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
+    int processors = 0;
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
+    const unsigned size = shape.x ? shape.x * shape.y * shape.z : 1;
+    *clusters = static_cast<int>(static_cast<unsigned>(blocks * processors) / size);
+    return error;
 }
 template <typename F>
 cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {

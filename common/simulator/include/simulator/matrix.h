@@ -150,6 +150,44 @@ __attribute__((always_inline)) inline void load_matrices(const char* name, Posit
     r0 = mine.registers[0], r1 = mine.registers[1], r2 = mine.registers[2], r3 = mine.registers[3];
 }
 
+// ---- stmatrix: the way back. Lanes 8 i ... 8 i + 7 give the rows of matrix i, and write them.
+
+struct MatrixStore : MatrixOperation {
+    const unsigned* registers;
+    Bits4 row;
+};
+
+template <bool TRANSPOSED>
+SIMULATOR_UNCHECKED void collect(void** lanes, unsigned mask) {
+    require_whole_warp(lanes, mask);
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        auto& mine = *static_cast<MatrixStore*>(lanes[lane]);
+        uint16_t elements[8];
+        for (unsigned column = 0; column < 8; ++column) {
+            const unsigned i = TRANSPOSED ? column : lane % 8, j = TRANSPOSED ? lane % 8 : column;
+            const unsigned word = static_cast<const MatrixStore*>(lanes[i * 4 + j / 2])->registers[lane / 8];
+            elements[column] = static_cast<uint16_t>(word >> j % 2 * 16);
+        }
+        memcpy(&mine.row, elements, sizeof elements);
+    }
+}
+
+__attribute__((always_inline)) inline void store_matrices(const char* name, int count, bool transposed, Position at, void* row,
+                                                          const unsigned* r) {
+    const int lane = static_cast<int>(current_thread()->lane);
+    unsigned registers[4] = {};
+    for (int i = 0; i < count; ++i) registers[i] = r[i];
+    MatrixStore mine;
+    mine.name = name;
+    mine.at = at;
+    mine.registers = registers;
+    const size_t past = reinterpret_cast<uintptr_t>(row) % 16;
+    if (past && lane < 8 * count)
+        fail("%s at %s:%d: the row address of lane %d lies %zu byte(s) past a multiple of 16", name, at.file, at.line, lane, past);
+    collective(~0u, &mine, transposed ? collect<true> : collect<false>, name, at);
+    if (lane < 8 * count) *static_cast<Bits4*>(row) = mine.row;
+}
+
 }  // namespace simulator
 
 template <typename T>
@@ -167,5 +205,10 @@ SIMULATOR_LDMATRIX ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigne
 SIMULATOR_LDMATRIX ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
                                      simulator::Position at = simulator::here()) {
     simulator::load_matrices<true>("ldmatrix_x4_trans", at, row, r0, r1, r2, r3);
+}
+SIMULATOR_LDMATRIX stmatrix_x4(void* row, unsigned r0, unsigned r1, unsigned r2, unsigned r3,
+                               simulator::Position at = simulator::here()) {
+    const unsigned registers[] = {r0, r1, r2, r3};
+    simulator::store_matrices("stmatrix_x4", 4, false, at, row, registers);
 }
 #undef SIMULATOR_LDMATRIX

@@ -8,4 +8,15 @@
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 #define __CUDACC_VER_BUILD__ 0
-#define __CUDA_ARCH__ 890  // architecture.py: what that means where host and device code are compiled in one go
+// architecture.py: what that means where host and device code are compiled in one go. targets.py: which there are
+#ifdef SIMULATOR_ARCH
+#define __CUDA_ARCH__ SIMULATOR_ARCH
+#else
+#define __CUDA_ARCH__ 890
+#endif
+#ifdef CUDA_SIMULATOR_SM90A
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#define __CUDA_ARCH_SPECIFIC__ 900
+#define __CUDA_ARCH_FAMILY_SPECIFIC__ 900
+#endif
+[[maybe_unused]] static const ::simulator::CompiledFor simulator_compiled_for(__CUDA_ARCH__);

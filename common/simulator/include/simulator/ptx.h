@@ -5,6 +5,7 @@
 #pragma once
 #include "async_copy.h"
 #include "float16.h"
+#include "hopper.h"
 #include "matrix.h"
 
 #define SIMULATOR_PTX __attribute__((always_inline)) inline
@@ -148,6 +149,10 @@ SIMULATOR_PTX void load_matrices(int count, bool transposed, const void* row, Re
     else
         simulator::load_matrices<false>("ldmatrix", at, mine, r[0], r[1], r[2], r[3]);
     for (int i = 0; i < count; ++i) registers[i] = r[i];
+}
+
+SIMULATOR_PTX void store_matrices(int count, bool transposed, void* row, const unsigned* r, Position at) {
+    simulator::store_matrices("stmatrix", count, transposed, at, row, r);
 }
 
 // d = a b + c, for K = 16, and for K = 8 with zeros behind.

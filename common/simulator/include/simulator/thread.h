@@ -64,7 +64,17 @@ constexpr Position here_number(int number, const char* file = __builtin_FILE(), 
 // Computes the results of a warp operation: lanes[i] are the arguments of lane i, for every i in `mask`.
 using Combine = void (*)(void** lanes, unsigned mask);
 
-enum class State { running, at_barrier, in_warp_operation, asks_who_is_here, at_grid_barrier, returned };
+enum class State {
+    running,
+    at_barrier,
+    in_warp_operation,
+    asks_who_is_here,
+    at_grid_barrier,
+    at_mbarrier,
+    at_named_barrier,
+    at_cluster_barrier,
+    returned
+};
 
 struct alignas(64) Thread {
     void* stack_pointer;  // where it goes on; meaningful while another thread runs
@@ -121,8 +131,9 @@ bool is_gone(unsigned lane, unsigned reader);
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 [[noreturn]] void not_implemented(const char* file, int line);
 
-// Shared memory counted from its start, as inline PTX names it (at 1024: as on a GPU, 0 is no address of a variable).
-constexpr size_t SHARED_LIMIT = 1 << 20;  // above every such number, and below every pointer
+// Shared memory as inline PTX names it, in 18 bits like the descriptors of wgmma: static variables from 1024 on (as on a
+// GPU, 0 is no address of a variable), dynamic memory up to the end. The bits above name another block of the cluster.
+constexpr size_t SHARED_LIMIT = size_t(1) << 26;  // above every such number, and below every pointer
 bool is_shared(const void* address);
 size_t shared_offset(const void* address);
 void* shared_address(size_t offset);

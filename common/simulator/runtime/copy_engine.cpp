@@ -1,0 +1,387 @@
+// copy_engine.cpp - bulk and tensor copies, as late as they may be: loads when no thread of the block can go on without
+// them, stores and reductions at the wait that covers them or when the block ends.
+#include <algorithm>
+#include <cmath>
+
+#include "../include/simulator/float16.h"
+#include "hopper.h"
+#include "tensor_map.h"
+#ifdef SIMULATOR_CHECKED
+#include "checker.h"
+#endif
+
+namespace simulator {
+
+// ---- single numbers
+
+template <typename T>
+static T combined(Combination how, T old, T with) {
+    if constexpr (std::is_integral_v<T>) {
+        switch (how) {
+            case Combination::inc: return old >= with ? T(0) : T(old + 1);
+            case Combination::dec: return old == 0 || old > with ? with : T(old - 1);
+            case Combination::bit_and: return old & with;
+            case Combination::bit_or: return old | with;
+            case Combination::bit_xor: return old ^ with;
+            default: break;
+        }
+    }
+    switch (how) {
+        case Combination::add: return static_cast<T>(old + with);
+        case Combination::min: return with < old ? with : old;
+        case Combination::max: return old < with ? with : old;
+        default: return with;
+    }
+}
+template <typename T>
+static void combine_as(Combination how, void* to, const void* from, size_t bytes) {
+    for (size_t i = 0; i < bytes / sizeof(T); ++i) {
+        T* place = static_cast<T*>(to) + i;
+        if constexpr (sizeof(T) >= 4) {  // other blocks may add here at the same time
+            using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+            Bits* word = reinterpret_cast<Bits*>(place);
+            Bits old = __atomic_load_n(word, __ATOMIC_RELAXED), fresh;
+            do {
+                const T value = combined(how, __builtin_bit_cast(T, old), static_cast<const T*>(from)[i]);
+                fresh = __builtin_bit_cast(Bits, value);
+            } while (!__atomic_compare_exchange_n(word, &old, fresh, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+        } else {
+            uint16_t* half = reinterpret_cast<uint16_t*>(place);
+            uint16_t old = __atomic_load_n(half, __ATOMIC_RELAXED), fresh;
+            do {
+                const float value = combined(how, static_cast<float>(__builtin_bit_cast(T, old)),
+                                             static_cast<float>(static_cast<const T*>(from)[i]));
+                fresh = __builtin_bit_cast(uint16_t, T(value));
+            } while (!__atomic_compare_exchange_n(half, &old, fresh, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+        }
+    }
+}
+static void put(Combination how, Number number, void* to, const void* from, size_t bytes) {
+    if (how == Combination::copy) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    switch (number) {
+        case Number::u32: combine_as<uint32_t>(how, to, from, bytes); break;
+        case Number::s32: combine_as<int32_t>(how, to, from, bytes); break;
+        case Number::u64: combine_as<uint64_t>(how, to, from, bytes); break;
+        case Number::s64: combine_as<int64_t>(how, to, from, bytes); break;
+        case Number::f16: combine_as<Float16<Fp16Format>>(how, to, from, bytes); break;
+        case Number::bf16: combine_as<Float16<Bf16Format>>(how, to, from, bytes); break;
+        case Number::f64: combine_as<double>(how, to, from, bytes); break;
+        default: combine_as<float>(how, to, from, bytes);
+    }
+}
+static Number number_of(unsigned type) {
+    switch (type) {
+        case CU_TENSOR_MAP_DATA_TYPE_UINT32: return Number::u32;
+        case CU_TENSOR_MAP_DATA_TYPE_INT32: return Number::s32;
+        case CU_TENSOR_MAP_DATA_TYPE_UINT64: return Number::u64;
+        case CU_TENSOR_MAP_DATA_TYPE_INT64: return Number::s64;
+        case CU_TENSOR_MAP_DATA_TYPE_FLOAT16: return Number::f16;
+        case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: return Number::bf16;
+        case CU_TENSOR_MAP_DATA_TYPE_FLOAT64: return Number::f64;
+        default: return Number::f32;
+    }
+}
+
+// ---- boxes of a tensor
+
+// Calls run(place in shared memory, address in the tensor or null if outside, bytes) for each piece of a box that lies
+// together on both sides; at most 16 bytes.
+template <typename Run>
+static void each_piece(const Transfer& t, char* tile, const Run& run) {
+    const TensorMap& map = *t.map;
+    const unsigned element = map.element_bytes(), per_piece = 16 / element;
+    const int inner = map.extent(0);
+    int counts[5] = {1, 1, 1, 1, 1}, i[5] = {};
+    for (int d = 1; d < map.rank; ++d) counts[d] = map.extent(d);
+    uintptr_t row_start = reinterpret_cast<uintptr_t>(tile);
+    for (bool more = true; more; row_start += inner * element) {
+        bool inside = true;
+        uint64_t row = map.data;
+        for (int d = 1; d < map.rank; ++d) {
+            const int64_t c = int64_t{t.at[d]} + i[d] * map.steps[d];
+            inside &= c >= 0 && c < static_cast<int64_t>(map.size(d));
+            row += static_cast<uint64_t>(c) * map.strides[d - 1];
+        }
+        for (int first = 0; first < inner; first += per_piece) {
+            const uintptr_t plain = row_start + first * element;
+            char* piece = tile + (static_cast<intptr_t>(plain & ~uintptr_t{1023}) - reinterpret_cast<intptr_t>(tile)) +
+                          swizzled(static_cast<uint32_t>(plain & 1023), map.swizzle);
+            const int64_t c = int64_t{t.at[0]} + int64_t{first} * map.steps[0];
+            if (inside && map.steps[0] == 1 && c >= 0 && c + per_piece <= static_cast<int64_t>(map.size(0))) {
+                run(piece, reinterpret_cast<char*>(row + c * element), 16u);
+                continue;
+            }
+            for (unsigned e = 0; e < per_piece; ++e) {
+                const int64_t at = c + int64_t{e} * map.steps[0];
+                const bool here = inside && at >= 0 && at < static_cast<int64_t>(map.size(0));
+                run(piece + e * element, here ? reinterpret_cast<char*>(row + at * element) : nullptr, element);
+            }
+        }
+        more = false;
+        for (int d = 1; d < map.rank && !more; ++d) {
+            more = ++i[d] < counts[d];
+            if (!more) i[d] = 0;
+        }
+    }
+}
+
+static void fill_outside(const TensorMap& map, char* to, unsigned bytes) {
+    const bool floats = map.type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    if (map.fill == 0 || !floats) {
+        memset(to, 0, bytes);
+        return;
+    }
+    memset(to, 0xff, bytes);  // NaN
+    to[bytes - 1] = 0x7f;
+}
+
+// ---- asking
+
+static std::shared_ptr<const TensorMap> read_map(const void* address, int rank, const char* what, Position at) {
+    auto map = std::make_shared<TensorMap>();
+    memcpy(static_cast<void*>(map.get()), address, sizeof *map);
+    if (reinterpret_cast<uintptr_t>(address) % 64)
+        fail("%s at %s:%d: the tensor map does not lie on a multiple of 64 bytes", what, at.file, at.line);
+    if (map->mark != TENSOR_MAP_MARK)
+        fail("%s at %s:%d: this is no tensor map that cuTensorMapEncodeTiled() has made; did that return CUDA_SUCCESS?", what,
+             at.file, at.line);
+    if (map->rank != rank)
+        fail("%s at %s:%d: %d coordinates for a tensor map of rank %d", what, at.file, at.line, rank, map->rank);
+    return map;
+}
+
+static void require_shared(const char* what, const char* name, const void* address, unsigned alignment, uint32_t bytes, Position at) {
+    const Worker* owner = owner_of_shared(address);
+    if (!owner) fail("%s at %s:%d: its %s is not in shared memory", what, at.file, at.line, name);
+    if (const size_t past = reinterpret_cast<uintptr_t>(address) % alignment)
+        fail("%s at %s:%d: its %s lies %zu byte(s) past a multiple of %u", what, at.file, at.line, name, past, alignment);
+    if (static_cast<const char*>(address) + bytes > owner->arena + SHARED_ARENA)
+        fail("%s at %s:%d: its %u bytes go beyond the end of shared memory", what, at.file, at.line, bytes);
+}
+
+static Transfer new_transfer(Position at) {
+    Transfer t = {};
+    const Worker& worker = current_worker();
+    t.thread = static_cast<unsigned>(worker.running - worker.threads);
+    t.place = at;
+    t.group = my_hopper().threads[t.thread].bulk_groups;
+    return t;
+}
+
+// A load: into this block or those of the mask, at the same place in each.
+static void start_load(Transfer t, char* to, void* barrier, uint32_t blocks, bool multicast, const char* what,
+                       [[maybe_unused]] const void* return_address) {
+    Hopper& hopper = my_hopper();
+    const Worker* mine = owner_of_shared(to);
+    const auto start = [&](char* place, char* place_of_barrier) {
+        t.shared = place, t.barrier = place_of_barrier;
+        Mbarrier& heard = barrier_at(place_of_barrier, what, t.place);
+        heard.copy = t.place;
+#ifdef SIMULATOR_CHECKED
+        check_copy_starts(t, heard, return_address);
+#endif
+        hopper.transfers.push_back(t);
+    };
+    if (!multicast) {
+        if (owner_of_shared(barrier) != mine)
+            fail("%s at %s:%d: the destination and the mbarrier belong to different blocks", what, t.place.file, t.place.line);
+        start(to, static_cast<char*>(barrier));
+        return;
+    }
+    Worker& worker = current_worker();
+    const unsigned size = worker.cluster ? static_cast<unsigned>(worker.cluster->blocks.size()) : 1;
+    if (!blocks || blocks >> size)
+        fail("%s at %s:%d: the mask 0x%x names blocks that the cluster of %u has not, or none", what, t.place.file, t.place.line,
+             blocks, size);
+    for (unsigned rank = 0; rank < size; ++rank) {
+        if (!(blocks >> rank & 1)) continue;
+        Worker& other = worker.cluster ? *worker.cluster->blocks[rank] : worker;
+        start(other.arena + (to - mine->arena), other.arena + (static_cast<char*>(barrier) - mine->arena));
+    }
+}
+
+void tensor_load(void* to, const void* address, int rank, const int32_t* coordinates, void* barrier, uint32_t blocks, bool multicast,
+                 Position at) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
+    const char* what = "cp.async.bulk.tensor";
+    Transfer t = new_transfer(at);
+    t.map = read_map(address, rank, what, at);
+    t.bytes = t.map->box_bytes();
+    t.loads = true;
+    std::copy(coordinates, coordinates + rank, t.at);
+    require_shared(what, "destination", to, 128, t.bytes, at);
+    each_piece(t, static_cast<char*>(to), [](char*, char* from, unsigned) {
+        if (from) (void)*static_cast<volatile char*>(from);  // a bad address fails here
+    });
+    start_load(t, static_cast<char*>(to), barrier, blocks, multicast, what, __builtin_return_address(0));
+}
+
+void tensor_store(const void* address, int rank, const int32_t* coordinates, const void* from, Combination how, Position at) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
+    const char* what = how == Combination::copy ? "cp.async.bulk.tensor" : "cp.reduce.async.bulk.tensor";
+    Transfer t = new_transfer(at);
+    t.map = read_map(address, rank, what, at);
+    t.bytes = t.map->box_bytes();
+    t.how = how, t.number = number_of(t.map->type);
+    std::copy(coordinates, coordinates + rank, t.at);
+    require_shared(what, "source", from, 128, t.bytes, at);
+    t.shared = const_cast<char*>(static_cast<const char*>(from));
+    each_piece(t, t.shared, [](char*, char* to, unsigned) {
+        if (to) (void)*static_cast<volatile char*>(to);
+    });
+#ifdef SIMULATOR_CHECKED
+    check_store_starts(t, __builtin_return_address(0));
+#endif
+    my_hopper().transfers.push_back(t);
+}
+
+void bulk_copy(void* to, const void* from, uint32_t bytes, void* barrier, uint32_t blocks, bool multicast, Combination how,
+               Number number, Position at) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
+    const char* what = how == Combination::copy ? "cp.async.bulk" : "cp.reduce.async.bulk";
+    if (bytes % 16) fail("%s at %s:%d: %u bytes; the size must be a multiple of 16", what, at.file, at.line, bytes);
+    Transfer t = new_transfer(at);
+    t.bytes = bytes, t.how = how, t.number = number;
+    t.loads = barrier != nullptr;
+    char* const shared = static_cast<char*>(t.loads ? to : const_cast<void*>(from));
+    t.global = static_cast<char*>(t.loads ? const_cast<void*>(from) : to);
+    require_shared(what, t.loads ? "destination" : "source", shared, 16, bytes, at);
+    t.source_is_shared = owner_of_shared(t.global) != nullptr;
+    if (reinterpret_cast<uintptr_t>(t.global) % 16)
+        fail("%s at %s:%d: its address in %s memory is not a multiple of 16", what, at.file, at.line,
+             t.source_is_shared ? "shared" : "global");
+    if (bytes) (void)*static_cast<volatile char*>(t.global), (void)static_cast<volatile char*>(t.global)[bytes - 1];
+    if (t.loads) {
+        start_load(t, shared, barrier, blocks, multicast, what, __builtin_return_address(0));
+        return;
+    }
+    t.shared = shared;
+#ifdef SIMULATOR_CHECKED
+    check_store_starts(t, __builtin_return_address(0));
+#endif
+    my_hopper().transfers.push_back(t);
+}
+
+void store_async(void* to, const void* words, uint32_t bytes, void* barrier, Position at) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
+    Transfer t = new_transfer(at);
+    t.loads = true;
+    t.bytes = bytes;
+    t.words.assign(static_cast<const char*>(words), bytes);
+    require_shared("st.async", "destination", to, bytes, bytes, at);
+    start_load(t, static_cast<char*>(to), barrier, 0, false, "st.async", __builtin_return_address(0));
+}
+
+// ---- carrying it out
+
+static void carry_out(Transfer& t) {
+    if (!t.words.empty())
+        memcpy(t.shared, t.words.data(), t.bytes);
+    else if (!t.map && t.loads)
+        put(t.how, t.number, t.shared, t.global, t.bytes);
+    else if (!t.map)
+        put(t.how, t.number, t.global, t.shared, t.bytes);
+    else if (t.loads)
+        each_piece(t, t.shared, [&](char* place, char* from, unsigned bytes) {
+            if (from)
+                memcpy(place, from, bytes);
+            else
+                fill_outside(*t.map, place, bytes);
+        });
+    else
+        each_piece(t, t.shared, [&](char* place, char* to, unsigned bytes) {
+            if (to) put(t.how, t.number, to, place, bytes);
+        });
+    if (!t.loads) return;
+    Mbarrier& barrier = barrier_at(t.barrier, "the end of a copy", t.place);
+#ifdef SIMULATOR_CHECKED
+    check_copy_landed(t, barrier);
+#endif
+    complete_bytes(barrier, t.bytes, t.place);
+}
+
+bool run_engine(Worker& worker) {
+    if (!worker.hopper) return false;
+    auto& transfers = worker.hopper->transfers;
+    const auto next = std::find_if(transfers.begin(), transfers.end(), [](const Transfer& t) { return t.loads; });
+    if (next == transfers.end()) return false;
+    Transfer t = std::move(*next);
+    transfers.erase(next);
+    carry_out(t);
+    count_progress(worker);
+    return true;
+}
+
+void commit_bulk_group() {
+    const Worker& worker = current_worker();
+    ++my_hopper().threads[worker.running - worker.threads].bulk_groups;
+}
+
+// Both kinds of waits do everything: that only the reading must be over is no reason to do the rest later.
+void wait_for_bulk_groups(uint32_t left, [[maybe_unused]] bool only_read) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
+    const Worker& worker = current_worker();
+    Hopper& hopper = my_hopper();
+    const unsigned me = static_cast<unsigned>(worker.running - worker.threads);
+    const uint64_t committed = hopper.threads[me].bulk_groups;
+    auto& transfers = hopper.transfers;
+    for (size_t i = 0; i < transfers.size();) {
+        Transfer& t = transfers[i];
+        if (t.loads || t.thread != me || t.group + left >= committed) {
+            ++i;
+            continue;
+        }
+#ifdef SIMULATOR_CHECKED
+        check_store_done(t, __builtin_return_address(0));
+#endif
+        carry_out(t);
+        transfers.erase(transfers.begin() + static_cast<ptrdiff_t>(i));
+    }
+}
+
+void fence_async_proxy([[maybe_unused]] Position at) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+    order_proxy_fence();
+#endif
+    fence_mbarrier_init(at);
+}
+void fence_mbarrier_init(Position) {
+    Worker& worker = current_worker();
+    if (!worker.hopper) return;
+    for (const auto& barrier : worker.hopper->barriers)
+        if (worker.running == worker.threads + barrier->maker) barrier->announced = true;
+}
+
+void end_hopper(Worker& worker) {
+    if (!worker.hopper || worker.failed) return;
+    try {
+        check_warpgroups(worker);
+    } catch (const std::exception& error) {
+        worker.error = error.what();
+        worker.failed = true;
+        return;
+    }
+#ifdef SIMULATOR_CHECKED
+    check_block_leaves(worker);
+#endif
+    for (Transfer& t : worker.hopper->transfers)
+        if (!t.loads) carry_out(t);
+    worker.hopper->transfers.clear();
+}
+
+}  // namespace simulator

@@ -1,0 +1,85 @@
+"""The Hopper kernels of dense attention in the simulator, as they are, beside attention in float64: small problems.
+
+test_hopper.py and test_hopper_backward.py do the same, and much more, on the GPU that they are for.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from flash_inputs import attention, operators_of, scores, tensors
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+from common.kernels.flash import flash
+from common.reference.bounds import max_error_of, running_sum_floor
+
+DTYPES = [torch.float16, torch.bfloat16]
+KERNELS = Path(flash.__file__).parent
+SOURCES = [
+    KERNELS / "flash_attention_wgmma.cu",
+    KERNELS / "flash_backward_wgmma.cu",
+    Path(__file__).with_name("only_hopper.cu"),
+]
+
+
+@pytest.fixture(scope="module")
+def ops():
+    return load(BuildRequest("flash", backend="simulator", arch="sm_90a", sources=SOURCES, label="hopper"))
+
+
+def error_bound(dtype, ref64, query, key, value, options) -> float:
+    """As test_hopper.py has it."""
+    noise = max_error_of(attention(dtype, query, key, value, **options), ref64)
+    floor = 1e-5 * 1.5**2 + running_sum_floor(key.size(2), 4) + torch.finfo(dtype).eps * float(ref64.abs().max())
+    return 2 * noise + floor
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize(
+    ("sizes", "heads", "kv_heads", "options"),
+    [
+        ((1, 1), 1, 1, {}),
+        ((70, 150), 2, 1, {}),
+        ((130, 130), 2, 2, {"causal": True}),
+        ((40, 200), 1, 1, {"causal": True, "lower_right": True}),
+        ((200, 40), 1, 1, {"causal": True, "lower_right": True}),  # rows that see no key
+    ],
+    ids=str,
+)
+def test_forward(ops, dtype, head_dim, sizes, heads, kv_heads, options):
+    query, key, value = tensors(
+        ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=head_dim, batch=1, heads=heads, kv_heads=kv_heads
+    )[:3]
+    arguments = {"causal": False, **options}
+    assert flash.kernel_of(ops, query, key, value, **arguments) == "wgmma"
+    out, lse = operators_of(ops).flash_attention_forward(query, key, value, **arguments)
+    ref64 = attention(torch.float64, query, key, value, **options)
+    assert max_error_of(out, ref64) <= error_bound(dtype, ref64, query, key, value, options)
+    lse64 = torch.logsumexp(scores(query.double(), key.double(), **options), -1)
+    assert max_error_of(lse, lse64) <= 1e-5 * (1 + float(lse64[lse64.isfinite()].abs().max()))
+    assert bool((out[lse64 == -math.inf] == 0).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_backward(ops, dtype, head_dim, causal, deterministic):
+    query, key, value, grad = tensors(ops, dtype, seq_q=130, seq_k=130, head_dim=head_dim, batch=1, heads=1)
+    operators = operators_of(ops)
+    out, lse = operators.flash_attention_forward(query, key, value, causal=causal)
+    found = operators.flash_attention_backward(grad, query, key, value, out, lse, causal, deterministic=deterministic)
+
+    def gradients(of: torch.dtype):
+        inputs = [x.to(of).requires_grad_() for x in (query, key, value)]
+        attention(of, *inputs, causal=causal).backward(grad.double())
+        return [x.grad.double() for x in inputs]
+
+    for one, ref64, rounded in zip(found, gradients(torch.float64), gradients(dtype), strict=True):
+        noise = max_error_of(rounded, ref64)
+        assert max_error_of(one, ref64) <= 3 * noise + 2 * torch.finfo(dtype).eps * float(ref64.abs().max())
