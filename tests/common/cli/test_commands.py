@@ -47,7 +47,7 @@ def test_nvcc_shows_registers_without_a_gpu(root):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--backend", "simulator", "--arch", "sm_80"), "the simulator has no architectures"),
+        (("--backend", "simulator", "--arch", "sm_80"), "the simulator runs code for sm_89"),
         (("--backend", "cuda", "--arch", "80"), "it must look like sm_75, sm_80 or sm_90a"),
     ],
 )

@@ -233,7 +233,7 @@ def no_kernel(x):
     [
         ({"task": "task99"}, ValueError, "task99.*task2"),
         ({"task": "task2", "backend": "gpu"}, ValueError, "'gpu'.*auto, cuda or simulator"),
-        ({"task": "task2", "backend": "simulator", "arch": "sm_80"}, ValueError, "no architectures"),
+        ({"task": "task2", "backend": "simulator", "arch": "sm_80"}, ValueError, "the simulator runs code for sm_89"),
         ({"task": "task2", "backend": "cuda", "arch": "80"}, ValueError, "sm_75, sm_80 or sm_90a"),
         ({"task": "task2", "sources": ["missing.cu"], "label": "other"}, FileNotFoundError, "missing.cu"),
         ({"task": "task2", "sources": ["missing.cu"]}, ValueError, "label"),

@@ -64,7 +64,6 @@ def test_inline_ptx_keeps_the_lines():
         ('#include "cublas_v2.h"\n', "has no cuBLAS"),
         ("#include <curand_kernel.h>\n", "has no cuRAND"),
         ("\n__global__ void k(cudaTextureObject_t t) {}\n", "has no textures"),
-        ("\n__global__ void __cluster_dims__(2) k() {}\n", "has no thread block clusters"),
     ],
 )
 def test_what_is_not_there_says_so(text, said):
@@ -181,3 +180,11 @@ def test_headers_are_mirrored_and_written_only_when_they_change(tmp_path):
     rewriter.translate(student / "kernel.cu", out, [project])
     changed = [path.name for path, when in before.items() if path.stat().st_mtime_ns != when]
     assert changed == ["mine.cuh"]
+
+
+def test_declared_clusters_are_registered():
+    result = rewriter.rewrite("__global__ void __cluster_dims__(2) k(int* p) {}\n", "student.cu")
+    assert 'ClusterDims simulator_cluster_k("k", {2, 1, 1})' in result
+    both = "__global__ void __launch_bounds__(64) __cluster_dims__(1, 4, 1) other(const float* (&x)[2]) {}\n"
+    assert '("other", {1, 4, 1})' in rewriter.rewrite(both, "student.cu")
+    assert "ClusterDims" not in rewriter.rewrite("__global__ void k(int* p) {}\n", "student.cu")

@@ -1,0 +1,25 @@
+"""Decoding by clusters of blocks in the simulator: blocks that exchange states through each other's shared memory.
+
+test_decode.py does the same on a GPU that has clusters; in its builds for the simulator every block is alone.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from decode_inputs import LONG, check, tensors
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+
+
+@pytest.fixture(scope="module")
+def ops():
+    return load(BuildRequest("decode", backend="simulator", arch="sm_90a", label="hopper"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_clusters(ops, dtype, head_dim):
+    """8 blocks share a sequence."""
+    check(ops, tensors(ops, dtype, LONG, head_dim=head_dim))
