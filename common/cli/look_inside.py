@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from common.compiling.nvcc import compile_only
 from common.compiling.places import places_of
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError
+from common.console.files import write_whole
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say, wide, working
 from common.console.words import counted
@@ -59,12 +61,19 @@ LEADS = (
 )  # before what follows from them
 
 
-def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Namespace, workers: Workers) -> int:
-    """The exit status, see common.cli.test.test_main."""
+def run(
+    console: Console,
+    task: str,
+    cases: Sequence[Case],
+    options: argparse.Namespace,
+    workers: Workers,
+    command: str,
+) -> int:
+    """The exit status, see common.cli.test.test_main. `command` is what was typed."""
     gpu = gpus.chosen(options.gpu)
     say_backend(console, options.backend)
     if toolchain.choose_backend(options.backend).name == "cuda":
-        return _on_gpu(console, task, cases, options, gpu, workers.plain)
+        return _on_gpu(console, task, cases, options, gpu, workers.plain, command)
     checked = workers.checked
     with working(console, f"compiling {task} ({options.variant.words}), checked ..."):
         checked.load()
@@ -73,7 +82,8 @@ def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Na
     title = f"{task}, {options.variant.words}, checked simulator"
     if options.check:
         cases = cases if options.cases else checked_run.small_cases(console, cases, options.seed)
-        return checked_run.check_cases(console, title, cases, checked, options.seed)
+        page = partial(_write_check, console, options.html, title, command) if options.html else None
+        return checked_run.check_cases(console, title, cases, checked, options.seed, page)
     if not options.cases:
         cases = _representatives(console, cases, options.seed)
     found = checked_run.profile_cases(console, cases, checked, options.seed)
@@ -83,6 +93,8 @@ def run(console: Console, task: str, cases: Sequence[Case], options: argparse.Na
             (case, verdict, [with_registers(kernel, registers) for kernel in kernels])
             for case, verdict, kernels in found
         ]
+    if options.html:
+        _write_profile(console, options.html, title, command, found, gpu)
     return report_profiles(console, task, title, found, gpu, options.picture)
 
 
@@ -136,6 +148,41 @@ def report_profiles(
         for file in pictures.draw(every, gpu, folder):
             say(console, f"picture: {shown_path(file)}")
     return 0 if all(verdict.ok or verdict.status == SKIPPED for _, verdict, _ in found) else 1
+
+
+def _write_check(
+    console: Console,
+    file: str,
+    title: str,
+    command: str,
+    verdicts: Sequence[Verdict],
+    found: Sequence[tuple[str, Sequence[Finding]]],
+) -> None:
+    from common.inspect.page.look_page import check_page
+
+    named = [(full_name(one.case), one) for one in verdicts]
+    write_page(console, Path(file), check_page(f"{title}: check", command, named, found))
+
+
+def _write_profile(
+    console: Console,
+    file: str,
+    title: str,
+    command: str,
+    found: Sequence[tuple[Case, Verdict, list[KernelProfile]]],
+    gpu: GpuSpec,
+    measured: bool = False,
+) -> None:
+    from common.inspect.page.look_page import profile_page
+
+    named = [(full_name(case), verdict, kernels) for case, verdict, kernels in found]
+    write_page(console, Path(file), profile_page(f"{title}: profile", command, named, gpu, measured))
+
+
+def write_page(console: Console, file: Path, text: str) -> None:
+    """Writes a page, and says where it is and how large."""
+    write_whole(file, text)
+    say(console, f"page: {shown_path(file)}, {len(text.encode()):,} bytes")
 
 
 def _least_time(kernel: KernelProfile, gpu: GpuSpec) -> float:
@@ -212,6 +259,7 @@ def _on_gpu(
     options: argparse.Namespace,
     gpu: GpuSpec,
     plain: Worker | Here,
+    command: str,
 ) -> int:
     """The verdicts first, then the tool, which runs what is worth it once more in processes of its own."""
     name = "compute-sanitizer" if options.check else "Nsight Compute"
@@ -234,6 +282,8 @@ def _on_gpu(
         report.print_report(console, title, verdicts, points=False)
         found = _sanitized(console, tool, gpu_tools.child(task, options, looked_at), sources) if looked_at else []
         checked_run.report_findings(wide(console), found, len(looked_at))
+        if options.html:
+            _write_check(console, options.html, title, command, verdicts, found)
         return 0 if all(verdict.ok for verdict in verdicts) and not any(findings for _, findings in found) else 1
     of_case = {full_name(one.case): one for one in verdicts}
     profiles = []
@@ -248,6 +298,8 @@ def _on_gpu(
                 own = [one for one in found if len(group) == 1 or one.kernel.split("<")[0] in names]
                 profiles.append((case, of_case[full_name(case)], own))
             progress.advance(bar)
+    if options.html:
+        _write_profile(console, options.html, title, command, profiles, gpu, measured=True)
     return report_profiles(console, task, title, profiles, gpu, options.picture, measured=True)
 
 

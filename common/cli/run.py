@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.cli.options import EXPECTED_ERRORS, say_backend
+from common.cli.options import EXPECTED_ERRORS, command_of, say_backend
 from common.compiling import toolchain
 from common.compiling.nvcc import compile_only
 from common.compiling.program import Program, build_program
@@ -32,6 +32,9 @@ def run_main(argv: Sequence[str] | None = None) -> int:
     """The command line; the program's exit status, 1 if --check found something, 2 if nothing was run."""
     parser = parser_of()
     options = parser.parse_args(_own_first(parser, list(sys.argv[1:] if argv is None else argv)))
+    if options.html is not None and not (options.check or options.profile):
+        parser.error("--html is for --check and --profile: add one of them")
+    options.command = command_of("common.run", argv)
     console = Console(stderr=True)
     try:
         if options.gpu or options.profile:
@@ -68,6 +71,7 @@ def parser_of() -> argparse.ArgumentParser:
     inside.add_argument("--profile", action="store_true", help="count memory transactions, bank conflicts, arithmetic")
     add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
     add("--picture", metavar="FOLDER", help="with --profile: draw the pictures there")
+    add("--html", metavar="FILE", help="with --check and --profile: write a page there")
     add("file", metavar="FILE.cu", help="the program: a .cu file with a main()")
     add("arguments", nargs=argparse.REMAINDER, help="of the program")
     return parser
@@ -112,7 +116,7 @@ def _in_simulator(console: Console, program: Program, command: list[str], option
     if lines.problem:
         say(console, lines.problem, "yellow")
     if options.check:
-        return _print_findings(read_findings(report, lines), status)
+        return _print_findings(read_findings(report, lines), options, status)
     kernels = read_kernels(report, lines, program.path)
     if kernels and toolchain.find_nvcc():
         try:
@@ -132,17 +136,23 @@ def _on_gpu(console: Console, program: Program, command: list[str], options: arg
     status = _shell_status(subprocess.run(command).returncode)
     if options.check:
         found = compute_sanitizer.findings_of(tool, command, program.sources)
-        return _print_findings([one for _, findings in found for one in findings], status)
+        return _print_findings([one for _, findings in found for one in findings], options, status)
     return _print_profiles(ncu.profile(tool, command, program.sources), options, status, measured=True)
 
 
-def _print_findings(findings: list, status: int) -> int:
+def _print_findings(findings: list, options: argparse.Namespace, status: int) -> int:
     from common.inspect.findings.model import grouped
     from common.inspect.findings.report import print_findings
 
     console, groups = wide(Console()), grouped([("", findings)])
     say(console, f"\n{counted(len(groups), 'finding')}{':' if groups else ''}", "red" if groups else "green")
     print_findings(console, groups)
+    if options.html:
+        from common.cli.look_inside import write_page
+        from common.inspect.page.look_page import check_page
+
+        name = shown_path(Path(options.file))
+        write_page(console, Path(options.html), check_page(f"{name}: check", options.command, [], [("", findings)]))
     return status or int(any(not group.is_harmless for group in groups))
 
 
@@ -160,4 +170,12 @@ def _print_profiles(kernels: list, options: argparse.Namespace, status: int, mea
     if kernels and options.picture:
         for file in pictures.draw(kernels, options.gpu, Path(options.picture)):
             say(console, f"picture: {shown_path(file)}")
+    if options.html:
+        from common.cli.look_inside import write_page
+        from common.inspect.page.look_page import profile_page
+
+        name = shown_path(Path(options.file))
+        found = [("the program", None, kernels)]
+        text = profile_page(f"{name}: profile", options.command, found, options.gpu, measured)
+        write_page(console, Path(options.html), text)
     return status

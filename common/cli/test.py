@@ -20,7 +20,7 @@ from rich.console import Console
 
 from common.cli.keeping import keep_lines, keep_verdicts
 from common.cli.only_first import only_first
-from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
+from common.cli.options import EXPECTED_ERRORS, add_build_arguments, command_of, request_of, say_backend
 from common.cli.workers import Workers, workers_of
 from common.compiling.gaps import find_gaps
 from common.compiling.load import load
@@ -103,13 +103,15 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
     if options.list or options.under_tool:  # nothing runs, or a tool watches this very process
         options.in_process = True
     with workers_of(test, options, arguments) as workers:
-        return _main(Console(), test, options, workers)
+        return _main(Console(), test, options, arguments, workers)
 
 
 test_main.__test__ = False  # for pytest, which would take it for a test
 
 
-def _main(console: Console, test: TaskTest, options: argparse.Namespace, workers: Workers) -> int:
+def _main(
+    console: Console, test: TaskTest, options: argparse.Namespace, arguments: Sequence[str], workers: Workers
+) -> int:
     """What test_main does once the options are read."""
     try:
         cases = chosen_cases(console, test, options)
@@ -119,7 +121,12 @@ def _main(console: Console, test: TaskTest, options: argparse.Namespace, workers
         if options.check or options.profile:
             from common.cli import look_inside  # what it takes to look is much, and seldom needed
 
-            return look_inside.run(console, test.task, cases, options, workers)
+            return look_inside.run(console, test.task, cases, options, workers, command_of(test.program, arguments))
+        if options.replay:
+            from common.cli import replay
+
+            every = test.cases(options.variant)
+            return replay.run(console, test.program, cases, every, options, arguments, workers)
         if not options.first:
             say_backend(console, options.backend)
         if options.under_tool:
@@ -223,8 +230,9 @@ def chosen_cases(console: Console, test: TaskTest, options: argparse.Namespace) 
     parts = [part for part in options.parts or [] if part in test.parts]
     if options.parts and not parts:
         return []
-    chosen = choose(chosen_parts(cases, parts), options.show or options.cases)
-    if options.parts or options.cases or options.show or options.list:
+    named = [options.replay] if options.replay else options.show or options.cases
+    chosen = choose(chosen_parts(cases, parts), named)
+    if options.parts or named or options.list:
         return chosen
     if options.variant != Variant.STUDENT or not find_gaps(_student_kernels(test)):
         chosen = [case for case in chosen if case.part not in test.stages]
@@ -251,6 +259,8 @@ def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tu
     """The number of each measurement that runs, with those of its parts that do. None where it is about cases."""
     if options.cases or options.show or options.first or options.check or options.profile or options.list:
         return []
+    if options.replay:
+        return []
     chosen = []
     for number, one in enumerate(test.measurements):
         parts = [name for name in one.parts if name in (options.parts or ())]
@@ -262,11 +272,17 @@ def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tu
 
 def _refused(test: TaskTest, options: argparse.Namespace) -> str:
     """Why the options do not go together; "" if they do."""
-    about_cases = [name for name in ("check", "profile", "list") if getattr(options, name)]
+    about_cases = [name for name in ("check", "profile", "replay", "list") if getattr(options, name)]
     about_cases += ["case"] * bool(options.cases) + ["show"] * bool(options.show)
     if options.show and (options.cases or options.check or options.profile or options.list):
         others = [name for name in ("check", "profile", "list") if getattr(options, name)] + ["case"]
         return f"--show prints numbers and no verdict: leave --{others[0]} out"
+    if options.html is not None and not (options.check or options.profile or options.replay):
+        return "--html is for --check, --profile and --replay: add one of them"
+    if options.html is not None and Path(options.html).is_dir():
+        return f"--html is {options.html!r}, a folder; name a file in it"
+    if options.replay and (options.cases or options.show or options.list):
+        return "--replay names its case itself: leave --case, --show and --list out"
     without_cases = [part for part in options.parts or () if part not in test.parts]
     if about_cases and without_cases:
         return f"--{about_cases[0]} is about test cases, and --{without_cases[0]} has none: leave one of the two out"
@@ -323,6 +339,14 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
         "--profile",
         action="store_true",
         help="count memory transactions, bank conflicts, arithmetic (simulator; Nsight Compute on a GPU)",
+    )
+    inside.add_argument(
+        "--replay",
+        metavar="CASE",
+        help="record this case, a small one, and write a page that plays it back (simulator)",
+    )
+    add(
+        "--html", metavar="FILE", help="with --check, --profile, --replay: write the page there (replay: build/replay/)"
     )
     add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
     add("--picture", metavar="FOLDER", help="with --profile: where the pictures go (default build/profile/<task>)")

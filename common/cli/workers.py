@@ -81,9 +81,9 @@ def _load_checked(task: str, options: argparse.Namespace) -> Operators:
 
 def _checked_caller(options: argparse.Namespace):
     def caller(ops: Operators):
-        from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller  # only where it is needed
+        from common.inspect.checked_library import CHECK, PROFILE, REPLAY, CheckedCaller  # only where it is needed
 
-        return CheckedCaller(ops, PROFILE if options.profile else CHECK)
+        return CheckedCaller(ops, PROFILE if options.profile else REPLAY if options.replay else CHECK)
 
     return caller
 

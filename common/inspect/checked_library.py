@@ -10,8 +10,10 @@ read (common/testing/worker), so these are plain data and the libraries' files a
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
+import zlib
 from pathlib import Path
 
 from torch import Tensor
@@ -19,11 +21,13 @@ from torch import Tensor
 from common.compiling.operators import Operators
 from common.inspect.findings.model import Finding, read_findings
 from common.inspect.profile.model import KernelProfile, read_kernels
+from common.inspect.replay.limits import MOST_EVENTS
+from common.inspect.replay.recording import Launch, read_launches
 from common.inspect.source_lines import SourceLines
 from common.testing.calling import POISONED, Around, Called, Caller, InProcess
 from common.testing.case import Case
 
-CHECK, PROFILE = 1, 2
+CHECK, PROFILE, REPLAY = 1, 2, 3
 
 
 class CheckedLibrary:
@@ -32,22 +36,32 @@ class CheckedLibrary:
     def __init__(self, library: Path) -> None:
         self._functions = ctypes.CDLL(str(library))
         self._functions.simulator_check_report.restype = ctypes.c_char_p
+        self._functions.simulator_replay_report.restype = ctypes.c_void_p
+        self._functions.simulator_replay_begin.argtypes = [ctypes.c_uint64]
 
     def begin(self, mode: int) -> None:
-        """Forgets everything and collects what `mode` asks for: CHECK or PROFILE, or nothing: 0."""
-        self._functions.simulator_check_begin(mode)
+        """Forgets everything and collects what `mode` asks for: CHECK, PROFILE or REPLAY, or nothing: 0."""
+        self._functions.simulator_check_begin(CHECK if mode == REPLAY else mode)
+        self._functions.simulator_replay_begin(MOST_EVENTS if mode == REPLAY else 0)
 
     def report(self) -> dict:
         """{"findings": [...], "kernels": [...]} since begin()."""
         return json.loads(self._functions.simulator_check_report().decode())
 
+    def recording(self) -> bytes:
+        """What was recorded since begin(REPLAY), see replay/recording.py."""
+        size = ctypes.c_uint64()
+        start = self._functions.simulator_replay_report(ctypes.byref(size))
+        return ctypes.string_at(start, size.value)
+
 
 class CheckedCaller(InProcess):
-    """Calls operators of a checked build; `more` is {"reports": what each library collected}.
+    """Calls operators of a checked build; `more` is {"reports": what each library collected}, and with REPLAY
+    {"recordings": what each recorded}.
 
     Args:
         ops: the operators.
-        mode: CHECK or PROFILE.
+        mode: CHECK, PROFILE or REPLAY.
     """
 
     def __init__(self, ops: Operators, mode: int) -> None:
@@ -64,8 +78,14 @@ class CheckedCaller(InProcess):
             return super().call(case, inputs, around)
         finally:
             self.more = {"reports": [library.report() for library in self._collecting]}
+            if self.mode == REPLAY:
+                self.more["recordings"] = [_packed(library.recording()) for library in self._collecting]
             for library in self._collecting:
                 library.begin(0)
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 1)).decode()
 
 
 class Collected:
@@ -90,3 +110,13 @@ class Collected:
         """What the kernels of the last call did."""
         every = zip(self._caller.more.get("reports", []), self._lines, self._paths, strict=False)
         return [one for report, lines, path in every for one in read_kernels(report, lines, path)]
+
+    def launches(self) -> tuple[list[Launch], bool]:
+        """What the kernels of the last call did, access by access, and whether all of it found room."""
+        found: list[Launch] = []
+        whole = True
+        for packed, lines in zip(self._caller.more.get("recordings", []), self._lines, strict=False):
+            launches, fits = read_launches(zlib.decompress(base64.b64decode(packed)), lines)
+            found += launches
+            whole &= fits
+        return found, whole

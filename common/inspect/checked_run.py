@@ -8,7 +8,7 @@ The caller is a CheckedCaller or a Worker around one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -83,8 +83,18 @@ def checked(case: Case, caller: Caller, collected: Collected, seed: int) -> tupl
     return verdict, findings
 
 
-def check_cases(console: Console, title: str, cases: Sequence[Case], caller: Caller, seed: int) -> int:
-    """Each case once, with one draw of its inputs; prints the table and what was found. 0 if nothing was."""
+def check_cases(
+    console: Console,
+    title: str,
+    cases: Sequence[Case],
+    caller: Caller,
+    seed: int,
+    write: Callable[[Sequence[Verdict], Sequence[tuple[str, Sequence[Finding]]]], None] | None = None,
+) -> int:
+    """Each case once, with one draw of its inputs; prints the table and what was found. 0 if nothing was.
+
+    `write` gets both as well: for a page.
+    """
     collected = Collected(caller)
     found: list[tuple[str, list[Finding]]] = []
 
@@ -102,6 +112,8 @@ def check_cases(console: Console, title: str, cases: Sequence[Case], caller: Cal
         say(console, collected.problem, "yellow")
     did_not_run = (SKIPPED, NOT_IMPLEMENTED, NOT_RUN)
     report_findings(console, found, sum(verdict.status not in did_not_run for verdict in verdicts))
+    if write:
+        write(verdicts, found)
     good = (PASS, SKIPPED)
     return 0 if all(verdict.status in good and not verdict.findings for verdict in verdicts) else 1
 

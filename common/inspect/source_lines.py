@@ -72,11 +72,17 @@ def place_of(text: str) -> Place | None:
 
 
 @functools.cache
-def _lines(file: str) -> list[str]:
+def text_of(file: str) -> str:
+    """A source file's text; "" if it cannot be read."""
     try:
-        return Path(file).read_text(errors="replace").splitlines()
+        return Path(file).read_text(errors="replace")
     except OSError:
-        return []
+        return ""
+
+
+@functools.cache
+def _lines(file: str) -> list[str]:
+    return text_of(file).splitlines()
 
 
 def bare_name(function: str) -> str:

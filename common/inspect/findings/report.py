@@ -45,7 +45,7 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     times = f", {group.count:,} times" if group.count > 1 else ""
     console.print(f"\n[bold red]{number}. {escape(happened(finding))}[/]{times}", highlight=False)
     for access in finding.in_order:
-        _print_access(console, access, _who(finding, access))
+        _print_access(console, access, who_did(finding, access))
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
@@ -89,11 +89,16 @@ def _who(finding: Finding, access: Access) -> str:
     return f"block {_coordinates(access.block)} {who}" if access.block and not _blocks(finding) else who
 
 
+def who_did(finding: Finding, access: Access) -> str:
+    """ "thread (0,0,0) reads", "block (1,0,0) thread (3,0,0) updates atomically"."""
+    return f"{_who(finding, access)} {_VERBS.get(access.action, access.action)}"
+
+
 def _print_access(console: Console, access: Access, who: str) -> None:
     """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line."""
     where = access.place.shown if access.place else "source line unknown"
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
-    say(console, f"{who} {_VERBS.get(access.action, access.action)}, {where}{inlined}", indent=3)
+    say(console, f"{who}, {where}{inlined}", indent=3)
     if access.place and access.place.text:
         say(console, access.place.text, "bold", indent=9)
 

@@ -85,13 +85,13 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
     """Operations per second against operations per byte of DRAM traffic; kernels below the roofs that limit them."""
     figure, axes = pyplot().subplots(figsize=(9.0, 6.5), layout="constrained")
     intensities = [kernel.intensity or 0.0 for kernel in kernels]
-    rates = [_rate(kernel, gpu) / TERA for kernel in kernels]
+    rates = [rate_of(kernel, gpu) / TERA for kernel in kernels]
     left, right = min(0.1, *(0.5 * x for x in intensities)), max(1000.0, *(2 * x for x in intensities))
     bandwidth = gpu.bandwidth / TERA
-    for name, rate, style in _roofs(gpu):
+    for name, rate, style in roofs_of(gpu):
         axes.plot([rate / bandwidth, right], [rate, rate], style, color="0.3", linewidth=1.4)
         axes.text(0.97 * right, 1.06 * rate, f"{name} {rate:.3g} TFLOP/s", ha="right", va="bottom", fontsize=9)
-    corner = max(rate for _, rate, _ in _roofs(gpu)) / bandwidth
+    corner = max(rate for _, rate, _ in roofs_of(gpu)) / bandwidth
     axes.plot([left, corner], [left * bandwidth, corner * bandwidth], "-", color="0.3", linewidth=1.4)
     at_one_place: dict[tuple[int, int], list[int]] = {}
     for number, (kernel, intensity, rate) in enumerate(zip(kernels, intensities, rates, strict=True), 1):
@@ -125,7 +125,7 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
     return save(figure, file)
 
 
-def _roofs(gpu: GpuSpec) -> list[tuple[str, float, str]]:
+def roofs_of(gpu: GpuSpec) -> list[tuple[str, float, str]]:
     """(name, TFLOP/s, line style); tf32 only where it is not the float32 line."""
     roofs = [("float32", gpu.fp32 / TERA, "-"), ("fp16 tensor", gpu.fp16_tensor / TERA, "--")]
     if gpu.tf32_tensor and gpu.tf32_tensor > 1.2 * gpu.fp32:
@@ -149,6 +149,6 @@ def _label_slope(figure, axes, left: float, bandwidth: float, text: str) -> None
     )
 
 
-def _rate(kernel: KernelProfile, gpu: GpuSpec) -> float:
+def rate_of(kernel: KernelProfile, gpu: GpuSpec) -> float:
     """Operations per second: measured, or at most what the longest bound allows."""
     return (kernel.flops or 0) / (kernel.measured_seconds or bounds(kernel, gpu)[0].seconds)

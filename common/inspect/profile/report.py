@@ -78,16 +78,21 @@ def print_kernel(console: Console, kernel: KernelProfile, gpu: GpuSpec) -> None:
         console.print(_table(lines, console.width))
         _print_advice(console, lines, gpu)
     totals = Table.grid(padding=(0, 2))
-    for label, text in (
+    for label, text in facts_of(kernel, gpu):
+        totals.add_row(label, text)
+    console.print(Padding(totals, (0, 0, 0, 2)), highlight=False)
+
+
+def facts_of(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
+    """What stands below the table, as (label, text); the text may hold rich's markup."""
+    facts = (
         ("memory", _traffic(kernel)),
         ("arithmetic", _arithmetic(kernel)),
         ("occupancy", _occupancy(kernel, gpu)),
         ("grid", _grid(kernel, gpu)),
         *_estimate(kernel, gpu),
-    ):
-        if text:
-            totals.add_row(label, text)
-    console.print(Padding(totals, (0, 0, 0, 2)), highlight=False)
+    )
+    return [(label, text) for label, text in facts if text]
 
 
 def _table(lines: list[LineTraffic], width: int) -> Table:
@@ -224,6 +229,13 @@ def _estimate(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
 
 def print_legend(console: Console, gpu: GpuSpec, measured: bool = False) -> None:
     """What the columns count and what the estimate leaves out."""
+    console.print()
+    for paragraph in legend_of(gpu, measured):
+        say(console, paragraph, "dim")
+
+
+def legend_of(gpu: GpuSpec, measured: bool = False) -> list[str]:
+    """The paragraphs of the legend."""
     text = [
         "request: one instruction of a warp. transactions: sectors of 32 bytes (global memory), passes over the 32 "
         "banks (shared memory). ideal: what the same bytes take at best. 126 < 209: line 126, in a function called "
@@ -246,6 +258,4 @@ def print_legend(console: Console, gpu: GpuSpec, measured: bool = False) -> None
         "latency, caches, instruction issue, integer arithmetic, the launch, and SMs that idle. A kernel takes longer "
         "than that."
     )
-    console.print()
-    for paragraph in text:
-        say(console, paragraph, "dim")
+    return text

@@ -101,7 +101,7 @@ static void use_after_free(Range& range, uintptr_t address, size_t bytes, Action
 template <Action ACTION, size_t BYTES>
 SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
     constexpr size_t WORDS = BYTES / WORD;
-    if (BYTES < WORD || address % BYTES || checker.unresolved || checker.mode != Mode::check) return false;
+    if (BYTES < WORD || address % BYTES || checker.unresolved || checker.mode != Mode::check || checker.recording) return false;
     const uintptr_t offset = address - arena.start;
     if (offset < arena.bytes) {
         Cell* cells = arena.cells + offset / WORD;
@@ -139,6 +139,7 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
     if (range->freed) use_after_free(*range, address, bytes, action, site);
     if (range != &arena) habit_of(site) = {site, range};
     if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
+    if (checker.recording) replay_access(*range, address, bytes, action, site);
     check_range_access(*range, address, bytes, action, site, pending);
 }
 
@@ -167,8 +168,9 @@ void check_async_done(void* destination, size_t bytes, const void* return_addres
     if (!checker.region || checker.mode != Mode::check) return;
     Quiet quiet;
     const uintptr_t address = reinterpret_cast<uintptr_t>(destination);
-    if (arena_range().contains(address, bytes))
-        finish_async_copy(arena_range(), address, bytes, site_of(return_address));
+    if (!arena_range().contains(address, bytes)) return;
+    finish_async_copy(arena_range(), address, bytes, site_of(return_address));
+    if (checker.recording) replay_arrival(arena_range(), address, bytes, site_of(return_address));
 }
 
 // ---- what the launch tells
@@ -186,11 +188,13 @@ void check_launch_begins(Worker& worker) {
     memset(habits, 0, sizeof habits);
     start_ordering();
     if (checker.mode == Mode::profile) profile_launch_begins();
+    if (checker.recording) replay_launch_begins();
 }
 
 void check_launch_ends() {
     if (checker.unresolved) resolve_write();
     if (checker.mode == Mode::profile) profile_launch_ends();
+    if (checker.recording) replay_launch_ends();
     checker.region = 0;
 }
 
@@ -213,6 +217,7 @@ void check_block_resumes(Worker& worker, bool begins) {
     checker.shared_first = shared_firsts()[&worker];
     checker.first_of_block.push_back({checker.interval, number_in_grid(worker)});
     start_block_ordering();
+    if (checker.recording) replay_block(number_in_grid(worker));
 }
 
 void check_grid_barrier_passed() {
@@ -226,10 +231,12 @@ void check_block_begins() {
     checker.first_of_block.push_back({checker.interval, number_in_grid(*checker.worker)});
     forget_shared_variables();
     start_block_ordering();
+    if (checker.recording) replay_block(number_in_grid(*checker.worker));
 }
 
 void check_block_ends() {
     if (checker.mode == Mode::profile) profile_warps_aligned(~0u);
+    if (checker.recording) replay_block_ends();
 }
 
 void check_barrier_passed() {
@@ -237,6 +244,7 @@ void check_barrier_passed() {
     ++checker.interval;
     if (checker.mode == Mode::check) barrier_ordering();
     if (checker.mode == Mode::profile) profile_barrier();
+    if (checker.recording) replay_barrier();
 }
 
 }  // namespace simulator
@@ -247,7 +255,7 @@ namespace simulator {
 
 template <Action ACTION, size_t BYTES>
 SIMULATOR_INLINE static bool is_repeated(uintptr_t address, uint32_t site) {
-    if (ACTION != Action::read || BYTES < WORD || address % BYTES || checker.mode != Mode::check) return false;
+    if (ACTION != Action::read || BYTES < WORD || address % BYTES || checker.mode != Mode::check || checker.recording) return false;
     const uintptr_t offset = address - arena.start;
     if (offset >= arena.bytes) return false;
     for (size_t i = 0; i < BYTES / WORD; ++i)  // remembering a word twice changes nothing

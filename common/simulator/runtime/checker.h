@@ -5,6 +5,7 @@
 //   races.cpp       who touched each piece of memory last, and whether that is ordered before the access at hand
 //   findings.cpp    what was found, each pair of source places once; the report as JSON
 //   profile.cpp     warp by warp: transactions, bank conflicts, bytes, how often each basic block ran
+//   replay.cpp      every access in the order of its happening, for small launches that are played back
 //
 // In the checked build one worker runs all blocks, one after the other, so nothing here needs a lock.
 #pragma once
@@ -83,6 +84,7 @@ struct Checker {
     Worker* worker = nullptr;      // of the launch that runs
     uintptr_t region = 0;          // its stacks
     bool quiet = false;            // the runtime is at work on a CUDA thread's stack
+    bool recording = false;        // besides checking: every access goes to replay.cpp
     bool unresolved = false;       // a write is under way whose value decides what it is: see findings.cpp
     uintptr_t host_stack = 0;      // a frame of the launching thread: kernel arguments lie above it
     uint32_t interval = 1;         // the current one
@@ -154,6 +156,16 @@ void profile_barrier();
 void profile_warps_aligned(uint32_t warps);  // the lanes of these warps are at the same point of the program
 void clear_profile();
 std::string profile_json();
+
+// replay.cpp
+void replay_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site);
+void replay_arrival(Range& range, uintptr_t address, size_t bytes, uint32_t site);  // of an asynchronous copy
+void replay_warp_operation(uint32_t lanes);
+void replay_launch_begins();
+void replay_launch_ends();
+void replay_block(uint64_t number);  // begins, or goes on behind a grid's barrier
+void replay_block_ends();
+void replay_barrier();
 
 // For scheduler.cpp and launch.cpp.
 void check_launch_begins(Worker& worker);

@@ -25,6 +25,7 @@ void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory) {
     Quiet quiet;
     if (checker.mode == Mode::profile && lanes == checker.worker->warps[warp].alive)
         profile_warps_aligned(1u << warp);
+    if (checker.recording) replay_warp_operation(lanes);
     if (checker.mode != Mode::check || !orders_memory) return;
     any_sync = true;
     const uint32_t now = ++syncs[warp];

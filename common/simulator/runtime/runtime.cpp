@@ -16,4 +16,5 @@
 #include "findings.cpp"
 #include "profile.cpp"
 #include "ranges.cpp"
+#include "replay.cpp"
 #endif

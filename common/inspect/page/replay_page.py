@@ -1,0 +1,114 @@
+"""The page that plays a small launch back: replay_page(...) -> HTML.
+
+What the data holds is said where it is made; assets/decode.js reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.console.paths import shown_path
+from common.inspect.findings.model import Finding, grouped
+from common.inspect.findings.report import who_did
+from common.inspect.findings.words import explained, happened
+from common.inspect.page.document import document
+from common.inspect.page.sources import Sources
+from common.inspect.replay.packing import columns_of, types_of
+from common.inspect.replay.recording import Launch
+from common.inspect.replay.tiles import with_tiles
+
+SCRIPTS = ("dom.js", "source.js", "decode.js", "memory.js", "steps.js", "arrays.js", "flow.js", "words.js", "replay.js")
+STYLES = ("page.css", "replay.css")
+ALIGNED = 4  # bytes: where a column begins
+
+
+def replay_page(title: str, about: str, command: str, launches: Sequence[Launch], findings: Sequence[Finding]) -> str:
+    """The page.
+
+    Args:
+        title: what is played: "softmax: 7 x 31".
+        about: a line below it: whose kernels, shapes, verdict.
+        command: what makes the page.
+        launches: of one case, in their order.
+        findings: what the checks found in it.
+    """
+    sources, blob = Sources(), bytearray()
+
+    def put(data: bytes) -> list[int]:
+        blob.extend(b"\0" * (-len(blob) % ALIGNED))
+        at = len(blob)
+        blob.extend(data)
+        return [at, len(data)]
+
+    described = [_launch(with_tiles(launch), sources, put) for launch in launches]
+    told = [_finding(group.first, group.count, sources) for group in grouped([("", findings)]) if not group.is_harmless]
+    data = {
+        "title": title,
+        "about": about,
+        "command": command,
+        "launches": described,
+        "findings": told,
+        **sources.data(),
+    }
+    return document(f"Replay of {title}", SCRIPTS, STYLES, data, bytes(blob))
+
+
+def _launch(launch: Launch, sources: Sources, put) -> dict:
+    types = types_of(launch)
+    arrays = [
+        {
+            "name": array.name if " " not in array.name else _short(array.name),
+            "space": array.space,
+            "type": kind,
+            "size": array.element_bytes,
+            "shape": list(array.shape) or [array.bytes // array.element_bytes],
+            "bytes": array.bytes,
+            "initialized": array.initialized,
+            "initial": put(array.initial if array.initialized else b""),
+        }
+        for array, kind in zip(launch.arrays, types, strict=True)
+    ]
+    return {
+        "kernel": launch.kernel,
+        "launch": launch.launch.shown if launch.launch else "",
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "unshown": launch.unshown,
+        "arrays": arrays,
+        "entries": [[sources.number(e.place), e.array, e.kind, e.bytes, e.label] for e in launch.entries],
+        "segments": [[s.block, s.first, s.end, sources.number(s.at)] for s in launch.segments],
+        "columns": {name: put(column) for name, column in columns_of(launch).items()},
+    }
+
+
+def _short(name: str) -> str:
+    """ "the 4096 bytes of cudaMalloc at /path/x.cu:12" -> "cudaMalloc at x.cu:12"."""
+    path = name.rpartition(" at ")[2]
+    return f"cudaMalloc at {Path(path).name}" if path else name
+
+
+def _finding(finding: Finding, count: int, sources: Sources) -> dict:
+    """What happened, both accesses, and what it means: as --check says it."""
+    return {
+        "kind": finding.kind,
+        "kernel": finding.kernel_name,
+        "title": happened(finding),
+        "count": count,
+        "explained": explained(finding),
+        "variable": finding.variable,
+        "space": finding.space,
+        "offset": finding.byte_offset,
+        "launch": shown_path(Path(finding.launch.file)) + f":{finding.launch.line}" if finding.launch else "",
+        "accesses": [
+            {
+                "who": who_did(finding, access),
+                "action": access.action,
+                "bytes": access.bytes,
+                "place": sources.number(access.place),
+                "block": access.block,
+                "thread": access.thread,
+            }
+            for access in finding.in_order
+        ],
+    }

@@ -1,0 +1,172 @@
+"""What the simulator recorded of a case's launches: events in the order in which they happened, and no snapshots.
+
+    launches = read_launches(blob, SourceLines(library))        the bytes of simulator_replay_report()
+
+common/simulator/runtime/replay.cpp says how they are recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
+
+READ, WRITE, ATOMIC, ASYNC_COPY, ARRIVAL, WARP_OPERATION = range(6)
+KINDS = ("reads", "writes", "updates atomically", "starts a copy to", "receives the copy in", "meets its warp in")
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array that the launch touched.
+
+    Attributes:
+        name: of the tensor or variable; "" if unknown.
+        space: "global" or "shared".
+        element_bytes, shape: shape () if unknown.
+        bytes: its size.
+        initialized: whether it held anything before a kernel wrote to it.
+        initial: what it held when the launch began; b"" in shared memory, which holds nothing then.
+    """
+
+    name: str
+    space: str
+    element_bytes: int
+    shape: tuple[int, ...]
+    bytes: int
+    initialized: bool
+    initial: bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kind of event: a place in the program, and what it does to which array.
+
+    Attributes:
+        pc: the return address; 0 for a warp operation.
+        array: its number; -1 for a warp operation.
+        kind: READ, ...
+        bytes: of one event.
+        place: the source line; of a warp operation where it was called, maybe in a header.
+        label: the name of a warp operation.
+    """
+
+    pc: int
+    array: int
+    kind: int
+    bytes: int
+    place: Place | None
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What a block did from one barrier to the next.
+
+    Attributes:
+        block: its number in the grid.
+        first: the number of its first event.
+        end: "barrier", "grid barrier" or "end"; "" where the launch broke off.
+        at: where that barrier stands.
+    """
+
+    block: int
+    first: int
+    end: str
+    at: Place | None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch.
+
+    Attributes:
+        kernel, launch: its name, and where it is launched.
+        grid, block: (x, y, z).
+        accesses: how many there were; more than events, if the recording was full.
+        unshown: of them, to __device__ and __constant__ variables, which are not recorded.
+        arrays, entries, segments: see there.
+        runs: [n, 2], thread and number of events: who made them.
+        entry_of, offset_of: of each event its entry, and its byte in the array (of a warp operation its lanes' mask).
+        values: the bytes that each write left, one after the other.
+    """
+
+    kernel: str
+    launch: Place | None
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    accesses: int
+    unshown: int
+    arrays: tuple[Array, ...]
+    entries: tuple[Entry, ...]
+    segments: tuple[Segment, ...]
+    runs: np.ndarray
+    entry_of: np.ndarray
+    offset_of: np.ndarray
+    values: bytes
+
+    @property
+    def threads(self) -> int:
+        return math.prod(self.block)
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.grid)
+
+    @property
+    def thread_of(self) -> np.ndarray:
+        """The thread of each event, its number in the block."""
+        return np.repeat(self.runs[:, 0], self.runs[:, 1])
+
+
+def read_launches(blob: bytes, lines: SourceLines) -> tuple[list[Launch], bool]:
+    """The launches, and whether all of their events found room."""
+    length = int.from_bytes(blob[:8], "little")
+    head, data = json.loads(blob[8 : 8 + length].decode(errors="replace")), blob[8 + length :]
+    return [_launch(one, data, lines) for one in head["launches"]], not head["full"]
+
+
+def _launch(one: dict, data: bytes, lines: SourceLines) -> Launch:
+    def part(where: Sequence[int]) -> bytes:
+        return data[where[0] : where[0] + where[1]]
+
+    places = lines.places(pc for pc, array, *_ in one["entries"] if array >= 0)
+    arrays = tuple(
+        Array(
+            a["name"],
+            a["space"],
+            a["element_bytes"],
+            tuple(a["shape"]),
+            a["bytes"],
+            a["initialized"],
+            part(a["initial"]),
+        )
+        for a in one["arrays"]
+    )
+    entries = []
+    for pc, array, kind, bytes_, label in one["entries"]:
+        name, _, at = label.partition("\n")
+        entries.append(Entry(pc, array, kind, bytes_, place_of(at) if at else places.get(pc), name))
+    segments = []
+    for block, first, text in one["segments"]:
+        end, _, at = text.partition("\n")
+        segments.append(Segment(block, first, end, place_of(at) if at else None))
+    return Launch(
+        instance_of(one["kernel"], places.values()),
+        place_of(one["launch"]),
+        tuple(one["grid"]),
+        tuple(one["block"]),
+        one["accesses"],
+        one["unshown"],
+        arrays,
+        tuple(entries),
+        tuple(segments),
+        np.frombuffer(part(one["runs"]), dtype="<u2").reshape(-1, 2),
+        np.frombuffer(part(one["entry_of"]), dtype="<u2"),
+        np.frombuffer(part(one["offset_of"]), dtype="<u4"),
+        part(one["values"]),
+    )
