@@ -3,7 +3,7 @@
     launch = with_tiles(launch)
 
 `extern __shared__ float shared[]` is one array to the program; `float* k_tile = shared + K_AT;  // [B_c][K_STRIDE]`
-makes tiles of it. Where each of them lies follows from which places in the program touch what; its name from the pointers
+makes tiles of it. Where each of them lies follows from which places in the program touch what; its name from pointers
 that the kernel declares and the lines that use them; its shape from the comment behind the declaration, or from the
 gaps that padding leaves. What cannot be told stays one row of numbers.
 """
@@ -72,6 +72,10 @@ def tiles_of(launch: Launch, number: int) -> list[Tile]:
             pieces.append([start, end])
     declared = declared_in(launch, array.name)
     names = [_name_of(launch, entry[(offset >= start) & (offset < end)], declared) for start, end in pieces]
+    for i in range(len(pieces) - 1, 0, -1):  # a tile whose halves no place in the program touches both
+        if names[i] and names[i] == names[i - 1]:
+            pieces[i - 1][1] = pieces[i][1]
+            del pieces[i], names[i]
     once = Counter(names)
     values, tiles = constants_of(launch), []
     for (start, end), name in zip(pieces, names, strict=True):

@@ -130,6 +130,11 @@ function racedElements() {
   return { elements, threads };
 }
 
+function raceWords(raced) {
+  if (at.race < 0 || raced.threads.length < 2) return "";
+  return "Both accesses lie in this one interval, and nothing orders them: their threads and the element have a red frame. ";
+}
+
 // ---- the parts of the page that stay
 
 function button(words, label, act, pressed) {
@@ -293,8 +298,8 @@ function render() {
   ui.colours.value = at.byLane ? "lane" : "warp";
   [...ui.strip.querySelectorAll("span")].forEach((span, n) => { span.className = n < at.step ? "past" : n === at.step ? "here" : ""; });
   const line = step.key === WHOLE ? null : h("code", {}, (DATA.files[step.file].lines[step.line - 1] || "").trim());
-  ui.sentence.replaceChildren(`Block ${triple(coordinates(at.block, one.grid))}, ${step.key === WHOLE ? "one interval" : `line ${step.line}`}: `,
-    line, line ? h("br") : "", sentenceOf(one, at.block, view, steps, at.step));
+  ui.sentence.replaceChildren(h("div", {}, `Block ${triple(coordinates(at.block, one.grid))}, ${step.key === WHOLE ? "one interval" : `line ${step.line}`}: `, line),
+    h("div", {}, raceWords(raced), sentenceOf(one, at.block, view, steps, at.step)));
   const threadCell = Math.max(4, Math.min(11, Math.floor(columnWidth() / Math.min(WARP, one.threads))));
   drawThreads(ui.threads, threadCell, state);
   const active = view.active.reduce((n, each) => n + (each & 3 ? 1 : 0), 0);
@@ -376,7 +381,10 @@ function renderSource(step, cursor) {
   let first = 0;
   for (const number of view.counts.keys()) first = mark(DATA.places[number], "now") || first;
   if (step.key !== WHOLE && step.file === ui.file) first = step.line;
-  if (at.race >= 0) for (const access of DATA.findings[at.race].accesses) first = mark(DATA.places[access.place], "race") || first;
+  if (at.race >= 0) {
+    const lines = DATA.findings[at.race].accesses.map((access) => mark(DATA.places[access.place], "race")).filter(Boolean);
+    if (lines.length) first = Math.min(...lines);
+  }
   if (cursor) {
     const place = DATA.places[cursor.entry.place];
     if (place && place.file === ui.file) {

@@ -1,0 +1,55 @@
+"""A browser without a screen: Chromium of Debian's packages, driven by selenium.
+
+browser = pages()                   None where one of the two is missing: WHY_NOT says what to install
+messages(browser), asked_for(browser)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+WHY_NOT = "needs Chromium and selenium: apt-get install chromium chromium-driver; pip install -e '.[browser]'"
+
+
+def pages(width: int = 1400, height: int = 1000):
+    """A browser window of this size; None where there is no browser."""
+    chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    try:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+    except ImportError:
+        return None
+    if not chromium or not driver:
+        return None
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.add_argument(f"--window-size={width},{height}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    browser.set_page_load_timeout(120)
+    return browser
+
+
+def opened(browser, address: str) -> float:
+    """Opens a page and waits until it has drawn itself; the milliseconds that it says it took."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get("about:blank")  # an address that differs by what stands behind # only would not be loaded again
+    browser.get(address)
+    WebDriverWait(browser, 120).until(lambda one: one.execute_script("return document.body.dataset.ready"))
+    return float(browser.execute_script("return document.body.dataset.ready"))
+
+
+def messages(browser) -> list[str]:
+    """What the page wrote to the console since the last look."""
+    return [entry["message"] for entry in browser.get_log("browser")]
+
+
+def asked_for(browser) -> list[str]:
+    """The addresses that were asked for since the last look, but those of data in the page itself."""
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    return [url for url in sent if not url.startswith(("data:", "blob:"))]
