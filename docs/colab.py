@@ -52,6 +52,13 @@ sys.path.insert(0, str(Path.cwd()))
 %load_ext common.course.notebook
 !python -m common.doctor
 """
+PLAYED_CASE = "attention: causal"
+PLAYED = """\
+## Look inside
+
+Your three kernels, played back access by access: who reads, who writes, line by line. `launch` chooses the kernel; a
+click on a thread follows it.
+"""
 END = """\
 ## A story
 
@@ -117,6 +124,11 @@ def cells() -> list[dict]:
     if missing := set(GAPS_AFTER.values()) - placed:
         raise LookupError(f"{TASK}/README.md has no section for the gaps of {missing.pop()}: see GAPS_AFTER")
     made.append(code_cell(f"!python -m {TASK}.test\n!python -m common.course progress"))
+    made += [
+        text_cell(PLAYED),
+        code_cell(f'!python -m {TASK}.test --replay "{PLAYED_CASE}" --html replay.html'),
+        code_cell("%page replay.html"),
+    ]
     return [*made, text_cell(END), code_cell("!python -m task7.inference --solution")]
 
 

@@ -1,11 +1,13 @@
-"""For notebooks: `%load_ext common.course.notebook`, and a cell that begins with `%%gap task1 scores_kernel 1`.
+"""For notebooks: `%load_ext common.course.notebook`, a cell that begins with `%%gap task1 scores_kernel 1`, `%page FILE`.
 
-Running such a cell puts what stands below its first line into that gap of the student's file. docs/colab.py makes the
-notebooks.
+Running such a cell puts what stands below its first line into that gap of the student's file. %page shows a page of
+--replay, --profile or --check below the cell. docs/colab.py makes the notebooks.
 """
 
 from __future__ import annotations
 
+import html
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.compiling.student_gaps import chosen_gap, filled_with, gaps_of
@@ -30,6 +32,19 @@ def put(task: str, name: str, code: str) -> str:
     return f"{shown_path(gap.file)}:{gap.first}: {gap.name} is {'filled' if gap.filled else 'still open'}"
 
 
+PAGE_HEIGHT = 900  # pixels
+
+
+def framed(file: Path) -> str:
+    """A page as HTML that holds all of it, since a notebook elsewhere cannot reach the file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    inside = html.escape(file.read_text(encoding="utf-8"), quote=True)
+    return f'<iframe title="{html.escape(file.name)}" srcdoc="{inside}" width="100%" height="{PAGE_HEIGHT}"></iframe>'
+
+
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """What %load_ext calls."""
 
@@ -40,4 +55,13 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         except EXPECTED as error:
             print(f"nothing was written: {error}")
 
+    def page(line: str):
+        from IPython.display import HTML
+
+        try:
+            return HTML(framed(Path(line.strip())))
+        except OSError as error:
+            print(f"no page to show: {error}")
+
     shell.register_magic_function(gap, "cell", "gap")
+    shell.register_magic_function(page, "line", "page")

@@ -1,4 +1,4 @@
-"""Looks inside kernels: `--check` and `--profile`.
+"""Looks inside kernels: `--check`, `--profile` and `--replay`.
 
 checked_run     runs cases in the simulator's checked build
 worth_it        which cases are worth a tool's time on a GPU
@@ -6,4 +6,6 @@ gpu_tools       NVIDIA's tools around `python -m taskN.test`
 source_lines    a library's machine code -> source lines
 findings/       what a checker found
 profile/        what a kernel did, counted
+replay/         what a small launch did, access by access
+page/           all of it in a browser
 """

@@ -28,6 +28,15 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+// What stands behind # in the address; a page within another page has none of its own.
+function remember(words) {
+  try {
+    history.replaceState(null, "", `#${words}`);
+  } catch (error) {
+    if (error.name !== "SecurityError") throw error;
+  }
+}
+
 function counted(number, what) {
   return `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
 }

@@ -15,7 +15,7 @@ function choose(number) {
   main.replaceChildren(...[views[number].show()].flat());
   for (const [, { wanted }] of listings) if (wanted) wanted();
   listings.clear();
-  history.replaceState(null, "", `#view=${number}`);
+  remember(`view=${number}`);
 }
 const listings = new Map(); // what waits until it is in the page: {wanted: scrolls to a line}
 
@@ -175,6 +175,7 @@ function toggle(row, button, lines) {
   }
   button.setAttribute("aria-expanded", "true");
   row.classList.add("open");
+  row.parentElement.classList.add("roomy");
   row.after(h("div", { class: "opened" }, lines.map((line) => {
     const picture = line.passes.length ? banksPicture(line.passes) : line.sectors.length ? sectorsPicture(line.sectors) : null;
     return h("div", { class: "each" },

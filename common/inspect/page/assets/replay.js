@@ -42,7 +42,7 @@ function go(change) {
   if (change.event === undefined) at.event = -1;
   view = viewOf(launch(), at.block, steps, at.step, at.thread);
   render();
-  history.replaceState(null, "", `#${Object.entries(at).map(([name, value]) => `${name}=${+value}`).join("&")}`);
+  remember(Object.entries(at).map(([name, value]) => `${name}=${+value}`).join("&"));
 }
 
 function toStep(step) { go({ step: Math.max(0, Math.min(step, steps.length - 1)) }); }

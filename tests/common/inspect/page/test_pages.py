@@ -39,7 +39,7 @@ def written(tmp_path_factory):
     kernels = kernels_in_case(right, GEMM)
     made["profile"] = profile_page("a profile", "a command", [("gemm", None, kernels)], find("H200"))
     wrong = TASK2.operators(RACE, "simulator", checked=True)
-    launches, findings, _, out = recorded(wrong, SOFTMAX)
+    launches, findings, _, _ = recorded(wrong, SOFTMAX)
     made["race"] = replay_page("softmax", "about", "a command", launches, findings)
     made["check"] = check_page("a check", "a command", [], [("softmax: 7 x 31", findings_of(wrong, SOFTMAX))])
     files = {name: folder / f"{name}.html" for name in made}
@@ -222,3 +222,26 @@ def test_source_text_cannot_become_markup(browser, tmp_path):
     opened(browser, file.as_uri())
     assert browser.title == "<b>title</b>"
     assert browser.execute_script("return DATA.said").startswith("</script>")
+
+
+def test_a_notebook_shows_it_in_a_frame(browser, written, tmp_path):
+    """As %page of common.course.notebook: the page's text within another page."""
+    from pathlib import Path
+    from urllib.parse import unquote, urlparse
+
+    from common.course.notebook import framed
+
+    file = tmp_path / "notebook.html"
+    ready = "document.querySelector('iframe').onload = () => { document.body.dataset.ready = '1'; };"
+    page = framed(Path(unquote(urlparse(written.address["race"]).path)))
+    file.write_text(f"<!doctype html><body>{page}<script>{ready}</script>", encoding="utf-8")
+    messages(browser)
+    opened(browser, file.as_uri())
+    browser.switch_to.frame(browser.find_element("tag name", "iframe"))
+    try:
+        assert browser.find_element("tag name", "h1").text == "Replay of softmax"
+        browser.find_element("css selector", "button[aria-label^='one step forward']").click()
+        assert "line" in sentence(browser)
+    finally:
+        browser.switch_to.default_content()
+    assert messages(browser) == []
