@@ -64,7 +64,7 @@ PAGES = {
     "look-profile": Page(
         "task2.test --gemm --profile --case",
         "A B^T, 64 x 64 x 64",
-        height=1240,
+        height=860,
         mistake=(KERNEL, "__shared__ float b_tile[TILE][TILE + 1];", "__shared__ float b_tile[TILE][TILE];"),
         click=".counters .wasteful",
     ),
@@ -99,6 +99,7 @@ def shoot(window, file: Path, one: Page, target: Path) -> float:
     times = sorted(browser.opened(window, f"{file.as_uri()}#{one.at}") for _ in range(OPENED))
     if one.click:
         window.execute_script("document.querySelector(arguments[0]).click()", one.click)
+        window.execute_script("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", one.click)
     window.execute_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     picture = Image.open(io.BytesIO(window.get_screenshot_as_png())).convert("RGB")
     smaller = picture.resize((round(WIDTH * SCALE), round(one.height * SCALE)), Image.Resampling.LANCZOS)
