@@ -8,6 +8,7 @@ is planted. Needs chromium and chromium-driver (apt-get install) and `pip instal
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ from pathlib import Path
 from PIL import Image
 
 ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).parent
-sys.path[:0] = [str(ROOT), str(HERE), str(ROOT / "tests" / "helpers")]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs"), str(ROOT / "tests" / "helpers")]
 
 import browser
-from terminal import copy_with_gaps_filled, printed
+from solved_copy import Edit, copy_with_gaps_filled, planted, printed
 
 WIDTH, SCALE, COLOURS = 1400, 0.75, 80  # CSS pixels, their size in the picture, colours of the picture
 OPENED = 3  # times; the median is told
@@ -35,7 +36,7 @@ class Page:
         case: what --replay, or --case, is given.
         at: where in the page: what stands behind # in its address.
         height: of the picture, in CSS pixels.
-        mistake: (file, right, wrong): what is planted; None: nothing.
+        mistakes: what is planted.
         click: a CSS selector of what is clicked before the picture is made.
         dark: with the colours for the dark.
     """
@@ -44,7 +45,7 @@ class Page:
     case: str
     at: str = ""
     height: int = 860
-    mistake: tuple[str, str, str] | None = None
+    mistakes: tuple[Edit, ...] = ()
     click: str = ""
     dark: bool = False
 
@@ -59,13 +60,16 @@ PAGES = {
         "softmax: 7 x 31",
         "race=0",
         880,
-        (KERNEL, "row_max = partial[0];\n    __syncthreads();\n", "row_max = partial[0];\n"),
+        (Edit(KERNEL, "row_max = partial[0];\n    __syncthreads();\n", "row_max = partial[0];\n"),),
     ),
     "look-profile": Page(
         "task2.test --gemm --profile --case",
         "A B^T, 64 x 64 x 64",
         height=860,
-        mistake=(KERNEL, "__shared__ float b_tile[TILE][TILE + 1];", "__shared__ float b_tile[TILE][TILE];"),
+        mistakes=(
+            Edit(KERNEL, "__shared__ float b_tile[TILE][TILE + 1];", "__shared__ float b_tile[TILE][TILE];"),
+            Edit(KERNEL, "static_assert(WIDTH % 2 == 1,", "static_assert(WIDTH,"),
+        ),
         click=".counters .wasteful",
     ),
 }
@@ -74,17 +78,9 @@ PAGES = {
 def write_page(name: str, one: Page, folder: Path) -> Path:
     """Runs the command; the page's file."""
     file = folder / f"{name}.html"
-    if one.mistake:
-        source, right, wrong = one.mistake
-        text = (folder / source).read_text()
-        if text.count(right) != 1:
-            raise RuntimeError(f"{name}: {source} holds the lines {text.count(right)} times; it must hold them once")
-        (folder / source).write_text(
-            text.replace(right, wrong).replace("static_assert(WIDTH % 2 == 1", "static_assert(WIDTH")
-        )
-    said = printed(folder, [*one.command.split(), one.case, "--html", file.name, "--backend", "simulator"], 120)
-    if one.mistake:
-        (folder / source).write_text(text)
+    command = f"{one.command} {shlex.quote(one.case)} --html {file.name} --backend simulator"
+    with planted(folder, one.mistakes):
+        said = printed(folder, command, 120)
     if not file.is_file():
         raise RuntimeError(f"{name}: no page was written:\n{said}")
     return file
