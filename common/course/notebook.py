@@ -1,7 +1,7 @@
-"""For notebooks: `%load_ext common.course.notebook`, a cell that begins `%%gap task1 scores_kernel 1`, `%page FILE`.
+"""For notebooks: `%load_ext common.course.notebook`.
 
-Running such a cell puts what stands below its first line into that gap of the student's file. %page shows a page of
---replay, --profile or --check below the cell. docs/colab.py makes the notebooks.
+A cell that begins with `%%gap task1 scores_kernel 1` puts what stands below that line into the gap of the student's
+file. `%page FILE` shows a page of --replay, --profile or --check below the cell. docs/colab.py makes the notebooks.
 """
 
 from __future__ import annotations
