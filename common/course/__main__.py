@@ -20,6 +20,7 @@ FOR_STUDENTS: dict[str, str] = {
 }
 FOR_INSTRUCTORS: dict[str, str] = {
     "grade": "grade submissions, each in a sandbox; a table, grades.csv, a page for each",
+    "rehearse": "grade a made-up class, hostile submissions among them",
     "attack": "run every known attack on the grader",
     "release": "the student's edition, in a folder",
     "autograder": "the zip that Gradescope wants",

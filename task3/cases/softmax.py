@@ -61,12 +61,14 @@ def softmax_cases() -> list[Case]:
         y("one element", 1, 1, points=0.05),
         y("7 x 31, all below 0", 7, 31, lambda x: -2 - x.abs(), points=0.05),
         y("1025 columns", 2, 1025, with_high_end, points=0.05),
-        y("4099 columns", 3, 4099, with_high_end, points=0.05, required=True),
+        y("4099 columns", 3, 4099, with_high_end, points=0.1, required=True),
         y("large offsets", 6, 300, with_offsets, size=1000.0, points=0.05, required=True),
         y("masked entries, a masked row", 9, 1500, with_masks, points=0.05),
         y("rows that rise and fall", 6, 5000, with_slopes, points=0.05),
         # without their size: here y = exp(x - lse), whose lse is rounded, must not pass
-        y("numbers around 10,000", 7, 300, lambda x: x + 10_000, points=0.05),
+        # No points: exp2f(x * log2(e) - m * log2(e)) is right too, where a compiler makes one multiply-add of it, as nvcc
+        # does and the simulator's g++ does not.
+        y("numbers around 10,000", 7, 300, lambda x: x + 10_000),
         y("70,001 columns", 1, 70_001, with_high_end, points=0.05),
         lse("lse, 113 x 203", 113, 203, points=0.05, required=True),
         lse("lse, large offsets", 6, 300, with_offsets, size=1024.0, points=0.05),

@@ -145,7 +145,7 @@ ATTACKS = [
     python(
         "files of others",
         "import glob, os\n"
-        "for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/work/*', '/tmp/grading-*/*', '/course/task*/solution/*', '/course/task*/cases/hidden.py', '/*/salt', '/proc/[0-9]*/environ'):\n"
+        "for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/tmp/grading-*/*', '/course/task*/solution/*', '/course/task*/cases/hidden.py', '/*/salt', '/proc/[0-9]*/environ'):\n"
         "    for name in glob.glob(pattern):\n"
         "        try: open(name, 'rb').read(100)\n"
         "        except OSError: pass\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ def print_class(console: Console, outcomes: Sequence[Outcome], tasks: Sequence[s
             say(console, f"{one.name}: {one.problem}", "red")
     for line in histogram([one.earned for one in outcomes], max((one.possible for one in outcomes), default=0)):
         say(console, line)
+    for line in costs(outcomes):
+        say(console, line)
     if failed := failed_most(outcomes):
         say(console, "\nfailed most often")
         for (task, part, title), number in failed:
@@ -49,6 +52,18 @@ def print_class(console: Console, outcomes: Sequence[Outcome], tasks: Sequence[s
     if missing:
         what = ", ".join(f"{name} ({points:g})" for name, points in missing.items())
         say(console, f"\nnot graded on this machine, and in none of these points: {what}: speed is measured on a GPU")
+
+
+def costs(outcomes: Sequence[Outcome]) -> list[str]:
+    """What grading them took; [] if nothing was graded."""
+    seconds = [one.cpu_seconds for one in outcomes if one.tasks]
+    if not seconds:
+        return []
+    most = max(one.peak_bytes for one in outcomes) / 2**20
+    return [
+        f"\nseconds of CPU for a submission: median {statistics.median(seconds):.0f}, at most {max(seconds):.0f}; "
+        f"memory of its processes: at most {most:,.0f} MiB"
+    ]
 
 
 def histogram(points: Sequence[float], most: float) -> list[str]:

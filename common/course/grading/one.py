@@ -23,6 +23,7 @@ import torch
 
 from common.compiling.manifest import Manifest, read_manifest, tasks
 from common.compiling.skeletons import skeleton_of
+from common.console.words import counted
 from common.course.grading.clean_tree import with_submission
 from common.course.grading.flags import flags_of
 from common.course.grading.hidden import HiddenCase, hidden_cases
@@ -315,16 +316,14 @@ def _who_did_the_work(
             return f"It stands on the kernels of {other}, which earned nothing or were not seen at work.", {}
     if part in getattr(secrets, "IN_PYTORCH", ()):
         return _without_pytorchs_attention(task, hidden[0], worker, workshop), {}
-    counted: dict[str, int] = {}
+    total: dict[str, int] = {}
     for one in hidden:
         if one.closed:
             why, counts = _kernels_alone(task, one, worker, workshop)
-            counted = {
-                name: counts.get(name, 0) + counted.get(name, 0) for name in ("launches", "threads", "read_back")
-            }
+            total = {name: counts.get(name, 0) + total.get(name, 0) for name in COUNTS}
             if why:
-                return why, counted
-    return "", counted
+                return why, total
+    return "", total
 
 
 def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop: Workshop) -> tuple[str, dict]:
@@ -341,8 +340,8 @@ def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop
         ), counts
     if not counts.get("launches"):
         return "No kernel was launched.", counts
-    if counts.get("threads", 0) < FEWEST_THREADS:
-        return f"The largest launch has {counts['threads']} threads; at least {FEWEST_THREADS} are expected.", counts
+    if (threads := counts.get("threads", 0)) < FEWEST_THREADS:
+        return f"The largest launch has {counted(threads, 'thread')}; at least {FEWEST_THREADS} are expected.", counts
     if counts.get("read_back"):
         return f"{counts['read_back']:,} bytes of the inputs were copied to the host.", counts
     if not verdict.ok:

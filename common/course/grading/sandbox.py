@@ -312,10 +312,7 @@ class Sandbox:
 
     def _processes(self) -> list[int]:
         """All its processes: descendants; of another user also those whose parents are gone."""
-        found, new = [], [self._process.pid]
-        while new:
-            found += new
-            new = [child for one in new for child in _children(one)]
+        found = _below(self._process.pid)
         if self.kind == "user":
             found += [one for one in _of_user(self._user) if one not in found]
         return found
@@ -331,6 +328,20 @@ class Sandbox:
                     os.kill(one, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.1)
+
+
+def memory_below(process: int) -> int:
+    """Bytes that a process and its descendants have to themselves."""
+    return sum(map(_own_bytes, _below(process)))
+
+
+def _below(process: int) -> list[int]:
+    """A process and its descendants."""
+    found, new = [], [process]
+    while new:
+        found += new
+        new = [child for one in new for child in _children(one)]
+    return found
 
 
 def _children(process: int) -> list[int]:

@@ -15,7 +15,7 @@ from common.course.releasing.words import for_students
 
 LEFT_OUT = re.compile(
     r"tests/|\.ci/|docs/.*\.py$|mkdocs\.yml$|task\d+/solution/|task\d+/cases/hidden\.py$|"
-    r"common/course/(grading|releasing|templates)/|common/course/(grade|attack|release|autograder)\.py$|"
+    r"common/course/(grading|releasing|templates)/|common/course/(grade|attack|rehearse|release|autograder)\.py$|"
     r"common/course/(README|questions)\.md$|common/(skeleton|nvcc_check|mutants)\.py$|common/README\.md$|"
     r"common/testing/hidden_inputs\.py$"
 )
@@ -69,6 +69,6 @@ def left_behind(folder: Path) -> list[str]:
             found.append(f"{name} is there")
         if name.startswith(tuple(tasks())):
             text = path.read_text(encoding="utf-8", errors="replace")
-            if re.search(r"^\s*(//|#) BEGIN SOLUTION \(", text, re.MULTILINE):
+            if re.search(r"^\s*(//|#) BEGIN SOLUTION\b", text, re.MULTILINE):
                 found.append(f"{name} holds a solution")
     return found

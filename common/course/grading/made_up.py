@@ -1,0 +1,111 @@
+"""A class of made-up submissions: right ones, unfinished ones, ones with mistakes, hostile ones.
+
+    for one in made_up(100, hostile=30): one.write(folder / one.name)
+
+All are about one task, the one that the hostile ones of tests/hostile/ aim at. Needs tests/, so the whole course.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.compiling.skeletons import parse
+from common.console.paths import ROOT
+from common.course.grading.attacking import KERNELS, PYTHON, TASK, attacks_in, solution, writes
+
+HOSTILE, RIGHT, VARIANT, UNFINISHED, MISTAKEN = "hostile", "right", "right but different", "unfinished", "mistaken"
+FULL = (RIGHT, VARIANT)  # these earn all points
+Kind = tuple[str, str, Callable[[Path], "Path | None"]]  # kind, words, write
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A submission. write(folder) writes it and may return another path, of an archive; kind: one of those above."""
+
+    name: str
+    kind: str
+    write: Callable[[Path], Path | None]
+
+
+def made_up(number: int, hostile: int) -> list[MadeUp]:
+    """So many submissions, so many of them hostile: every kind of these once before one comes again.
+
+    Raises:
+        ValueError: there are to be more hostile ones than submissions. FileNotFoundError: tests/ is not here.
+    """
+    if not 0 <= hostile <= number or not number:
+        raise ValueError(f"of {number} submissions {hostile} cannot be hostile")
+    attacks = [attack for _, attack in attacks_in("hostile")]
+    step = max(1.0, len(attacks) / max(1, hostile))
+    picked = [attacks[int(i * step) % len(attacks)] for i in range(hostile)]
+    found = [_named(i, HOSTILE, attack.name, attack.write) for i, attack in enumerate(picked)]
+    others = itertools.cycle([*_different(), *_unfinished(), *_mistaken()])
+    for i in range(hostile, number):  # half of a class has it right
+        kind, words, write = (RIGHT, "the solution", writes(solution())) if i % 2 else next(others)
+        found.append(_named(i, kind, words, functools.partial(_signed, write, str(i))))
+    return found
+
+
+def _named(number: int, kind: str, words: str, write: Callable[[Path], Path | None]) -> MadeUp:
+    return MadeUp(f"{number:03}-{re.sub(r'[^a-z0-9]+', '-', f'{kind} {words}'.lower())[:50].strip('-')}", kind, write)
+
+
+def _signed(write: Callable[[Path], Path | None], words: str, folder: Path) -> None:
+    """Writes it with words at every file's end, so that no two are the same."""
+    write(folder)
+    for name in (KERNELS, PYTHON):
+        with (folder / name).open("a", encoding="utf-8") as file:
+            file.write(f"{'#' if name == PYTHON else '//'} {words}\n")
+
+
+def _different() -> Iterator[Kind]:
+    for _, attack in attacks_in("variants"):
+        if attack.task == TASK and not attack.name.endswith("the solution"):
+            yield VARIANT, attack.name, attack.write
+
+
+def _unfinished() -> Iterator[Kind]:
+    """Nothing, the first gap, the first two, ..."""
+    parts = {name: parse(text, name) for name, text in solution().items()}
+    gaps = [(name, i) for name in sorted(parts) for i, part in enumerate(parts[name]) if part.is_gap]
+    for filled in range(len(gaps)):
+        texts = {
+            name: "\n".join(
+                line
+                for i, part in enumerate(of_file)
+                for line in (part.lines if (name, i) in gaps[:filled] else part.skeleton())
+            )
+            for name, of_file in parts.items()
+        }
+        yield UNFINISHED, f"{filled} of {len(gaps)} gaps", writes(texts)
+
+
+@functools.cache
+def _planted():
+    spec = importlib.util.spec_from_file_location("planted_mistakes", ROOT / "tests" / TASK / "test_planted.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _mistaken() -> Iterator[Kind]:
+    """The mistakes that the project's own tests plant."""
+    from planted import text_with
+
+    right, here = solution(), ROOT / TASK / "solution"
+    kernels = [
+        (name, {KERNELS: text_with(here / Path(KERNELS).name, replacements)})
+        for name, replacements in _planted().KERNELS.mistakes.items()
+    ]
+    algorithm = [
+        (name, {PYTHON: functools.reduce(lambda text, pair: text.replace(*pair), pairs, right[PYTHON])})
+        for name, pairs in _planted().ALGORITHM.items()
+    ]
+    for name, changed in (one for pair in zip(kernels, algorithm, strict=False) for one in pair):
+        yield MISTAKEN, name, writes({**right, **changed})
