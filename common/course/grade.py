@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--slurm", action="store_true", help="as a job array, through submitit")
     add("--slurm-partition", metavar="NAME", help="with --slurm: the partition")
     add("--sandbox", choices=KINDS, help="insist on this kind (default: the strongest that works)")
+    add("--speed", action="store_true", help="speed points, too: on a machine with a GPU, one submission at a time")
     add("--trusted", action="store_true", help="where no sandbox can be had, grade without one")
     add("--likeness", action="store_true", help="compare the submissions with each other, by copydetect")
 
@@ -53,6 +54,12 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     if options.jobs < 1:
         say(console, f"--jobs is {options.jobs}; it must be at least 1", "red")
+        return NOTHING
+    if options.speed and (options.jobs > 1 or options.slurm):
+        say(console, "--speed times one submission at a time: leave --jobs and --slurm out", "red")
+        return NOTHING
+    if options.speed and (why := _why_no_gpu()):
+        say(console, f"--speed needs a GPU: {why}", "red")
         return NOTHING
     names = tuple(options.tasks or tasks())
     try:
@@ -71,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     sources = list(dict.fromkeys(options.submissions))
     parent = options.out if options.slurm else None
     try:
-        with workshop(kind, salt, names, Limits(), parent) as shop:
+        with workshop(kind, salt, names, Limits(), parent, options.speed) as shop:
             if options.slurm:
                 partition = {"slurm_partition": options.slurm_partition} if options.slurm_partition else {}
                 running = grade_on_slurm(sources, options.out, shop, options.jobs, **partition)
@@ -92,6 +99,17 @@ def run(options: argparse.Namespace) -> int:
         compare(console, options.out, [one.name for one in outcomes])
     say(console, f"\n{options.out}/grades.csv, and {options.out}/NAME/ with report.html, results.json, build.log")
     return PROBLEMS if any(one.problem for one in outcomes) else FINE
+
+
+def _why_no_gpu() -> str:
+    """Why nothing can be timed here; "" if it can."""
+    import torch
+
+    from common.compiling.toolchain import choose_backend
+
+    if not torch.cuda.is_available():
+        return "torch sees none"
+    return "" if choose_backend("auto").name == "cuda" else "nvcc is missing: python -m common.doctor says more"
 
 
 def _has_secrets(task: str) -> bool:

@@ -66,8 +66,8 @@ def softmax_cases() -> list[Case]:
         y("masked entries, a masked row", 9, 1500, with_masks, points=0.05),
         y("rows that rise and fall", 6, 5000, with_slopes, points=0.05),
         # without their size: here y = exp(x - lse), whose lse is rounded, must not pass
-        # No points: exp2f(x * log2(e) - m * log2(e)) is right too, where a compiler makes one multiply-add of it, as nvcc
-        # does and the simulator's g++ does not.
+        # No points: exp2f(x * log2(e) - m * log2(e)) is right, too, where a compiler makes one multiply-add of it, as
+        # nvcc does and the simulator's g++ does not.
         y("numbers around 10,000", 7, 300, lambda x: x + 10_000),
         y("70,001 columns", 1, 70_001, with_high_end, points=0.05),
         lse("lse, 113 x 203", 113, 203, points=0.05, required=True),

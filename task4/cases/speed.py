@@ -13,8 +13,9 @@ with need_weights=True, the module's default, stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,8 +30,8 @@ from common.measure.timing import Stopwatch, Timing, measure
 from common.reference import oracle as reference
 from common.reference.layer import AttentionLayer
 from common.testing import results
-from common.testing.case import Verdict
-from common.testing.cases.layer import layer_case
+from common.testing.case import Case, Verdict
+from common.testing.cases.layer import layer_case, torch_module
 from common.testing.judging import judge
 from common.testing.measurement import Earned, Measurement, TestRun
 
@@ -132,9 +133,9 @@ def points_for(speedup: float) -> float:
     return share if speedup >= FULL_FROM else share / 2 if speedup >= HALF_FROM else 0.0
 
 
-def judge_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> Verdict:
-    """Compares the layer with torch.nn.MultiheadAttention in float64, as the cases of the test do."""
-    case = layer_case(
+def case_of(configuration: Configuration) -> Case:
+    """The layer against torch.nn.MultiheadAttention in float64, as the cases of the test do."""
+    return layer_case(
         lambda ops, module, causal: KernelLayer.from_multihead_attention(module, causal, ops=ops),
         "speed",
         configuration.name,
@@ -145,7 +146,31 @@ def judge_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> 
         configuration.causal,
         draws=1,
     )
-    return judge(case, ops, seed)
+
+
+def judge_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> Verdict:
+    """Judges it."""
+    return judge(case_of(configuration), ops, seed)
+
+
+def prepare(ops: Operators | None, number: int, inputs: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+    """The call that grading times (common/course/grading/timed.py): the layer on these operators, or torch's.
+
+    Args:
+        ops: task 4's; None: torch.nn.MultiheadAttention at its best.
+        number: of the configuration.
+        inputs: those of case_of, on the GPU.
+    """
+    configuration = CONFIGURATIONS[number]
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.mha.set_fastpath_enabled(not configuration.causal)
+    x, module = inputs["x"], torch_module(configuration.heads, **inputs)
+    if ops is not None:
+        layer = KernelLayer.from_multihead_attention(module, configuration.causal, ops=ops)
+        return lambda: layer(x)
+    hidden = ~reference.causal_mask(x.size(1), x.size(1), x.device) if configuration.causal else None
+    call = partial(module, x, x, x, attn_mask=hidden, is_causal=configuration.causal, need_weights=False)
+    return lambda: torch.no_grad()(call)()[0]
 
 
 def measure_layer(

@@ -69,6 +69,9 @@ def _work(root: str, cpu: int, connection: Connection) -> None:
 
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     begin, _ = receive(connection)
+    if begin.get("timed"):
+        _timed(begin["task"], begin["timed"], connection)
+        return
     child.work(served(begin["task"]), connection)
 
 
@@ -86,6 +89,21 @@ def served(task: str):
         caller=HiddenInputs,
         prepare=_prepare,
     )
+
+
+def _timed(task: str, whose: str, connection: Connection) -> None:
+    """Serves rounds that are timed, on a GPU; whose: "ours" or "peers"."""
+    import torch
+
+    from common.compiling.load import load
+    from common.compiling.request import BuildRequest
+    from common.course.grading.timed import serve_rounds
+
+    def make():
+        ops = load(BuildRequest(task, "student", "cuda")) if whose == "ours" else None
+        return partial(importlib.import_module(f"{task}.cases.speed").prepare, ops)
+
+    serve_rounds(make, connection, torch.device("cuda"))
 
 
 def cases_of(task: str) -> list:

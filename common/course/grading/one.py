@@ -15,9 +15,11 @@ import math
 import resource
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import torch
 
@@ -30,18 +32,21 @@ from common.course.grading.hidden import HiddenCase, hidden_cases
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.salt import mark_of, seed_of
 from common.course.grading.sandbox import Limits, Sandbox
+from common.course.grading.speed import NotTimed, has_speed, implausible, part_of, time_all
 from common.course.grading.submissions import Submission
 from common.course.grading.worker import SandboxedWorker
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, NOT_RUN, Case, Verdict
 from common.testing.judging import judge
 from common.testing.points import points_of
+from common.testing.worker.messages import send
 from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded
 
 FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
 COUNTS = ("launches", "threads", "read_back")
 PART_SECONDS = 400  # of wall clock
+STALLED = 25  # seconds; after an error that took longer the part's other cases are not tried
 MOST_BOXES = 12  # sandboxes in a row for one submission; each is ended by its watcher before there is a next one
 PYTORCHS_OWN = ("scaled_dot_product", "multi_head_attention", "flex_attention", "_transformer_encoder")
 MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
@@ -61,6 +66,7 @@ class Workshop:
         tasks: those that are graded.
         parts: of their parts, only these; None: all.
         limits: see sandbox.Limits.
+        speed: speed points are given, too; needs a GPU.
     """
 
     folder: Path
@@ -72,10 +78,11 @@ class Workshop:
     tasks: tuple[str, ...]
     limits: Limits = field(default_factory=Limits)
     parts: tuple[str, ...] | None = None
+    speed: bool = False
 
     def key(self, submission: Submission) -> str:
         """Two gradings with the same key give the same points."""
-        digest = hashlib.sha256(f"{mark_of(self.salt)} {self.course} {self.tasks}".encode())
+        digest = hashlib.sha256(f"{mark_of(self.salt)} {self.course} {self.tasks}{' speed' * self.speed}".encode())
         for name, text in sorted(submission.files.items()):
             digest.update(f"{name} {len(text)} ".encode() + text.encode())
         return digest.hexdigest()[:24]
@@ -92,10 +99,16 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     try:
         for task in workshop.tasks:
             outcome.tasks.append(_task(task, submission, workshop, boxes, shown))
+        if workshop.speed:
+            boxes.leave()
+            for task in outcome.tasks:
+                if has_speed(task.task):
+                    outcome.flags += _speed(task, workshop, boxes)
     finally:
         boxes.close()
+    graded = {f"{task.task} {part.part}" for task in outcome.tasks for part in task.parts}
     for task in workshop.tasks:
-        outcome.not_graded |= _not_graded(task)
+        outcome.not_graded |= {name: why for name, why in _not_graded(task).items() if name not in graded}
     outcome.peak_bytes, outcome.left_behind = boxes.peak_bytes, left_behind(boxes.marks)
     outcome.cpu_seconds, outcome.wall_seconds = (
         round(_cpu() - cpu + boxes.cpu_seconds, 2),
@@ -145,22 +158,55 @@ class _Boxes:
     def check(self) -> None:
         """Takes a sandbox away that was ended, or whose nursery does not answer any more."""
         if self._box is not None and (self._box.ended_because or not self._box.alive()):
-            self._leave()
+            self.leave()
 
     @property
     def ended_because(self) -> str:
         return self._box.ended_because if self._box else ""
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Ends the sandbox that runs."""
         box, self._box, self._nursery = self._box, None, None
         if box is not None:
             box.close()
             self.peak_bytes = max(self.peak_bytes, box.peak_bytes)
             self.cpu_seconds += box.cpu_seconds
 
+    @contextlib.contextmanager
+    def timed(self, task: str, whose: str) -> Iterator[Connection]:
+        """The connection to a process that serves timed rounds, in a sandbox that may use the GPU."""
+        shop = self._workshop
+        limits = replace(shop.limits, memory=3 * shop.limits.memory)  # what CUDA maps is counted as well
+        tree = self._tree if whose == "ours" else shop.base
+        with Sandbox(tree, shop.runtime, shop.kind, [task], limits, gpu=True) as box, TemporaryFile() as printed:
+            self.marks.append(box.mark)
+            _, connection = Nursery(None, elsewhere=box.socket).fork(printed.fileno())
+            with connection:
+                send(connection, {"do": "begin", "task": task, "timed": whose})
+                yield connection
+        self.cpu_seconds += box.cpu_seconds
+
     def close(self) -> None:
-        self._leave()
+        self.leave()
         shutil.rmtree(self._tree, ignore_errors=True)
+
+
+def _speed(task: TaskOutcome, workshop: Workshop, boxes: _Boxes) -> list[str]:
+    """Adds the part that is timed; what a human should look at."""
+    part, most = next((name.split(" ", 1)[1], points) for name, (points, _) in _not_graded(task.task).items())
+    points_for = importlib.import_module(f"{task.task}.cases.speed").points_for
+    try:
+        timed = time_all(
+            task.task,
+            lambda what: seed_of(workshop.salt, f"{task.task} {what}"),
+            lambda: boxes.timed(task.task, "ours"),
+            lambda: boxes.timed(task.task, "peers"),
+        )
+    except NotTimed as error:
+        task.parts.append(PartOutcome(part, 0.0, most, str(error)))
+        return [f"{task.task}: the speed was not measured: {error}"]
+    task.parts.append(part_of(part, timed, points_for, most))
+    return implausible(task.task, timed)
 
 
 def _skeletons() -> dict[str, str]:
@@ -181,7 +227,7 @@ def _not_graded(task: str) -> dict[str, tuple[float, str]]:
     test = importlib.import_module(f"{task}.test").TEST
     graded = {case.part for case in getattr(importlib.import_module(f"{task}.cases"), "graded", list)()}
     return {
-        f"{task} {part}": (points, "speed is measured on a GPU, by python -m " + test.program)
+        f"{task} {part}": (points, "it needs a GPU: grade --speed, where there is one")
         for one in test.measurements
         for part, points in one.points.items()
         if part not in graded
@@ -268,8 +314,9 @@ def _part(
         if stopped:
             verdict = Verdict(case, NOT_RUN, diagnosis=[stopped])
         else:
+            case_begun = time.monotonic()
             verdict = judge(case, worker, seed_of(workshop.salt, f"{task} {title}"))
-            stopped = _stopped_by(verdict)
+            stopped = _stopped_by(verdict, time.monotonic() - case_begun)
         verdicts.append(verdict)
         outcomes.append(_case_outcome(verdict, title, is_hidden))
     earned, possible = points_of(verdicts)
@@ -280,9 +327,10 @@ def _part(
     return PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
 
 
-def _stopped_by(verdict: Verdict) -> str:
-    """Why the rest of the part is not run: every further case might take as long."""
-    if verdict.status == ERROR and any("endless loop" in line for line in verdict.diagnosis):
+def _stopped_by(verdict: Verdict, seconds: float) -> str:
+    """Why the rest of the part is not run: every further case might take as long as this one, which took `seconds`."""
+    endless = any("endless loop" in line for line in verdict.diagnosis)
+    if verdict.status == ERROR and (endless or seconds > STALLED):
         return "An earlier case of this part did not end."
     return ""
 

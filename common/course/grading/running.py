@@ -35,12 +35,12 @@ PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def workshop(
-    kind: str, salt: bytes, tasks: Sequence[str], limits: Limits, parent: Path | None = None
+    kind: str, salt: bytes, tasks: Sequence[str], limits: Limits, parent: Path | None = None, speed: bool = False
 ) -> Iterator[Workshop]:
     """Makes what all submissions share, and takes it away again.
 
     Args:
-        kind, salt, tasks, limits: see Workshop.
+        kind, salt, tasks, limits, speed: see Workshop.
         parent: where; for Slurm a disk that all nodes see.
     """
     folder = Path(tempfile.mkdtemp(prefix="grading-", dir=parent))
@@ -52,7 +52,8 @@ def workshop(
         simulator_runtime(False)
         for path in folder.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        yield Workshop(folder, base, folder / "runtime", kind, salt, course_hash(base), tuple(tasks), limits)
+        shared = (folder, base, folder / "runtime", kind, salt, course_hash(base), tuple(tasks), limits)
+        yield Workshop(*shared, speed=speed)
     finally:
         if before is None:
             os.environ.pop("ATTENTION_BUILD_DIR", None)

@@ -167,6 +167,7 @@ class Sandbox:
         runtime: object files of the simulator, which every build links: copied into the build folder.
         kind: one of KINDS.
         limits: see there.
+        gpu: it may use NVIDIA GPUs.
 
     Attributes:
         socket: to the nursery.
@@ -177,9 +178,15 @@ class Sandbox:
     """
 
     def __init__(
-        self, tree: Path, runtime: Path, kind: str, tasks: Sequence[str], limits: Limits | None = None
+        self,
+        tree: Path,
+        runtime: Path,
+        kind: str,
+        tasks: Sequence[str],
+        limits: Limits | None = None,
+        gpu: bool = False,
     ) -> None:
-        self.kind, self.limits = kind, limits or Limits()
+        self.kind, self.limits, self._gpu = kind, limits or Limits(), gpu
         self.ended_because, self.peak_bytes, self.cpu_seconds = "", 0, 0.0
         self.mark = secrets.token_hex(8)
         self.socket, theirs = socket.socketpair()
@@ -248,7 +255,7 @@ class Sandbox:
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
             "SIMULATOR_WORKERS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
+            **({} if self._gpu else {"CUDA_VISIBLE_DEVICES": ""}),
             "TOKENIZERS_PARALLELISM": "false",
             "TORCHDYNAMO_DISABLE": "1",
             "HF_HUB_OFFLINE": "1",
@@ -276,6 +283,9 @@ class Sandbox:
         bound = [part for path in _interpreter() for part in ("--ro-bind", path, path)]
         for path in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"):
             bound += ["--ro-bind-try", path, path]
+        devices = [*map(str, Path("/dev").glob("nvidia*")), "/dev/dxg"] if self._gpu else []
+        bound += [part for path in devices for part in ("--dev-bind-try", path, path)]
+        bound += ["--ro-bind-try", "/sys", "/sys"] if self._gpu else []
         return [
             *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
             *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox"),

@@ -54,16 +54,9 @@ def layer_case(
             "out_bias": normal(hidden_dim),
         }
 
-    def torch_module(x: Tensor, **weights: Tensor) -> nn.MultiheadAttention:
-        names = {"in_weight": "in_proj_weight", "in_bias": "in_proj_bias"}
-        names |= {"out_weight": "out_proj.weight", "out_bias": "out_proj.bias"}
-        module = nn.MultiheadAttention(hidden_dim, heads, batch_first=True, device=x.device, dtype=x.dtype)
-        module.load_state_dict({names[name]: weight for name, weight in weights.items()})
-        return module.eval()
-
     def as_torch_module(x: Tensor, **weights: Tensor) -> Tensor:
         hidden = ~reference.causal_mask(x.size(1), x.size(1), x.device) if causal else None
-        return torch_module(x, **weights)(x, x, x, attn_mask=hidden, need_weights=False)[0]
+        return torch_module(heads, x, **weights)(x, x, x, attn_mask=hidden, need_weights=False)[0]
 
     def as_torch_function(
         x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor
@@ -80,13 +73,22 @@ def layer_case(
         name,
         part,
         inputs,
-        lambda ops, x, **weights: make(ops, torch_module(x, **weights), causal)(x),
+        lambda ops, x, **weights: make(ops, torch_module(heads, x, **weights), causal)(x),
         {"MultiheadAttention": as_torch_module, "scaled_dot_product_attention": as_torch_function}[like],
         floor=1.35e-5 * sharpness**2,  # the scores' rounding as in attention_case, after one more product
         axes=("batch", "position", "channel"),
         mistakes=mistakes,
         **options,
     )
+
+
+def torch_module(heads: int, x: Tensor, **weights: Tensor) -> nn.MultiheadAttention:
+    """torch's module with the weights of a layer case's inputs, for inputs like x; in eval()."""
+    names = {"in_weight": "in_proj_weight", "in_bias": "in_proj_bias"}
+    names |= {"out_weight": "out_proj.weight", "out_bias": "out_proj.bias"}
+    module = nn.MultiheadAttention(x.size(-1), heads, batch_first=True, device=x.device, dtype=x.dtype)
+    module.load_state_dict({names[name]: weight for name, weight in weights.items()})
+    return module.eval()
 
 
 def layer_mistakes(
