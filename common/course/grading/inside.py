@@ -23,18 +23,18 @@ PR_SET_CHILD_SUBREAPER = 36
 MOST_LOG = 60_000  # characters of a compiler's output
 
 
-def main(root: str, file: str, cpu: str, file_bytes: str, processes: str, *tasks: str) -> None:
+def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, *tasks: str) -> None:
     """Serves until the grader closes its end.
 
     Args:
         root: the tree; nothing of common or a task may come from elsewhere.
         file: the number of the socket to the grader.
-        cpu, file_bytes, processes: limits of each process, see sandbox.Limits.
+        cpu, file_bytes: limits of each process, see sandbox.Limits. threads: of all together.
         tasks: those that will be asked for.
     """
     hard = {resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024}
     if os.getuid():
-        hard[resource.RLIMIT_NPROC] = 40 * int(processes)  # threads are counted, too
+        hard[resource.RLIMIT_NPROC] = int(threads)
     for what, most in hard.items():
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))

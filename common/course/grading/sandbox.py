@@ -20,6 +20,7 @@ memory and the number of all its processes together, and the wall clock.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import secrets
@@ -40,6 +41,7 @@ KINDS = ("bubblewrap", "user", "trusted")
 PAGE = resource.getpagesize()
 FIRST_USER, USERS = 61_000, 2_000  # of the kind "user": each sandbox one of its own
 LOOK_EVERY = 0.1  # seconds
+THREADS = 16  # for each process that is allowed
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Limits:
     Attributes:
         memory: bytes, of all its processes together.
         build: bytes that its builds may take; temporary: of /tmp.
-        processes: at a time, threads not counted.
+        processes: at a time; and THREADS times as many threads.
         seconds: of wall clock, for all of it.
         cpu: seconds of CPU for one process.
         file: bytes of a file that it writes.
@@ -71,8 +73,8 @@ class NoSandbox(RuntimeError):
     """None of the kinds works here; the message says why, and what can be done."""
 
 
-def why_no_bubblewrap() -> str:
-    """Why bubblewrap cannot be used; "" if it can."""
+def why_no_bubblewrap(user: int | None = None) -> str:
+    """Why bubblewrap cannot be used, by this user or that one; "" if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed (Debian, Ubuntu: apt-get install bubblewrap)"
     command = [
@@ -89,7 +91,7 @@ def why_no_bubblewrap() -> str:
         "true",
     ]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, timeout=20, user=user, group=user)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bwrap does not start: {error}"
     said = done.stderr.decode(errors="replace").strip()
@@ -129,10 +131,22 @@ def why_no_user() -> str:
     if os.geteuid() != 0:
         return "the grader is not root, so it cannot become another user"
     for path in _interpreter():
-        for folder in (Path(path), *Path(path).resolve().parents):
-            if not folder.stat().st_mode & 0o001:
-                return f"Python lies in {path}, and other users may not enter {folder}"
+        if closed := _closed_to_others(Path(path)):
+            return f"Python lies in {path}, and other users may not enter {closed}"
     return ""
+
+
+@functools.cache
+def may_be_another_user() -> bool:
+    """Whether root can start bubblewrap as another user. It should: the number of root's own processes has no limit,
+    whatever prlimit says, not even in a namespace.
+    """
+    return os.geteuid() == 0 and not why_no_user() and not why_no_bubblewrap(FIRST_USER)
+
+
+def _closed_to_others(path: Path) -> Path | None:
+    """The folder on the way to it that other users may not enter."""
+    return next((one for one in (path.resolve(), *path.resolve().parents) if not one.stat().st_mode & 0o001), None)
 
 
 def _links() -> list[str]:
@@ -192,7 +206,8 @@ class Sandbox:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
         self._own: Path | None = None
-        self._user = FIRST_USER + os.getpid() % USERS
+        other = kind == "user" or (kind == "bubblewrap" and may_be_another_user() and not _closed_to_others(tree))
+        self._user = FIRST_USER + os.getpid() % USERS if other else None
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
@@ -206,7 +221,7 @@ class Sandbox:
                 env=self._environment(tree),
                 cwd="/",
                 start_new_session=True,
-                **({"user": self._user, "group": self._user, "extra_groups": []} if kind == "user" else {}),
+                **({"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}),
             )
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
@@ -269,7 +284,7 @@ class Sandbox:
             "import sys; sys.path.insert(0, sys.argv[1]); "
             "from common.course.grading.inside import main; main(*sys.argv[1:])"
         )
-        numbers = [str(one) for one in (number, limits.cpu, limits.file, limits.processes)]
+        numbers = [str(one) for one in (number, limits.cpu, limits.file, THREADS * limits.processes)]
         inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
         if self.kind != "bubblewrap":
             self._own = Path(tempfile.mkdtemp(prefix="grading-"))
@@ -313,6 +328,8 @@ class Sandbox:
                 self._end(f"Its processes took more than {limits.memory >> 20:,} MiB of memory together.")
             elif len(processes) > limits.processes:
                 self._end(f"It started more than {limits.processes} processes.")
+            elif sum(map(_threads, processes)) > THREADS * limits.processes:
+                self._end(f"It started more than {THREADS * limits.processes:,} threads.")
             elif time.monotonic() - begun > limits.seconds:
                 self._end(f"It took longer than {limits.seconds:g} seconds.")
 
@@ -383,6 +400,13 @@ def _cpu_seconds(process: int) -> float:
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return 0.0
+
+
+def _threads(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[17])
+    except (OSError, ValueError):
+        return 0
 
 
 def _own_bytes(process: int) -> int:
