@@ -62,15 +62,15 @@ def run(options: argparse.Namespace) -> int:
     more = ["--task", TASK, "--jobs", str(options.jobs)] + (["--sandbox", options.sandbox] if options.sandbox else [])
     with temporary, memory:
         status = grade.run(parser.parse_args([*map(str, sources.values()), "--out", str(out), *more]))
-    if status == grade.NOTHING:
-        return NOTHING
+    if not (out / "grades.csv").is_file():  # nothing could be graded, or it was interrupted
+        return NOTHING if status == grade.NOTHING else FOUND
     seconds = time.monotonic() - begun
     wrong = [*lost(every, {name: str(path) for name, path in sources.items()}, out), *temporary.left]
     kinds = Counter(one.kind for one in every)
     say(console, f"\n{counted(len(every), 'submission')}: " + ", ".join(f"{n} {kind}" for kind, n in kinds.items()))
     say(
         console,
-        f"{seconds / 60:.0f} min with --jobs {options.jobs}; all processes together took at most "
+        f"{seconds / 60:.1f} min with --jobs {options.jobs}; all processes together took at most "
         f"{memory.bytes / 2**20:,.0f} MiB of memory of their own",
     )
     for words in wrong:

@@ -13,8 +13,9 @@ user        another user's processes, where the grader is root and namespaces ar
             permissions are what protects files. The network is not shut off.
 trusted     neither; the code can read and write what the grader can. To be asked for by name.
 
-In all of them limits on CPU seconds, file sizes, open files and processes (prlimit), and a thread here that watches the
-memory and the number of all its processes together, and the wall clock.
+In all of them limits on CPU seconds, file sizes, open files and processes (prlimit), a control group where one can be
+made (cgroup.py), and a thread here that watches the memory and the number of all its processes together, and the wall
+clock.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from common.course.grading.cgroup import ControlGroup
 
 KINDS = ("bubblewrap", "user", "trusted")
 PAGE = resource.getpagesize()
@@ -223,6 +226,7 @@ class Sandbox:
                 start_new_session=True,
                 **({"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}),
             )
+        self._group = self._grouped()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
@@ -242,6 +246,8 @@ class Sandbox:
         self._kill()
         self._watcher.join()
         self._said.close()
+        if self._group:
+            self._group.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
 
@@ -313,6 +319,18 @@ class Sandbox:
             *("--remount-ro", "/", "--chdir", "/course", "--"),
             *inner,
         ]
+
+    def _grouped(self) -> ControlGroup | None:
+        """All its processes in a control group: none of them has run anything of a submission's yet."""
+        limits = self.limits
+        memory = limits.memory + limits.memory // 2 + limits.build + limits.temporary  # the watcher comes first
+        group = ControlGroup.made(f"grading-{self.mark}", THREADS * limits.processes, memory)
+        inside: set[int] = set()
+        while group and (new := set(self._processes()) - inside):
+            for process in new:
+                group.enter(process)
+            inside |= new
+        return group
 
     # ---- who watches
 
