@@ -17,7 +17,7 @@ PARTS = {  # folder of variants -> the parts that its kernel decides
     "task4_flash_attention": ("full", "causal"),
     "task5_block_sparse": ("blocks",),
     "task5_sliding_window": ("window",),
-    "task6_decode_attention": ("decode", "generate"),
+    "task6_decode_attention": ("decode", "generate", "pipeline"),
 }
 
 
@@ -25,7 +25,7 @@ def variant(name: str) -> Attack:
     """The solution with one kernel written another way."""
     folder = name.split("/")[0]
     task = folder.split("_")[0]
-    files = solution(task)
+    files = everything() if task == "task6" else solution(task)  # its pipeline stands on task 4
     words = {"task5_block_sparse": "sparse_attention", "task5_sliding_window": "sparse_attention"}.get(folder, "")
     file = next(one for one in read_manifest(task).kernels if words in one)
     text = text_with_variants(ROOT / task / "solution" / file, [FOLDER / f"{name}.cu"])

@@ -222,7 +222,7 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
                 env=self._environment(tree),
-                cwd="/",
+                cwd="/" if kind == "bubblewrap" else tree,  # words about errors name files below it
                 start_new_session=True,
                 **({"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}),
             )
