@@ -8,6 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
+from common.console.terminal import say
+
 HERE = Path(__file__).parent
 OF_UNIX = ("resource", "fcntl", "termios")  # modules that Windows does not have
 # Name of the command -> what the list of commands says of it. The module is common.course.NAME.
@@ -55,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OF_UNIX:
             raise
-        print(f"common.course {name} runs on Linux: this Python has no module {error.name}. On Windows, use WSL2.")
+        words = f"common.course {name} runs on Linux: this Python has no module {error.name}. On Windows, use WSL2."
+        say(Console(), words, "red")
         return 2
     own = argparse.ArgumentParser(
         prog=f"python -m common.course {name}",
