@@ -8,7 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
+from common.console.terminal import say
+
 HERE = Path(__file__).parent
+OF_UNIX = ("resource", "fcntl", "termios")  # modules that Windows does not have
 # Name of the command -> what the list of commands says of it. The module is common.course.NAME.
 FOR_STUDENTS: dict[str, str] = {
     "watch": "test a task at every save, show the first wrong case",
@@ -49,7 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name is None:
         parser.print_help()
         return 0
-    module = importlib.import_module(f"common.course.{name}")
+    try:
+        module = importlib.import_module(f"common.course.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in OF_UNIX:
+            raise
+        words = f"common.course {name} runs on Linux: this Python has no module {error.name}. On Windows, use WSL2."
+        say(Console(), words, "red")
+        return 2
     own = argparse.ArgumentParser(
         prog=f"python -m common.course {name}",
         description=module.__doc__,

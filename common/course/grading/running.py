@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -43,6 +44,8 @@ def workshop(
         kind, salt, tasks, limits, speed: see Workshop.
         parent: where; for Slurm a disk that all nodes see.
     """
+    in_main = threading.current_thread() is threading.main_thread()
+    terminated = signal.signal(signal.SIGTERM, _end_tidily) if in_main else None
     folder = Path(tempfile.mkdtemp(prefix="grading-", dir=parent))
     before = os.environ.get("ATTENTION_BUILD_DIR")
     try:
@@ -60,6 +63,13 @@ def workshop(
         else:
             os.environ["ATTENTION_BUILD_DIR"] = before
         shutil.rmtree(folder, ignore_errors=True)
+        if in_main:
+            signal.signal(signal.SIGTERM, terminated)
+
+
+def _end_tidily(*_) -> None:
+    """For SIGTERM: what is at work is finished, the rest is not begun, and nothing is left behind."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def names_of(sources: Sequence[str]) -> dict[str, str]:

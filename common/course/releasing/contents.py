@@ -19,7 +19,7 @@ LEFT_OUT = re.compile(
     r"common/course/(README|questions)\.md$|common/(skeleton|nvcc_check|mutants)\.py$|common/README\.md$|"
     r"common/testing/hidden_inputs\.py$"
 )
-DOCUMENTS = re.compile(r"(README|Results)\.md$|task\d+/README\.md$|AGENTS\.md$")
+DOCUMENTS = re.compile(r"(README|Results)\.md$|task\d+/README\.md$|AGENTS\.md$|docs/.*\.md$")
 TEMPLATES = ROOT / "common" / "course" / "templates"
 
 

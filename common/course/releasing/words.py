@@ -12,7 +12,8 @@ import textwrap
 # What a student's edition does not have. `common.skeleton` has a successor there.
 ABSENT = re.compile(
     r"--solution|`solution`|(?<![\w/])solution/|taskN/solution/|\bpytest\b|(?<![\w/])tests/|variant solution|"
-    r"common/README|course/README"
+    r"common/README|course/README|common\.course (?:grade|attack|rehearse|release|autograder)|"
+    r"common\.(?:mutants|nvcc_check)|from the solutions"
 )
 INSTEAD = {  # what the whole course says -> what the student's edition says
     "common.skeleton": "common.course reset",

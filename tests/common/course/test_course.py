@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import pytest
 
@@ -21,6 +22,14 @@ def test_an_unknown_command_is_refused_with_the_known_ones(capsys):
     with pytest.raises(SystemExit, match="2"):
         course.main(["nonsense"])
     assert "nonsense" in capsys.readouterr().err
+
+
+def test_without_the_modules_of_unix_it_is_a_sentence(monkeypatch, capsys):
+    for name in [one for one in sys.modules if one.startswith(("common.course.grad", "common.course.attack"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert course.main(["grade", "somebody", "--out", "somewhere"]) == 2
+    assert "common.course grade runs on Linux" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -39,6 +39,36 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
+def documents(release: Path) -> list[Path]:
+    return [
+        release / "README.md",
+        *sorted(release.glob("docs/*.md")),
+        *(release / one / "README.md" for one in tasks()),
+    ]
+
+
+@pytest.mark.long
+def test_every_command_of_its_documents_is_there_with_its_flags(release: Path) -> None:
+    found = set()
+    for file in documents(release):
+        text = re.sub(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", "", file.read_text(), flags=re.DOTALL)
+        listed = re.findall(r"(?m)^ {4,}(python -m [^\n]*?)(?: {2,}|$)", text)
+        found |= {*listed, *re.findall(r"`(python -m [^`]*)`", re.sub(r"\n *", " ", text))}
+    helps: dict[str, str] = {}
+    for command in sorted(found):
+        module, *words = command.split()[2:]
+        name = " ".join([module, *words[:1]] if module == "common.course" and words else [module])
+        if "taskN" in name or name in ("NAME", "venv"):
+            continue
+        if name not in helps:
+            shown = run(release, "-m", *name.split(), "--help")
+            assert shown.returncode == 0, (command, shown.stderr[-500:])
+            helps[name] = shown.stdout
+        absent = [flag for flag in re.findall(r" (--[a-z-]+)", command) if flag not in helps[name]]
+        assert not absent, (command, absent)
+    assert len(helps) > 10
+
+
 def filled(release: Path, folder: Path, only: str = "") -> Path:
     """A copy in which the gaps of one task, or of all, are filled."""
     shutil.copytree(release, folder)
@@ -63,7 +93,7 @@ def test_it_holds_no_solution_and_no_secret(release: Path) -> None:
 
 
 def test_its_documents_speak_of_what_is_there(release: Path) -> None:
-    for file in (release / "README.md", *(release / task / "README.md" for task in tasks())):
+    for file in documents(release):
         text = file.read_text()
         assert not ABSENT.search(text), (file, ABSENT.search(text))
         missing = [link for link in LINK.findall(text) if not (file.parent / link).exists()]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from common.console.paths import ROOT
 from common.course.attack import LIMITS, chosen_attacks, run_attack
 from common.course.grading.attacking import Attack, writes
 from common.course.grading.running import grade_all, grade_on_slurm, workshop
@@ -36,6 +42,21 @@ def test_every_known_attack(kind: str) -> None:
     with workshop("bubblewrap", SALT, (), LIMITS) as shop:
         wrong = {a.name: found for k, a in chosen_attacks(kind, None) if (found := run_attack(k, a, shop).wrong)}
     assert not wrong
+
+
+@needs_bubblewrap
+@pytest.mark.long
+def test_who_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    writes({"task7/gpt2_kernels.cu": "no CUDA at all"})(tmp_path / "ann")
+    (temporary := tmp_path / "temporary").mkdir(mode=0o711)
+    command = [sys.executable, "-m", "common.course", "grade", str(tmp_path / "ann"), "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, cwd=ROOT)
+    while not list(temporary.glob("grading-*/base")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(120) == 128 + signal.SIGTERM
+    assert list(temporary.iterdir()) == []
 
 
 @needs_bubblewrap
