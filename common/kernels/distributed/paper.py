@@ -1,26 +1,30 @@
 """python -m common.kernels.distributed.paper: what a ring and Ulysses cost on N GPUs, on paper.
 
-Per rank, for batch 1, 2 bytes a number, S tokens, H heads, K heads of keys, head_dim D, N ranks:
+Per rank, for batch 1, 2 bytes a number, S tokens, H heads, K heads of keys, head_dim D, N ranks, under a causal mask:
 
-    arithmetic, forward     4 S^2 H D / N operations, half of that causal
-    ring, a step            2 (S / N) K D numbers travel while 1 / N of a rank's arithmetic is done; N - 1 steps
-    ulysses                 (2 H + 2 K) (S / N) D (N - 1) / N numbers travel before and after the arithmetic
+    arithmetic              2 S^2 H D / N operations forward, 2.5 times that backward
+    ring, a step            1 / N of a rank's arithmetic, while 2 (S / N) K D numbers travel; N - 1 journeys. Backward
+                            their gradients travel as well, 4 bytes a number, and once more to get home
+    ulysses                 (2 H + 2 K) (S / N) D (N - 1) / N numbers travel before and after the arithmetic, backward
+                            as many again
 
-A ring's step hides its journey when the arithmetic takes longer; what it does not hide adds up. Ulysses hides nothing.
-Latency is left out. Forward only: backward, a ring sends keys and float32 gradients of keys (3 times as much) for 2.5
-times the arithmetic, Ulysses twice as much.
+A ring's step hides its journey when the arithmetic takes longer; what it does not hide adds up, and backward the last
+journey of the gradients is never hidden. Ulysses hides nothing. Latency is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
 
-BYTES = 2
+BYTES, GRADIENT_BYTES = 2, 4
+BACKWARD = 2.5  # operations, in units of the forward pass
+MOST = 2.0**36  # tokens; beyond them nothing changes any more
 
 
 @dataclass(frozen=True)
@@ -34,24 +38,36 @@ class Machine:
 
 @dataclass(frozen=True)
 class Problem:
-    """Causal attention of tokens x heads x head_dim, keys of kv_heads."""
+    """Causal attention of tokens x heads x head_dim, keys of kv_heads; forward, or its backward pass alone."""
 
-    tokens: int
+    tokens: float
     heads: int
     kv_heads: int
     head_dim: int
+    backward: bool = False
+
+
+def operations(problem: Problem, machine: Machine) -> float:
+    """Of a rank, in all steps."""
+    once = 2 * problem.tokens**2 * problem.heads * problem.head_dim / machine.ranks
+    return BACKWARD * once if problem.backward else once
 
 
 def arithmetic(problem: Problem, machine: Machine) -> float:
     """Seconds that a rank computes."""
-    return 2 * problem.tokens**2 * problem.heads * problem.head_dim / machine.ranks / machine.flops
+    return operations(problem, machine) / machine.flops
 
 
 def ring(problem: Problem, machine: Machine) -> tuple[float, float]:
-    """(bytes that a rank sends in a step, seconds of all steps)."""
-    sent = 2 * problem.tokens / machine.ranks * problem.kv_heads * problem.head_dim * BYTES
+    """(bytes that a rank sends in a step in the middle, seconds of all steps)."""
+    numbers = 2 * problem.tokens / machine.ranks * problem.kv_heads * problem.head_dim
+    keys, gradients = numbers * BYTES, numbers * GRADIENT_BYTES if problem.backward else 0.0
     step = arithmetic(problem, machine) / machine.ranks
-    return sent, step + (machine.ranks - 1) * max(step, sent / machine.bandwidth)
+    if machine.ranks == 1:
+        return 0.0, step
+    first, middle, last = (max(step, sent / machine.bandwidth) for sent in (keys, keys + gradients, gradients))
+    home = gradients / machine.bandwidth
+    return keys + gradients, first + (machine.ranks - 2) * middle + last + home
 
 
 def ulysses(problem: Problem, machine: Machine) -> tuple[float, float]:
@@ -64,7 +80,26 @@ def ulysses(problem: Problem, machine: Machine) -> tuple[float, float]:
 
 def hidden_from(problem: Problem, machine: Machine) -> float:
     """The number of tokens from which a ring's step hides its journey: arithmetic and journey take as long."""
-    return 2 * machine.ranks * problem.kv_heads / problem.heads * machine.flops / machine.bandwidth
+    forward = 2 * machine.ranks * problem.kv_heads / problem.heads * machine.flops / machine.bandwidth
+    return forward * (BYTES + GRADIENT_BYTES) / BYTES / BACKWARD if problem.backward else forward
+
+
+def ring_wins_from(problem: Problem, machine: Machine) -> float:
+    """The number of tokens from which the ring is faster than Ulysses; 0: always, infinity: never."""
+
+    def wins(tokens: float) -> bool:
+        longer = replace(problem, tokens=tokens)
+        return ring(longer, machine)[1] < ulysses(longer, machine)[1]
+
+    low, high = 1.0, MOST
+    if not wins(high):
+        return math.inf
+    if wins(low):
+        return 0.0
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if wins(middle) else (middle, high)
+    return high
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,37 +115,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--heads", type=int, default=16, help="default 16")
     parser.add_argument("--kv-heads", type=int, default=16, help="default 16")
     parser.add_argument("--head-dim", type=int, default=128, help="default 128")
+    parser.add_argument("--backward", action="store_true", help="the backward pass alone; name its --tflops")
     options = parser.parse_args(argv)
     for name in ("ranks", "bandwidth", "tflops", "heads", "kv_heads", "head_dim"):
         if getattr(options, name) <= 0:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be above 0")
     machine = Machine(options.ranks, options.tflops * 1e12, options.bandwidth * 1e9)
-    title = f"{options.ranks} GPUs, {options.bandwidth:g} GB/s, {options.tflops:g} TFLOP/s, causal forward, ms"
-    possible = options.heads % options.ranks == 0
-    table = Table(title=title)
-    for column in ("tokens", "arithmetic", "ring: a step sends", "ring", "ulysses sends", "ulysses", "faster"):
+    problem = Problem(1, options.heads, options.kv_heads, options.head_dim, options.backward)
+    console = Console()
+    console.print(_table(problem, machine, options))
+    hidden = hidden_from(problem, machine) / 1024
+    console.print(f"a ring's journeys are hidden from {_thousands(hidden)} tokens on", highlight=False)
+    if problem.heads % machine.ranks:
+        said = f"ulysses: {options.heads} heads are no multiple of {options.ranks} ranks"
+    else:
+        least = ring_wins_from(problem, machine)
+        said = {0.0: "the ring is faster at any length", math.inf: "ulysses is faster at any length"}.get(
+            least, f"the ring is faster than ulysses from {_thousands(least / 1024)} tokens on"
+        )
+    console.print(said, highlight=False)
+    return 0
+
+
+def _thousands(tokens: float) -> str:
+    """Of thousands of tokens: "29.3k", "1,500k"."""
+    return f"{float(f'{tokens:.3g}'):,g}k"
+
+
+def _table(problem: Problem, machine: Machine, options: argparse.Namespace) -> Table:
+    possible = problem.heads % machine.ranks == 0
+    what = "backward" if problem.backward else "forward"
+    rates = f"{options.bandwidth:g} GB/s, {options.tflops:g} TFLOP/s"
+    table = Table(title=f"{options.ranks} GPUs, {rates}, causal {what}, ms")
+    of_ring = ("ring: a step computes", "and sends", "ring")
+    for column in ("tokens", "arithmetic", *of_ring, "ulysses sends", "ulysses", "faster"):
         table.add_column(column, justify="right")
     for thousands in (8, 32, 128, 512, 2048):
-        problem = Problem(1024 * thousands, options.heads, options.kv_heads, options.head_dim)
-        (step, of_ring), (sent, of_ulysses) = ring(problem, machine), ulysses(problem, machine)
+        longer = replace(problem, tokens=1024 * thousands)
+        (step, of_ring), (sent, of_ulysses) = ring(longer, machine), ulysses(longer, machine)
         faster = "ring" if of_ring < of_ulysses or not possible else "ulysses"
-        times = [1e3 * x for x in (arithmetic(problem, machine), of_ring, of_ulysses)]
+        times = [1e3 * x for x in (arithmetic(longer, machine), of_ring, of_ulysses)]
         table.add_row(
             f"{thousands}k",
-            f"{times[0]:.3g}",
-            f"{step / 1e6:.3g} MB",
-            f"{times[1]:.3g}",
-            f"{sent / 1e6:.3g} MB",
-            f"{times[2]:.3g}" if possible else "-",
+            _number(times[0]),
+            f"{_number(operations(longer, machine) / machine.ranks / 1e12)} TFLOP",
+            f"{_number(step / 1e6)} MB",
+            _number(times[1]),
+            f"{_number(sent / 1e6)} MB" if possible else "-",
+            _number(times[2]) if possible else "-",
             faster,
         )
-    console = Console()
-    console.print(table)
-    tokens = hidden_from(Problem(1, options.heads, options.kv_heads, options.head_dim), machine)
-    console.print(f"a ring's journeys are hidden from {tokens / 1024:.3g}k tokens on", highlight=False)
-    if not possible:
-        console.print(f"ulysses: {options.heads} heads are no multiple of {options.ranks} ranks", highlight=False)
-    return 0
+    return table
+
+
+def _number(x: float) -> str:
+    """Three digits."""
+    return f"{float(f'{x:.3g}'):,g}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.compiling.gaps import find_gaps, gaps_of_operator, with_own_headers
+from common.compiling.gaps import find_gaps, gaps_of_operator, python_gaps, with_own_headers
 
 KERNELS = """\
 #include "common/cuda/not_implemented.h"
@@ -63,6 +63,17 @@ def test_an_operator_depends_on_what_it_reaches(sources, operator, lines):
 def test_a_filled_gap_is_no_gap(sources):
     sources[0].write_text(KERNELS.replace("{ NOT_IMPLEMENTED(); }", "{ a += 1; }"))
     assert gaps_of_operator("gemm", sources) == []
+
+
+def test_a_gap_in_python_has_its_line_and_innermost_function(tmp_path):
+    file = tmp_path / "layer.py"
+    file.write_text(
+        "class Layer:\n    def forward(self):\n        raise NotImplementedError('TODO')\n\n\n"
+        "def outer():\n    def inner():\n        raise NotImplementedError\n    raise ValueError\n"
+    )
+    assert [(gap.line, gap.function) for gap in python_gaps(file)] == [(3, "forward"), (8, "inner")]
+    file.write_text("def broken(:")
+    assert python_gaps(file) == [] and python_gaps(tmp_path / "missing.py") == []
 
 
 def test_headers_beside_a_source_are_read_with_it(tmp_path):

@@ -138,6 +138,7 @@ def everywhere(**arguments) -> dict[int, dict]:
 
 REFUSED = "refused its arguments; its own error says why"
 HALF, META = other(dtype=torch.float16), torch.zeros(2, 2, 4, 8, device="meta")
+ALL_HALF = {"query": HALF, "key": HALF[:, :2], "value": HALF[:, :2]}
 FAULTS = [  # rank -> arguments, what rank 0 says, what rank 1 says (None: the same)
     ({1: {"query": other(tokens=6)}}, "the shape of query must be the same on every rank; it is [2, 4, 4, 8] on", None),
     ({1: {"causal": True}}, "causal must be the same on every rank; it is False on rank 0, True on rank 1", None),
@@ -145,6 +146,13 @@ FAULTS = [  # rank -> arguments, what rank 0 says, what rank 1 says (None: the s
     ({0: {"scale": 2.0}}, "scale must be the same on every rank; it is 2.0 on rank 0, None on rank 1", None),
     ({0: {"query": other().requires_grad_()}}, "a gradient must be the same on every rank; it is True on rank 0", None),
     ({0: {"query": HALF}}, "key has dtype torch.float32; all must be float32", f"rank 0 {REFUSED}"),
+    (
+        {1: ALL_HALF},
+        "the dtype of query must be the same on every rank; it is torch.float32 on rank 0, torch.float16",
+        None,
+    ),
+    (everywhere(query=META, key=META, value=META), "query is on 'meta', and the process group's backend 'gloo'", None),
+    ({1: {"query": META, "key": META, "value": META}}, f"rank 1 {REFUSED}", "backend 'gloo' serves 'cpu'"),
     ({1: {"query": None}}, f"rank 1 {REFUSED}", "query is None; it must be a tensor [batch, heads"),
     ({1: {"value": torch.zeros(3, 4)}}, f"rank 1 {REFUSED}", "value has 2 dimensions, shape [3, 4]; it must be [batch"),
     ({1: {"key": META}}, f"rank 1 {REFUSED}", "key is on the device 'meta', query on 'cpu'"),
@@ -169,6 +177,23 @@ def test_faults_are_told_on_every_rank_and_the_group_lives_on():
         for message, (_, first, second) in zip(messages, FAULTS, strict=True):
             words = second if rank == 1 and second else first
             assert message is not None and words in message, (rank, message, words)
+
+
+def alone(rank: int, ranks: int) -> list:
+    """A group of one takes what others cannot: an odd number of tokens, heads that no two ranks could share."""
+    given = inputs(3, 3, 5, torch.float32)[:3]
+    outs = [sequence_parallel_attention(*given, causal=True, method=method) for method in ("ring", "ulysses", "auto")]
+    try:
+        sequence_parallel_attention(*given, method="star")
+    except ValueError as error:
+        return [*(out.tolist() for out in outs), str(error)]
+
+
+def test_a_group_of_one_computes_alone_and_refuses_for_itself():
+    *outs, refused = in_ranks(1, alone)[0]
+    right = expected(*(x.double() for x in inputs(3, 3, 5, torch.float32)), causal=True)[0]
+    assert outs[0] == outs[1] == outs[2] and (torch.tensor(outs[0]) - right).abs().max() < 1e-5
+    assert refused == "method is 'star'; it must be 'ring', 'ulysses' or 'auto'"
 
 
 def one_ends(rank: int, ranks: int, when: str):
