@@ -60,7 +60,7 @@ class MultiHeadAttention(AttentionLayer):
         if self.causal:
             # TODO 3 (about 2 lines): make a bool matrix [seq_len, seq_len] that is True in the future, where the
             #     column is larger than the row (torch.ones and triu; mind its argument `diagonal`, and the device of
-            #     x). Then masked_fill puts -torch.inf there: exp(-inf) is 0.
+            #     x). masked_fill returns the scores with -torch.inf there: exp(-inf) is 0.
             raise NotImplementedError("TODO")
             # END TODO
 

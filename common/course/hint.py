@@ -30,13 +30,13 @@ class Subject:
     """What the hints are about.
 
     Attributes:
-        gap: where to look.
+        gap: where to look; None where it may be any of several.
         why: a sentence that says why this gap.
         hints: in their order.
         known: the mistake's name, where the test knows it.
     """
 
-    gap: StudentGap
+    gap: StudentGap | None
     why: str
     hints: tuple[str, ...]
     known: str = ""
@@ -91,7 +91,11 @@ def _of_gap(standing: Standing, gap: StudentGap) -> tuple[str, ...]:
 
 
 def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None:
-    """The mistake's own hint, then those of the gap where it is; without a known mistake those of the part's gap."""
+    """The mistake's own hint, then those of the gap where it is.
+
+    A mistake that is kept for no gap, in a part that runs several: what the test said, and which gaps they are. No
+    known mistake: the hints of the first gap that no other part proves right.
+    """
     by_name = {gap.name: gap for gap in standing.gaps}
     why = f"{part}: {wrong.case} was wrong in the last test"
     for name in wrong.mistakes:
@@ -99,13 +103,25 @@ def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None
         if hint and hint.gap in by_name and part in standing.hints.gaps[hint.gap].parts:
             gap = by_name[hint.gap]
             return Subject(gap, why, (hint.hint, *_of_gap(standing, gap)), name)
-    of_part = [one.gap for one in standing.hints.gaps.values() if part in one.parts and one.gap in by_name]
-    if not of_part:
+    of_part = [name for name, one in standing.hints.gaps.items() if part in one.parts and name in by_name]
+    suspects = [name for name in of_part if not _is_proved(standing, name)] or of_part
+    if not suspects:
         return None
-    gap = by_name[of_part[0]]
-    said = wrong.says[:1] if wrong.mistakes else ()
-    others = f"; it runs {', '.join(of_part)}: name one of them for its own hints" if len(of_part) > 1 else ""
-    return Subject(gap, why + others, (*said, *_of_gap(standing, gap)), wrong.mistakes[0] if wrong.mistakes else "")
+    gap = by_name[suspects[0]]
+    if len(suspects) > 1:
+        listed = ", ".join(f"{by_name[name].number} ({name})" for name in suspects)
+        why += f"; it runs gaps {listed}: name one of them for its own hints"
+    if not wrong.mistakes:
+        return Subject(gap, why, _of_gap(standing, gap))
+    if len(suspects) > 1:
+        return Subject(None, why, wrong.says[:1], wrong.mistakes[0])
+    return Subject(gap, why, (*wrong.says[:1], *_of_gap(standing, gap)), wrong.mistakes[0])
+
+
+def _is_proved(standing: Standing, name: str) -> bool:
+    """Whether a part that runs this gap has passed, by a run that still holds."""
+    parts = [standing.parts[one] for one in standing.hints.gaps[name].parts if one in standing.parts]
+    return any(standing.holds(part) and 0 < part.cases == part.passed for part in parts)
 
 
 def _nothing(standing: Standing) -> str:
@@ -118,7 +134,7 @@ def _nothing(standing: Standing) -> str:
 def _next_stage(task: str, subject: Subject, again: bool) -> int:
     """How many hints about this were given before; remembers that one more is. The last is given again and again."""
     file = build_root() / "course" / "hints.json"
-    key = " | ".join([task, subject.gap.name, subject.known])
+    key = " | ".join([task, subject.gap.name if subject.gap else "", subject.known])
     try:
         counts = json.loads(file.read_text(encoding="utf-8"))
         before = 0 if again else int(counts.get(key, 0))
@@ -131,7 +147,8 @@ def _next_stage(task: str, subject: Subject, again: bool) -> int:
 
 def _print(console: Console, subject: Subject, stage: int) -> None:
     gap = subject.gap
-    console.print(Text.assemble((f"gap {gap.number}  ", "bold"), (gap.place, "bold"), f"  ({subject.why})"))
+    where = Text(f"gap {gap.number}  {gap.place}  ", "bold") if gap else Text()
+    console.print(where + Text(f"({subject.why})"))
     if subject.known:
         console.print(Text(f"the test knows this one: {subject.known}", "yellow"))
     if not subject.hints:

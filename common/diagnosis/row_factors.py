@@ -16,8 +16,8 @@ WARP = 32
 SAME = 1e-3  # factors closer than this (relative) are one factor
 ROWS_LOOKED_AT = 256
 BARRIER = (
-    "Is there a __syncthreads() between writing the shared partial results and reading them, and another one between "
-    "the last read and the next write to the same shared memory?"
+    "If threads share partial results: is there a __syncthreads() between writing and reading them, and "
+    "another one between the last read and the next write to the same memory?"
 )
 
 
@@ -76,8 +76,7 @@ def _one_factor(row: int, factor: float) -> str:
         )
     return (
         f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with "
-        f"another maximum than the "
-        f"outputs, or it is not the sum of exp(x - max). {BARRIER}"
+        f"another maximum than the outputs, or it is not the sum of exp(x - max). {BARRIER}"
     )
 
 

@@ -37,30 +37,32 @@ def show_case(console: Console, case: Case, caller: Caller, seed: int, others: S
         smaller = _smallest(case, others, seed)
         instead = f"; a smaller case: --show {full_name(smaller)!r}" if smaller is not case else ""
         say(console, f"{numbers:,} numbers: of each tensor the first corner{instead}", "dim", indent=0)
-    for name, x in inputs.items():
-        _show(console, name, x)
     ref, bound = oracle(case, inputs)
+    failed, called = None, None
+    try:
+        called = caller.call(case, {name: x.to(caller.device) for name, x in inputs.items()})
+    except CallFailed as error:
+        failed = error
+    out = called.out.cpu() if called and called.out is not None else None
+    comparable = out is not None and out.shape == ref.shape
+    wrong = wrong_mask(out, ref, bound) if comparable else None
+    matrix = tuple(wrong.nonzero()[0].tolist())[:-2] if comparable and bool(wrong.any()) else ()
+    for name, x in inputs.items():
+        _show(console, name, x, _same_matrix(matrix, x, ref))
     doubles = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
     between = case.steps or case.stages
     for name, x in (between(**doubles) if between else {}).items():
         if name != "O":
-            _show(console, f"right: {name}", x)
-    try:
-        called = caller.call(case, {name: x.to(caller.device) for name, x in inputs.items()})
-    except CallFailed as failed:
-        _show(console, "right: the output", ref)
+            _show(console, f"right: {name}", x, _same_matrix(matrix, x, ref))
+    _show(console, "right: the output", ref, matrix)
+    if failed:
         console.print()
         for line in failed.words:
             say(console, line, "yellow")
         return False
-    out = called.out.cpu() if called.out is not None else None
-    if out is None or out.shape != ref.shape:
-        _show(console, "right: the output", ref)
+    if not comparable:
         say(console, f"came: {called.returned if out is None else list(out.shape)}", "red")
         return False
-    wrong = wrong_mask(out, ref, bound)
-    matrix = tuple(wrong.nonzero()[0].tolist())[:-2] if bool(wrong.any()) else (0,) * (ref.dim() - 2)
-    _show(console, "right: the output", ref, matrix)
     _show(console, "came", out, matrix, wrong)
     count = int(wrong.sum())
     first = f"; * marks them, the first is at {place(wrong.nonzero()[0].tolist(), case.axes)}" if count else ""
@@ -70,6 +72,13 @@ def show_case(console: Console, case: Case, caller: Caller, seed: int, others: S
         "red" if count else "green",
     )
     return not count
+
+
+def _same_matrix(matrix: tuple[int, ...], x: Tensor, ref: Tensor) -> tuple[int, ...]:
+    """Which matrix of x goes into that matrix of the output: the same batch entry and head where x has as many."""
+    if x.dim() != ref.dim():
+        return ()
+    return tuple(at if x.size(dim) == ref.size(dim) else 0 for dim, at in enumerate(matrix))
 
 
 def _smallest(case: Case, others: Sequence[Case], seed: int) -> Case:

@@ -64,7 +64,7 @@ class MultiHeadAttention(AttentionLayer):
         if self.causal:
             # BEGIN SOLUTION 3 (2 lines): make a bool matrix [seq_len, seq_len] that is True in the future, where the
             #     column is larger than the row (torch.ones and triu; mind its argument `diagonal`, and the device of
-            #     x). Then masked_fill puts -torch.inf there: exp(-inf) is 0.
+            #     x). masked_fill returns the scores with -torch.inf there: exp(-inf) is 0.
             future = torch.ones(seq_len, seq_len, dtype=torch.bool, device=x.device).triu(diagonal=1)
             scores = scores.masked_fill(future, -torch.inf)
             # END SOLUTION

@@ -91,6 +91,12 @@ LAYER = {
         "softmax over the wrong axis",
         "along each row of S",
     ),
+    "softmax over the heads": (
+        [(SOFTMAX, SOFTMAX.replace("-1", "1"), 1)],
+        FULL,
+        "softmax over the heads",
+        "runs over the heads",
+    ),
     "no softmax": (
         [(SOFTMAX, "weights = scores", 1)],
         FULL,
@@ -145,6 +151,9 @@ KERNELS = Planted(
             ("k = index % S_k;\n    q = index / S_k % S_q;", "q = index % S_q;\n    k = index / S_q % S_k;", 1)
         ],
         "K_of_the_first_matrix": [("«key + (batch_head * S_k + k) * head_dim»", "key + k * head_dim", 1)],
+        "K_counted_in_queries": [
+            ("«key + (batch_head * S_k + k) * head_dim»", "key + (batch_head * S_q + k) * head_dim", 1)
+        ],
         "last_column_left_out": [("«d < head_dim»; ++d", "d + 1 < head_dim", 1)],
         "products_in_16_bits": [(PRODUCT, "static_cast<float>(query_row[d] * key_row[d])", 1)],
         "diagonal_hidden": [("causal && k > q", "causal && k >= q", 1)],
@@ -208,6 +217,7 @@ KERNEL = [
     ("not_normalised", "7 x 31", "not normalised", "not divided by the sum of their row"),
     ("V_of_the_first_matrix", PV, "V of the first matrix", "the matrix's offset is missing"),
     ("K_of_the_first_matrix", CROSS, "K of the first matrix", "the matrix's offset is missing"),
+    ("K_counted_in_queries", CROSS, "K counted in queries", "that many heads times S_k"),
     ("no_max", "large offsets", "no max subtraction", "exp.x. overflows float32"),
     ("max_without_the_last_column", "large offsets", None, "the maximum leaves out a much larger entry"),
     ("max_without_the_first_column", "large offsets", None, "the maximum leaves out a much larger entry"),

@@ -71,7 +71,13 @@ def _softmax_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
     largest = s.amax(-1, keepdim=True)
     hidden = s == -math.inf
     without_last = s[..., : max(1, s.size(-1) - 1)]
+    over_heads = Mistake(
+        "softmax over the heads",
+        "The softmax runs over the heads; it must run over the keys, along each row of S (the last dimension).",
+        lambda: right.softmax(s.transpose(1, -1)).transpose(1, -1) @ value,
+    )
     return [
+        *([over_heads] if s.dim() == 4 and s.size(1) > 1 else []),
         Mistake(
             "softmax over the wrong axis",
             "The softmax runs over the queries (the columns of S); it must run over the keys, along each row of S.",

@@ -67,9 +67,9 @@ def _rows_told(centred: Tensor, used: Tensor, scores: Tensor) -> Told:
         return None
     shown = "; ".join(f"row {row} those of row {best}" for row, best in pairs[:3])
     return (
-        "rows with the scores of others",
-        f"Rows have the scores that belong to other rows: {shown}; and so on. Look at the index where the row of Q is "
-        "read: what is its offset?",
+        "rows with the weights of others",
+        f"Rows have the weights that belong to other rows: {shown}; and so on. Look at the index of the row where Q is "
+        "read, and where weights are stored and read again: what is its offset?",
     )
 
 

@@ -7,6 +7,7 @@ for what a Mistake is.
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake, last_tile_starts
@@ -100,6 +101,15 @@ def score_mistakes(
                 lambda: masked(right.gemm_nt(query, key[:1, :1]) * factor),
             )
         )
+        if seq_q < seq_k:  # with more queries than keys the last rows lie outside
+            found.append(
+                Mistake(
+                    "K counted in queries",
+                    "K of a head begins where it would if a head had S_q keys: its offset is that many heads times S_k "
+                    "rows. The two agree where S_q = S_k.",
+                    lambda: masked(right.gemm_nt(query, _counted_in(seq_q, key)) * factor),
+                )
+            )
     if seq_q == seq_k and query.shape == key.shape:
         found.append(
             Mistake(
@@ -109,3 +119,11 @@ def score_mistakes(
             )
         )
     return found
+
+
+def _counted_in(rows: int, x: Tensor) -> Tensor:
+    """x [batch, heads, S, D] read as if a head had `rows` rows, at most S: each has S rows from number * rows on."""
+    batch, heads, seq, head_dim = x.shape
+    flat = x.reshape(-1, head_dim)
+    first = rows * torch.arange(batch * heads, device=x.device)
+    return flat[first[:, None] + torch.arange(seq, device=x.device)].reshape(x.shape)

@@ -114,7 +114,7 @@ void check_barrier_after_return(Position at) {
     Quiet quiet;
     const Worker& worker = *checker.worker;
     const std::string detail = std::to_string(worker.thread_count - worker.live) + " of " +
-                               std::to_string(worker.thread_count) + " threads have returned";
+                               std::to_string(worker.thread_count) + " threads have run to their end";
     if (checker.mode == Mode::check)
         add_finding("barrier", {nullptr, "", 1, {}, 0},
                     {{Action::read, 0, 0, worker.Block::index, worker.running->index, at}}, detail);

@@ -104,12 +104,24 @@ def test_a_known_mistake_comes_first_and_leads_to_its_gap():
 
 def test_a_mistake_without_a_hint_of_its_own_is_told_in_the_test_s_words():
     subject = hint.subject_of(standing_with(gemm=failing("A of the first matrix")))
-    assert subject.hints[0] == "the test's sentence" and subject.known == "A of the first matrix"
+    assert subject.hints == ("the test's sentence",) and subject.known == "A of the first matrix"
+    assert subject.gap is None and "multiply_tiles" in subject.why and "gemm_nn_kernel" in subject.why
 
 
 def test_an_unknown_failure_leads_to_the_part_s_gaps():
     subject = hint.subject_of(standing_with(gemm=failing()))
     assert subject.gap.name == "multiply_tiles" and "gemm_nn_kernel" in subject.why and len(subject.hints) == 3
+
+
+def test_a_gap_that_a_part_proves_right_is_not_suspected():
+    passed = KeptPart(0.2, 0.2, passed=5, cases=5)
+    found = standing.standing_of("task1")
+    ready = standing.Standing("task1", found.gaps, found.optional, found.hints, {"scores": failing()}, {})
+    assert hint.subject_of(ready).gap.name == "thread_number"
+    proved = standing.Standing(
+        "task1", found.gaps, found.optional, found.hints, {"scores": failing(), "softmax": passed}, {}
+    )
+    assert hint.subject_of(proved).gap.name == "scores_kernel 1" and "thread_number" not in hint.subject_of(proved).why
 
 
 def test_an_unfilled_gap_is_no_mistake():
