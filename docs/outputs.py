@@ -37,6 +37,7 @@ _BLOCK = re.compile(
 )
 _TROUBLE = re.compile(r"(The checked build|[\w-]+: .*  (FAIL|error|not implemented))")
 _FINDINGS = re.compile(r"\d+ findings? in|\w+  grid \(")
+_PROGRESS = ("compiling ", "looking inside", "recording ", "writing the page")  # a terminal shows it and takes it away
 _POINTS = re.compile(r"  [\w-]+ +[\d.]+ of|Points:")
 _TIME = re.compile(r"[\d.,]+(?= *(ms|us|s|x|GB|MB)\b)|(?<=│) *[\d.,]+ *(?=│)| +|[─━]+")
 
@@ -65,7 +66,8 @@ def blocks(text: str, file: Path) -> Iterator[Block]:
     """The blocks of a document, in order."""
     for match in _BLOCK.finditer(text):
         how = match["how"] or ""
-        on_gpu = bool(match["gpu"]) or "NVIDIA" in how or "tune" in match["command"] or "--speed" in match["command"]
+        on_gpu = bool(match["gpu"]) or "NVIDIA" in how + match["body"]
+        on_gpu |= "tune" in match["command"] or "--speed" in match["command"]
         yield Block(file, match[0].split("\n")[0], match["command"], how, on_gpu, match["body"].strip("\n"))
 
 
@@ -77,7 +79,7 @@ def all_blocks() -> list[Block]:
 
 def shown(block: Block, text: str) -> str:
     """The part of the output that the block holds, indented as it stands in the document."""
-    lines = [line.rstrip() for line in text.rstrip("\n").split("\n") if not line.startswith("compiling ")]
+    lines = [line.rstrip() for line in text.rstrip("\n").split("\n") if not line.startswith(_PROGRESS)]
     begin, end = 0, len(lines)
     held = block.body.split("\n")
     if block.on_gpu or block.how == "the end":

@@ -79,14 +79,17 @@ def test_check_and_profile(tmp_path, capfd):
     wrong = write(tmp_path, SAXPY.replace("i < n", "i <= n"), "wrong.cu")
     status, out, err = run(capfd, "--check", wrong, "96")
     assert status == 0 and "0 findings" in out  # no thread is past the end
-    status, out, err = run(capfd, "--check", wrong, "100")
+    page = tmp_path / "check.html"
+    status, out, err = run(capfd, "--check", "--html", str(page), wrong, "100")
+    assert "byte 400" in page.read_text() and "wrong.cu" in page.read_text()
     assert (
         status == 1
         and "out of bounds in saxpy: byte 400" in out
         and "wrong.cu:6" in out
         and "error: out of bounds" in err
     )
-    status, out, _ = run(capfd, file, "--profile", "128")
+    status, out, _ = run(capfd, "--profile", "--html", str(page), file, "128")
+    assert "coalesced" in page.read_text()
     assert status == 0 and "saxpy" in out and "coalesced" in out and "1.54 KB moved" in out
 
 
