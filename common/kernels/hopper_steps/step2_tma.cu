@@ -12,11 +12,10 @@
 #include "common/cuda/wgmma.cuh"
 #include "common/kernels/hopper_steps/product.h"
 
-constexpr unsigned TILE_BYTES = TILE * TILE * sizeof(__half);
-
 __global__ void __launch_bounds__(128)
     product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    constexpr unsigned TILE_BYTES = TILE * TILE * sizeof(__half);
     alignas(1024) __shared__ __half a_tile[TILE * TILE];
     alignas(1024) __shared__ __half b_tile[TILE * TILE];
     __shared__ Mbarrier full;
