@@ -123,7 +123,7 @@ def test_a_missing_barrier_in_the_softmax_is_told(planted: str, case: str, name:
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL
     assert verdict.mistakes == [name], told
-    assert "__syncthreads() between writing the shared partial results and reading them" in told
+    assert "is there a __syncthreads() between writing and reading them" in told
 
 
 @pytest.mark.parametrize("planted", SUM_RACES)

@@ -226,7 +226,7 @@ def test_a_missing_barrier_is_told() -> None:
     verdict = judge(CASES["1023 x 1024"], KERNELS.operators("no_barrier", "simulator"))
     assert verdict.status == FAIL
     assert verdict.mistakes == ["threads disagree"], verdict.diagnosis
-    assert "__syncthreads() between writing the shared partial results and reading them" in " ".join(verdict.diagnosis)
+    assert "is there a __syncthreads() between writing and reading them" in " ".join(verdict.diagnosis)
 
 
 def test_the_solution_itself_passes_everything(backend, solution) -> None:
