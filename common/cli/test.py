@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.cli import known_clean
 from common.cli.keeping import keep_lines, keep_verdicts
 from common.cli.only_first import only_first
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, command_of, request_of, say_backend
@@ -31,7 +32,7 @@ from common.console.terminal import say, working
 from common.testing import report
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
-from common.testing.case_choice import choose, for_operators, print_list
+from common.testing.case_choice import choose, for_operators, full_name, print_list
 from common.testing.failures import print_failures
 from common.testing.judging import judge
 from common.testing.measurement import Measurement
@@ -205,6 +206,8 @@ def _report(
     with_findings = [part for part, groups in inside.items() if groups]
     clean = [part for part, groups in inside.items() if not groups]
     print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
+    if clean:
+        look_inside.print_nothing_found(console, inside)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases
     found = found and _found_in_passing(console, test, verdicts, workers, options.seed)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
@@ -220,11 +223,17 @@ def _found_in_passing(
     in_kernels = [one for one in verdicts if one.ok and one.case.part not in test.in_python]
     if workers.plain.backend == "cuda" or not in_kernels:
         return False
+    names = [full_name(one.case) for one in in_kernels]
+    mark = known_clean.mark_of(workers.plain.libraries, names, seed)
+    if known_clean.is_known(mark):
+        return False
     from common.cli import look_inside
 
     found = look_inside.at_passes(console, in_kernels, workers.checked, seed)
     look_inside.print_passes(console, found)
-    return bool(found)
+    if found and not any(found.values()):
+        known_clean.remember(mark)
+    return any(found.values())
 
 
 def _measured(

@@ -76,6 +76,8 @@ class Verdict:
         status: PASS, FAIL, NOT_IMPLEMENTED, ERROR (it raised), NOT_RUN (the GPU is lost) or SKIPPED (needs a GPU).
         max_error, bound: of the worst draw; max_error is NaN if the output holds NaN or Inf that it should not.
         shapes: of the inputs, "2x3x40x16, 2x3x47x16"; shapes that are equal stand once.
+        elements: of all inputs together.
+        matrices: the largest first dimension of an input.
         mistakes: names of the known mistakes that the output equals.
         diagnosis: what to tell the student, a sentence or a line of a small table each.
         exact: the sentences of it about a wrong answer that the output equals.
@@ -99,6 +101,8 @@ class Verdict:
     file_line: str | None = None
     findings: int = 0
     ended: bool = False
+    elements: int = 0
+    matrices: int = 0
 
     @property
     def ok(self) -> bool:

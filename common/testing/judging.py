@@ -54,6 +54,11 @@ def make_inputs(case: Case, seed: int, draw: int = 0) -> dict[str, Tensor]:
     return case.inputs(generator)
 
 
+def size_of(inputs: dict[str, Tensor]) -> tuple[int, int]:
+    """(elements of all inputs together, the largest first dimension)."""
+    return sum(x.numel() for x in inputs.values()), max((x.size(0) for x in inputs.values() if x.dim() > 1), default=0)
+
+
 def oracle(case: Case, inputs: dict[str, Tensor]) -> tuple[Tensor, float]:
     """(ref64, the bound on max|out - ref64|)."""
     with _full_precision(), torch.no_grad():
@@ -88,6 +93,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
     for draw in range(1 if bare else case.draws):
         inputs = {name: x.to(caller.device) for name, x in make_inputs(case, seed, draw).items()}
         verdict.shapes = ", ".join(dict.fromkeys("x".join(map(str, x.shape)) for x in inputs.values()))
+        verdict.elements, verdict.matrices = size_of(inputs)
         ref, bound = oracle(case, inputs)
         around = BARE if bare else Around(large=draw % 2 == 1)
         repeats = GPU_REPEATS if caller.device.type == "cuda" and draw == 0 and not bare else 1
@@ -95,12 +101,15 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             try:
                 called = caller.call(case, inputs, around)
             except CallFailed as failed:
-                found = Verdict(case, failed.status, verdict.shapes, diagnosis=failed.words)
-                found.file_line, found.ended = failed.file_line, failed.ended
-                return found
+                verdict.status, verdict.diagnosis = failed.status, failed.words
+                verdict.file_line, verdict.ended = failed.file_line, failed.ended
+                verdict.max_error = verdict.bound = None
+                return verdict
             out, problems = called.out, called.problems
             if wrong_form := _wrong_form(called, ref, caller.device):
-                return Verdict(case, FAIL, verdict.shapes, diagnosis=[wrong_form, *problems])
+                verdict.status, verdict.diagnosis = FAIL, [wrong_form, *problems]
+                verdict.max_error = verdict.bound = None
+                return verdict
             max_error = max_error_of(out, ref)
             if not max_error <= bound:
                 verdict.status, verdict.max_error, verdict.bound = FAIL, max_error, bound
