@@ -57,8 +57,8 @@ class TaskTest:
         measurements: the parts that are not.
         groups: flag -> (help, the parts that it chooses together).
         modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
-        stages: parts that test pieces of what other parts test whole. They run where their flag is given, and by
-            default as long as there are gaps.
+        stages: parts that test pieces of what other parts test whole. They run where their flag is given, by default
+            as long as there are gaps, and where a part fails that is built of them.
         optional: part -> the functions with its gaps. While nobody has begun it, it runs only where its flag is given.
         built_of: part -> the parts that test its stages one by one.
         in_python: the parts that call no kernel: for these alone nothing is compiled.
@@ -155,6 +155,11 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     plain = workers.plain
     verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed), options.first)
     found_inside = False
+    if not options.first:
+        of_stages = _stages_of(test, cases, verdicts, options.variant)
+        told = run_cases(of_stages, plain, console, lambda case: judge(case, plain, options.seed))
+        wrong = {one.case.part for one in told if one.status in (FAIL, ERROR)}
+        verdicts = [*(one for one in told if one.case.part in wrong), *verdicts]
     if verdicts and options.first:
         only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
     elif verdicts:
@@ -177,6 +182,16 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     if not verdicts and not measured:
         return NOTHING_RUN
     return PASSED if passed else FAILED
+
+
+def _stages_of(test: TaskTest, cases: Sequence[Case], verdicts: Sequence[Verdict], variant: Variant) -> list[Case]:
+    """The cases of the stages of failed parts, where nobody has asked for them."""
+    if variant == Variant.TUNED:  # other kernels
+        return []
+    wrong = {one.case.part for one in verdicts if one.status in (FAIL, ERROR)}
+    wanted = {stage for part in wrong for stage in test.built_of.get(part, ()) if stage in test.stages}
+    wanted -= {case.part for case in cases}
+    return [case for case in test.cases(variant) if case.part in wanted] if wanted else []
 
 
 def _report(

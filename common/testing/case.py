@@ -33,6 +33,7 @@ class Case:
         steps: steps(**inputs) -> what --show prints between inputs and output; the stages if there is none.
         values: the input, [batch, heads, S_k, head_dim], whose rows each row of the output is a sum of; "" if none is.
             With it the weights of a wrong output can be read off (probing.py).
+        keys: the input, of the same shape but for head_dim, that holds their keys; "" if none does.
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
         hint: what to look at when the output is wrong and no known mistake explains it.
         nan_hint: the same, where the output holds NaN.
@@ -54,6 +55,7 @@ class Case:
     stages: Callable[..., dict[str, Tensor]] | None = None
     steps: Callable[..., dict[str, Tensor]] | None = None
     values: str = ""
+    keys: str = ""
     is_softmax: bool = False
     hint: str = ""
     nan_hint: str = ""

@@ -32,6 +32,7 @@ from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
 from common.testing.case import FAIL, PASS, SKIPPED, Case, Verdict
+from common.testing.nan_origin import nan_told
 from common.testing.probing import weights_of
 
 GPU_REPEATS = 3  # a race does not show on every run
@@ -166,7 +167,7 @@ def _scores_told(
     case: Case, weights: Tensor, scores: Tensor | None, inputs: dict[str, Tensor]
 ) -> tuple[str, str] | None:
     """What the weights tell of the scores that they were made of, see common.diagnosis.mistakes.read_scores."""
-    query, key = inputs.get("query"), inputs.get(case.values.replace("value", "key").replace("v_", "k_"))
+    query, key = inputs.get("query"), inputs.get(case.keys)
     if scores is None or query is None or key is None or query.dim() != 4 or key.dim() != 4:
         return None
     of_head = key.nan_to_num().repeat_interleave(query.size(1) // key.size(1), 1)
@@ -208,6 +209,9 @@ def _explain(
             told = weights_told(weights, stages.get("P")) or _scores_told(case, weights, stages.get("S"), doubles)
             if told:
                 found.tell(*told)
+        foreign = any(bool(one.any()) for one in (nan_from or {}).values())
+        if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
+            found.tell(*told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible = found.possible

@@ -114,6 +114,7 @@ def decode_cases() -> list[Case]:
             mistakes=lambda **inputs: mistakes.decode_mistakes(**inputs, scale=scale),
             stages=lambda **inputs: mistakes.decode_stages(**inputs, scale=scale),
             values="v_cache",
+            keys="k_cache",
             hint=NAN_HINT,
             **options,
         )
