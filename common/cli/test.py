@@ -154,19 +154,20 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     """The cases, then what is measured, then the points of both."""
     plain = workers.plain
     verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed), options.first)
-    found_inside = False
+    found_inside, fine = False, []
     if not options.first:
         of_stages = _stages_of(test, cases, verdicts, options.variant)
         told = run_cases(of_stages, plain, console, lambda case: judge(case, plain, options.seed))
         wrong = {one.case.part for one in told if one.status in (FAIL, ERROR)}
         verdicts = [*(one for one in told if one.case.part in wrong), *verdicts]
+        fine = list(dict.fromkeys(one.case.part for one in told)) if told and not wrong else []
     if verdicts and options.first:
         only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
     elif verdicts:
         draws = [one.case.draws for one in verdicts]
         twice = f", {'each case' if min(draws) > 1 else 'most cases'} on 2 inputs" if max(draws) > 1 else ""
         title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"
-        found_inside = _report(console, test, title, verdicts, workers, options)
+        found_inside = _report(console, test, title, verdicts, workers, options, fine)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts) and not found_inside, [], False
     keep_verdicts(console, test.task, cases, verdicts, plain.backend, options)
     for number, parts in _chosen_measurements(test, options):
@@ -201,11 +202,12 @@ def _report(
     verdicts: Sequence[Verdict],
     workers: Workers,
     options: argparse.Namespace,
+    fine: Sequence[str] = (),
 ) -> bool:
     """The table, what the compiler warned of, what the checked build says, and what each failure is.
 
-    The table comes at once; the checked build takes as long again. Returns whether it found something where every case
-    passes.
+    The table comes at once; the checked build takes as long again. `fine` are stages that were tested alone because
+    what is built of them fails, and pass. Returns whether the checked build found something where every case passes.
     """
     report.print_table(console, title, verdicts, not options.cases, options.all)
     for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
@@ -220,6 +222,8 @@ def _report(
         look_inside.print_inside(console, inside)
     with_findings = [part for part, groups in inside.items() if groups]
     clean = [part for part, groups in inside.items() if not groups]
+    if fine:
+        say(console, f"\n{', '.join(fine)}: these pass, tested alone. Look first at what calls them, and with what")
     print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
     if clean:
         look_inside.print_nothing_found(console, inside)

@@ -153,7 +153,7 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         if failed_stages(part, parts, built_of):
             continue
         causes = causes_of(failures)
-        if not causes[0].says and (told := only_these(failures, verdicts)):
+        if not any(cause.says for cause in causes) and (told := only_these(failures, verdicts)):
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))
         for number, cause in enumerate(causes[:4]):
             found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
