@@ -98,7 +98,7 @@ def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[
         *(
             Mistake(
                 f"{name} divided only",
-                f"{name} is divided by the sum of both exponentials, but not multiplied by its own, exp(lse - largest).",
+                f"{name} is divided by the sum of both exponentials, and not multiplied by its own of them.",
                 lambda side=side: weighted(
                     torch.stack([ones if at == side else weights[at] for at in (0, 1)]), outs, lse
                 ),
