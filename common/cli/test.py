@@ -222,9 +222,9 @@ def _report(
         look_inside.print_inside(console, inside)
     with_findings = [part for part, groups in inside.items() if groups]
     clean = [part for part, groups in inside.items() if not groups]
+    print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
     if fine:
         say(console, f"\n{', '.join(fine)}: these pass, tested alone. Look first at what calls them, and with what")
-    print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
     if clean:
         look_inside.print_nothing_found(console, inside)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases

@@ -70,7 +70,7 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
             return NEAR
         if re.search(r"[Cc]heck (?:the index|how blockIdx)|index is wrong", claim.says):  # if, and only if, it says so
             return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
-        return ""
+        return MISLED if claim.name == "race" else ""
     if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
         return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""
