@@ -14,7 +14,7 @@ def case(name: str, part: str) -> Case:
 LOAD, STORE, WHOLE, OTHER = (case("a", part) for part in ("load", "store", "whole", "other"))
 TEST = TaskTest(
     "task9",
-    {part: "" for part in ("load", "store", "whole", "other")},
+    dict.fromkeys(("load", "store", "whole", "other"), ""),
     lambda variant: [LOAD, STORE, WHOLE, OTHER],
     stages=("load", "store"),
     built_of={"whole": ("load", "store", "other")},
