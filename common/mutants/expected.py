@@ -97,6 +97,7 @@ OF_CAUSE = (
     (r"never written|unwritten|every thread store|not written|nothing was written|[Ss]oftmax is missing", "store"),
     (r"never written|unwritten|grid cover|blocks of threads|launch", "grid"),
     (r"last (?:tile|key|column|row|part|product)|partial|off by one|left out|leaves out|loop|rounded up", "bound"),
+    (r"stops before|step of the tree", "loop"),
     (r"behind the end|one too (?:far|many|few)|ends too early", "bound"),
     (r"first_row|first row of|rows of warp|first warp", "offset"),
     (r"runs while|padding|past the end|never written|only the first|first \d+|first tile", "bound"),
