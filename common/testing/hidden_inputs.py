@@ -2,7 +2,7 @@
 
     caller = HiddenInputs(ops)
     caller.hide = True
-    caller.call(case, inputs)       caller.more == {"launches": 3, "threads": 4096, "read_back": 0}
+    caller.call(case, inputs)       caller.more == {"launches": 3, "threads": 4096, "read_back": 0, "work": 81920, ...}
 
 In the simulator a tensor lies in memory that host code can use, which a GPU's it cannot. Here the inputs lie in pages
 of their own that are open while a kernel or a copy of the CUDA API runs and closed otherwise: a loop on the host, or
@@ -22,6 +22,9 @@ from torch import Tensor
 from common.measure.allocations import AllocationRecorder
 from common.testing.calling import POISONED, Around, Called, CallFailed, InProcess
 from common.testing.case import Case
+
+
+WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
 
 
 class HiddenInputs(InProcess):
@@ -48,6 +51,7 @@ class HiddenInputs(InProcess):
         pages = {name: Pages(x) for name, x in inputs.items()}
         for library in libraries:
             _launches(library)
+            _work([library])
             for name, page in pages.items():
                 if name not in case.in_place:
                     library.simulator_hide(ctypes.c_void_p(page.address), ctypes.c_size_t(page.bytes))
@@ -75,6 +79,7 @@ class HiddenInputs(InProcess):
             "launches": sum(launches for launches, _ in counted),
             "threads": max((threads for _, threads in counted), default=0),
             "read_back": read_back,
+            **_work(libraries),
         }
 
 
@@ -83,6 +88,16 @@ def _launches(library: ctypes.CDLL) -> tuple[int, int]:
     launches, threads = ctypes.c_uint64(), ctypes.c_uint64()
     library.simulator_launches(ctypes.byref(launches), ctypes.byref(threads))
     return launches.value, threads.value
+
+
+def _work(libraries: list[ctypes.CDLL]) -> dict[str, int]:
+    """What the threads did since the last call, in basic blocks; 0 but in a counted build."""
+    total = dict.fromkeys(WORK, 0)
+    for library in libraries:
+        four = (ctypes.c_uint64 * len(WORK))()
+        library.simulator_work(four)
+        total = {name: before + now for (name, before), now in zip(total.items(), four, strict=True)}
+    return total
 
 
 class Pages:

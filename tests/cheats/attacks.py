@@ -222,6 +222,15 @@ ATTACKS = [
     ),
     cheat("one block of one thread", with_launcher("    serial<<<1, 1, 0, stream>>>(x, y, lse, rows, cols);", SERIAL)),
     cheat(
+        "many threads, of which one does all the work",
+        with_launcher(
+            "    alone<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, y, lse, rows, cols);",
+            SERIAL.replace("serial(", "alone(").replace(
+                "{\n    for", "{\n    if (blockIdx.x || threadIdx.x) return;\n    for", 1
+            ),
+        ),
+    ),
+    cheat(
         "copied to the host, worked on, copied back",
         with_launcher(
             "    float *all = new float[rows * cols * 2 + rows], *to = all + rows * cols, *to_lse = to + rows * cols;\n"

@@ -26,6 +26,7 @@ import torch
 from common.compiling.manifest import Manifest, read_manifest, tasks
 from common.compiling.skeletons import skeleton_of
 from common.console.words import counted
+from common.course.grading.at_work import idle_blocks, too_few
 from common.course.grading.clean_tree import with_submission
 from common.course.grading.flags import flags_of
 from common.course.grading.hidden import HiddenCase, hidden_cases
@@ -37,6 +38,7 @@ from common.course.grading.submissions import Submission
 from common.course.grading.worker import SandboxedWorker
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, NOT_RUN, Case, Verdict
+from common.testing.hidden_inputs import WORK
 from common.testing.judging import judge
 from common.testing.points import points_of
 from common.testing.worker.messages import send
@@ -44,7 +46,7 @@ from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded
 
 FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
-COUNTS = ("launches", "threads", "read_back")
+COUNTS = ("launches", "threads", "read_back", *WORK)
 PART_SECONDS = 400  # of wall clock
 STALLED = 25  # seconds; after an error that took longer the part's other cases are not tried
 MOST_BOXES = 12  # sandboxes in a row for one submission; each is ended by its watcher before there is a next one
@@ -99,6 +101,8 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     try:
         for task in workshop.tasks:
             outcome.tasks.append(_task(task, submission, workshop, boxes, shown))
+            for part in outcome.tasks[-1].parts:
+                outcome.flags += idle_blocks(f"{task} {part.part}", part.kernel)
         if workshop.speed:
             boxes.leave()
             for task in outcome.tasks:
@@ -392,6 +396,8 @@ def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop
         return f"The largest launch has {counted(threads, 'thread')}; at least {FEWEST_THREADS} are expected.", counts
     if counts.get("read_back"):
         return f"{counts['read_back']:,} bytes of the inputs were copied to the host.", counts
+    if idle := too_few(counts):
+        return idle, counts
     if not verdict.ok:
         words = verdict.diagnosis[0] if verdict.diagnosis else verdict.status
         return (

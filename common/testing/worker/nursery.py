@@ -114,8 +114,9 @@ def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
 
 def _end(process: int) -> int:
     """Its wait status; a process that has ended by itself keeps the one it had."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)
+    for end in (os.killpg, os.kill):  # it may have no group of its own yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(process, signal.SIGKILL)
     return os.waitpid(process, 0)[1]
 
 

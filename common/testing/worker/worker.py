@@ -8,9 +8,11 @@ A crash, an exit, a hang over there is a CallFailed here, and the next call begi
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -30,8 +32,22 @@ from common.testing.worker.nursery import Nursery
 
 LOAD_SECONDS = 1800  # for building and loading: nvcc on a loaded machine takes minutes, a stuck compiler for ever
 CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator itself gives up on a kernel much earlier
+LOOK_UP = 0.5  # seconds after which it looks whether somebody wants it to end
 NO_ANSWER = "The process that runs your code gave no answer that can be read"
 NOT_IN_TIME = "an endless loop, or threads that wait for each other"
+
+
+def answers(connection: Connection, seconds: float | None) -> bool:
+    """Waits until there is something to receive; False: not within these seconds. None: for as long as it takes.
+
+    A signal that comes just before the wait begins does not end it, and Python looks at it afterwards: so it waits a
+    little at a time, and Ctrl-C is never lost.
+    """
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if connection.poll(min(left, LOOK_UP)):
+            return True
+    return connection.poll(0)
 
 
 class NotLoaded(Exception):
@@ -85,7 +101,7 @@ class Worker(Caller):
         self._process, self._connection = self._nursery.fork(self._printed.fileno())
         try:
             self._begin()
-            if not self._connection.poll(self.load_seconds):
+            if not answers(self._connection, self.load_seconds):
                 self._end()
                 raise NotLoaded(
                     f"Your code was not built and loaded within {self.load_seconds:g} seconds.", "not in time"
@@ -154,7 +170,7 @@ class Worker(Caller):
     def _ask(self, request, tensors: Mapping[str, Tensor], seconds: float | None) -> tuple[dict, dict[str, Tensor]]:
         try:
             send(self._connection, request, tensors)
-            if not self._connection.poll(seconds):
+            if not answers(self._connection, seconds):
                 self._end()
                 raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
             answer = receive(self._connection, self.most_bytes)

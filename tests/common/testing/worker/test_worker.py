@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ import torch
 
 from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case
 from common.testing.judging import judge
+from common.testing.worker import nursery
 from common.testing.worker import worker as module
 from common.testing.worker.child import Served
 from common.testing.worker.nursery import Nursery
@@ -229,9 +232,10 @@ def test_the_compilers_that_it_started_end_with_a_test_that_is_killed(root):
     assert not os.path.exists(f"/proc/{child}")
 
 
-HANGING = SCRIPT.replace("time.sleep(1000)", "worker.answer({'do': 'hang'})").replace(
-    "Served(lambda: ops, list)", "Served(lambda: ops, list, answer=lambda ops, request: time.sleep(1000))"
-)
+# a shell's background jobs ignore SIGINT, and so would this child
+HANGING = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + SCRIPT.replace(
+    "time.sleep(1000)", "worker.answer({'do': 'hang'})"
+).replace("Served(lambda: ops, list)", "Served(lambda: ops, list, answer=lambda ops, request: time.sleep(1000))")
 
 
 def test_ctrl_c_ends_host_code_that_hangs(root):
@@ -243,6 +247,26 @@ def test_ctrl_c_ends_host_code_that_hangs(root):
     test.send_signal(signal.SIGINT)
     _, said = test.communicate(timeout=120)
     assert "KeyboardInterrupt" in said and not os.path.exists(f"/proc/{process}")
+
+
+def test_ctrl_c_that_comes_just_before_the_wait_is_not_lost():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Worker(Served(operators, list, answer=lambda ops, request: time.sleep(20) or {})) as worker:
+            worker.load()
+            threading.Timer(0.2, _thread.interrupt_main).start()  # Python knows of it, the system call does not
+            with pytest.raises(KeyboardInterrupt):
+                worker.answer({"do": "hang"})
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_worker_is_ended_before_it_has_a_group_of_its_own():
+    process = os.fork()
+    if not process:
+        time.sleep(20)
+        os._exit(0)
+    assert os.WIFSIGNALED(nursery._end(process))
 
 
 ANSWERS = {
