@@ -23,7 +23,6 @@ from common.measure.allocations import AllocationRecorder
 from common.testing.calling import POISONED, Around, Called, CallFailed, InProcess
 from common.testing.case import Case
 
-
 WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
 
 

@@ -38,7 +38,8 @@ __global__ void twice_by_first_lanes(const float* x, float* y, int64_t size) {
 }
 
 // What is tried stands in the number of columns: 1 a kernel, 2 a loop on the host, 3 a copy to the host and back,
-// 4 a kernel that works where its output is NaN alone, 5 writes to its input, 6 one thread of all works, 7 one of each block.
+// 4 a kernel that works where its output is NaN alone, 5 writes to its input, 6 one thread of all works,
+// 7 one of each block.
 void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t cols, cudaStream_t stream) {
     const unsigned blocks = ceil_div(rows * cols, int64_t{64});
     lse[0] = 0;

@@ -233,9 +233,10 @@ def test_the_compilers_that_it_started_end_with_a_test_that_is_killed(root):
 
 
 # a shell's background jobs ignore SIGINT, and so would this child
-HANGING = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + SCRIPT.replace(
-    "time.sleep(1000)", "worker.answer({'do': 'hang'})"
-).replace("Served(lambda: ops, list)", "Served(lambda: ops, list, answer=lambda ops, request: time.sleep(1000))")
+HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+HANGING = HEARS + SCRIPT.replace("time.sleep(1000)", "worker.answer({'do': 'hang'})").replace(
+    "Served(lambda: ops, list)", "Served(lambda: ops, list, answer=lambda ops, request: time.sleep(1000))"
+)
 
 
 def test_ctrl_c_ends_host_code_that_hangs(root):
