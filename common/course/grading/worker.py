@@ -56,11 +56,8 @@ class SandboxedWorker(Worker):
     def _further(self) -> dict:
         return {"hide": self.hide, "watch": self.watch}
 
-    def _kill(self) -> tuple[int, str]:
-        try:
-            return super()._kill()
-        except OSError:  # the nursery is gone or does not answer
-            return 9, self._new_words()
+    def _no_more(self) -> str:
+        return self._box.ended_because or f"No process can be started in the sandbox. {self._box.said}".strip()
 
     def _ending(self, when: str = "while it ran your code") -> list[str]:
         words = super()._ending(when)

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import ClassVar
 
 _PR_SET_PDEATHSIG = 1
+NURSERY_SECONDS = 60  # for a fork, or the end of a killed process
 _FORK, _STATUS = b"f", b"s"
 _NUMBER = struct.Struct("q")
 _STALLED = struct.pack("ll", 60, 0)  # a struct timeval: seconds that a message may stand still
@@ -44,6 +45,7 @@ class Nursery:
             self._socket = elsewhere
             return
         self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(NURSERY_SECONDS)
         self._sockets.add(self._socket)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -79,7 +81,11 @@ class Nursery:
             self._process = 0
 
     def _number(self) -> int:
-        data = self._socket.recv(_NUMBER.size)
+        try:
+            data = self._socket.recv(_NUMBER.size)
+        except TimeoutError:
+            self._socket.close()  # a late answer would be taken for that to the next request
+            raise
         if len(data) < _NUMBER.size:
             raise OSError("no worker can be started: the process that starts them is gone")
         return _NUMBER.unpack(data)[0]

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case
 from common.testing.judging import judge
 from common.testing.worker import nursery
@@ -39,6 +40,9 @@ def runs_in_the_worker(x, what: str):
     elif what == "sys.exit":
         sys.exit(0)
     elif what == "hang":
+        time.sleep(1000)
+    elif what == "kill its parent":
+        os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(1000)
     elif what == "raise":
         raise RuntimeError("shared memory of block 3 is full: kernel.cu:12")
@@ -72,7 +76,7 @@ def case(what: str, name: str = "") -> Case:
 
 
 KINDS = ["right", "segfault", "abort", "exit(0)", "_exit(3)", "sys.exit", "hang", "raise", "gap", "nothing"]
-KINDS += ["wrong dtype", "complex", "patch", "stderr"]
+KINDS += ["wrong dtype", "complex", "patch", "stderr", "kill its parent"]
 CASES = {kind: case(kind) for kind in KINDS}
 
 
@@ -102,6 +106,20 @@ def test_an_end_of_the_process_costs_its_case_only(worker, kind, words):
     assert verdict.status == ERROR and verdict.ended
     assert re.search(words, verdict.diagnosis[0]), verdict.diagnosis
     assert judge(CASES["right"], worker).status == PASS
+
+
+def test_who_kills_the_process_that_starts_all_others_gets_a_sentence(worker):
+    verdict = judge(CASES["kill its parent"], worker)
+    assert verdict.status == ERROR and verdict.ended
+    verdict = judge(CASES["right"], worker)
+    assert verdict.status == ERROR and "No further process can be started" in verdict.diagnosis[0]
+
+
+def test_what_is_no_call_ends_in_time_too():
+    with Worker(Served(operators, list, answer=lambda ops, request: time.sleep(1000) or {})) as worker:
+        worker.answer_seconds = 0.5
+        with pytest.raises(CallFailed, match=r"No answer within 0\.5 seconds"):
+            worker.answer({"do": "hang"})
 
 
 def test_what_the_c_library_said_is_quoted(worker):
