@@ -221,6 +221,7 @@ def test_it_ends_with_its_test(root, by):
 
 
 COMPILING = """
+import os
 import subprocess
 from types import SimpleNamespace
 import torch
@@ -228,7 +229,7 @@ from common.testing.worker.child import Served
 from common.testing.worker.worker import Worker
 
 def load():
-    child = subprocess.Popen(["sleep", "1000"])
+    child = subprocess.Popen(["sleep", "1000"], preexec_fn=os.setpgrp)  # as ninja starts its compilers
     return SimpleNamespace(device=torch.device("cpu"), backend="simulator", child=child.pid)
 
 worker = Worker(Served(load, list, lambda ops: {"child": ops.child}))
