@@ -173,7 +173,7 @@ class InProcess(Caller):
         problems += [
             f"Memory before or behind the input {name} was written to: an index is out of bounds." for name in overrun
         ]
-        if not isinstance(out, Tensor):
+        if type(out) is not Tensor:  # another class may compute what it holds when somebody looks
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone() if case.in_place else out, "Tensor", str(out.device), problems)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class HiddenInputs(InProcess):
         if self.watch:
             with AllocationRecorder(self.device) as made:
                 called = super().call(case, inputs, around)
+                if called.out is not None:  # what is put off until somebody looks is seen as well
+                    called = replace(called, out=called.out.detach().cpu().clone())
             self.more = {"operators": sorted(made.operators)}
             return called
         if not self.hide:
@@ -63,7 +66,7 @@ class HiddenInputs(InProcess):
             self.more = self._counts(libraries)
         changed = [n for n, page in pages.items() if n not in case.in_place and not torch.equal(page.bits(), page.kept)]
         problems = [f"The input {name} was changed; the operator must only read it." for name in changed]
-        if not isinstance(out, Tensor):
+        if type(out) is not Tensor:
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone(), "Tensor", str(out.device), problems)
 
