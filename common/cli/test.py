@@ -42,7 +42,7 @@ from common.testing.run import chosen_parts, run_cases
 from common.testing.showing import show_case
 from common.testing.worker.worker import NotLoaded
 
-PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses
+PASSED, FAILED, NOTHING_RUN, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 MOST_WARNINGS = 3  # of the compiler, beside a failure
 
 
@@ -91,7 +91,7 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
 
     0: every chosen case passed, the checked build found nothing, and nothing that was measured lost points. 1: one did
     not, or it did.
-    2: nothing was run.
+    2: nothing was run. 130: Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_of(test)
@@ -105,8 +105,12 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         parser.error(refused)
     if options.list or options.under_tool:  # nothing runs, or a tool watches this very process
         options.in_process = True
-    with workers_of(test, options, arguments) as workers:
-        return _main(Console(), test, options, arguments, workers)
+    try:
+        with workers_of(test, options, arguments) as workers:
+            return _main(Console(), test, options, arguments, workers)
+    except KeyboardInterrupt:
+        say(Console(), f"\n{test.task}: interrupted", "red")
+        return INTERRUPTED
 
 
 test_main.__test__ = False  # for pytest, which would take it for a test
