@@ -166,7 +166,7 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
         verdicts = [*(one for one in told if one.case.part in wrong), *verdicts]
         fine = list(dict.fromkeys(one.case.part for one in told)) if told and not wrong else []
     if verdicts and options.first:
-        only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
+        only_first(console, verdicts, cases, workers, options.seed, test.in_python)
     elif verdicts:
         draws = [one.case.draws for one in verdicts]
         twice = f", {'each case' if min(draws) > 1 else 'most cases'} on 2 inputs" if max(draws) > 1 else ""

@@ -211,7 +211,7 @@ def _explain(
                 found.tell(*told)
         foreign = any(bool(one.any()) for one in (nan_from or {}).values())
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
-            found.tell(*told)
+            found.sentences.append(told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible = found.possible

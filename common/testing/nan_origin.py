@@ -15,8 +15,8 @@ from common.testing.case import Case
 
 OF_LARGE_SCORES = (
     "With Q = 0, so that every score is 0, the same call gives no NaN: it is the size of the scores that makes them. "
-    "Which exponential is not relative to the largest maximum so far? exp(m - m_new) is at most 1, its inverse "
-    "overflows."
+    "What overflows? A product, or an exponential that is not relative to the largest maximum so far: exp(m - m_new) "
+    "is at most 1, its inverse overflows."
 )
 OF_ANY_SCORES = (
     "With Q = 0, so that every score is 0, the same call gives these NaN as well: no score is too large. What is left: "
@@ -27,8 +27,8 @@ OF_ANY_SCORES = (
 
 def nan_told(
     caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
-) -> tuple[str, str] | None:
-    """(a name, what to tell the student), or None if this tells nothing.
+) -> str | None:
+    """A sentence for the student, or None if this tells nothing. It names no cause: the case's hints stand beside it.
 
     Args:
         caller: calls the operator.
@@ -52,5 +52,5 @@ def nan_told(
         return None
     left = torch.isnan(again) & nan
     if not bool(torch.isnan(again).any()):
-        return "NaN of large scores", OF_LARGE_SCORES
-    return ("NaN of any scores", OF_ANY_SCORES) if bool((left == nan).all()) else None
+        return OF_LARGE_SCORES
+    return OF_ANY_SCORES if bool((left == nan).all()) else None
