@@ -93,15 +93,15 @@ class Engine:
         self._runs = {}  # the same -> what runs a step; (batch, sampled, seq_len) -> (prefill, its input)
 
     def how(self, batch: int, sampled: bool = False) -> str:
-        """In words how the steps of so many sequences run, and why not as one kernel where they do not."""
-        if self._plan(batch, sampled):
-            return f"one persistent kernel, {self._plan(batch, sampled).blocks} blocks"
+        """What a step of so many sequences is, in words, and why not part of one kernel where it could be."""
+        if plan := self._plan(batch, sampled):
+            return f"part of one persistent kernel of {plan.blocks} blocks"
         fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
-        kernels = "fused kernels" if fused else "kernels between torch's matrix products"
-        words = f"a CUDA graph of {kernels}" if self.graphs else kernels
+        kernels = "fused kernels" if fused else "kernels and torch's matrix products"
+        words = f"a CUDA graph of {kernels}" if self.graphs else "one kernel after another"
         if not self.persistent or self.kernels.variant != "tuned":
             return words
-        reason = "it samples" if sampled else "this model, batch or GPU does not fit"
+        reason = "it samples" if sampled else "it does not fit this model, batch or GPU"
         return f"{words} (not one persistent kernel: {reason})"
 
     @torch.no_grad()
@@ -225,11 +225,18 @@ class Engine:
             state = DecodeState.empty(batch, self.max_seq_len, self.device)
             self._steps[batch, sampled] = step = self._new_step(batch, sampled, state)
             self._readers[batch, sampled] = TokenReader(state.history)
-            persistent = isinstance(step, PersistentStep)
-            self._runs[batch, sampled] = (
-                step.start if persistent else self._captured(step, lambda: step.run(sampled))
-            )
+            self._runs[batch, sampled] = self._prepared_run(step, sampled)
         return self._steps[batch, sampled], self._runs[batch, sampled], self._readers[batch, sampled]
+
+    def _prepared_run(self, step, sampled):
+        """What runs a step, or start() of all steps."""
+        if not isinstance(step, PersistentStep):
+            return self._captured(step, lambda: step.run(sampled))
+        if self.device.type == "cuda":  # the first launch loads the kernel; see _captured
+            step.state.begin(torch.zeros_like(step.state.positions), None)
+            step.start(1)
+            step.cancel()
+        return step.start
 
     def _new_step(self, batch, sampled, state):
         if plan := self._plan(batch, sampled):

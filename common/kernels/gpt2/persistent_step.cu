@@ -146,6 +146,7 @@ __device__ __forceinline__ void run_product(const Running<T>& run, PhaseKind kin
         multiply_units<T, ROWS>(a, m, phase, count, partial, has_low, run.stream, run.source);
         __syncthreads();
         if (threadIdx.x == ISSUER) run.stream.refill(run.source, 0);
+        __syncwarp();
         if (!output.exists) continue;
         const int position = run.state.position[output.row] + step;
         output.store(a, kind, phase, layer, position, output.value(partial, a.model.rows), tag, best);
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_step_kernel(const
         state.position[row] = a.positions[row];
         state.finished[row] = a.finished[row] != 0;
         state.token[row] = newest >= 0 && newest < a.history_steps ? a.history[newest * a.model.rows + row] : 0;
-        state.cancelled = false;
+        if (row == 0) state.cancelled = false;
     }
     __syncthreads();
     StepSource<T> source(a, state);

@@ -1,4 +1,4 @@
-"""All steps of a text as one kernel (persistent_step.cu): greedy decoding of up to 4 sequences on Hopper and later GPUs.
+"""All steps of a text as one kernel (persistent_step.cu): greedy, up to 4 sequences, Hopper and later GPUs.
 
     packed = PackedWeights.of(weights)          once per model; None: there is no such kernel for it
     step = PersistentStep(weights, kernels, packed, cache, state)
@@ -26,7 +26,7 @@ LAST_TAG = 2**32 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What plan_steps says. blocks: of the kernel. The others: sizes of PackedWeights, and of the words between blocks."""
+    """What plan_steps says. blocks: of the kernel; the others: sizes of PackedWeights, words between blocks."""
 
     blocks: int
     weight_bytes: int
@@ -35,8 +35,8 @@ class Plan:
 
     @classmethod
     def of(cls, weights: Weights, kernels: EngineKernels, batch: int, max_seq_len: int, blocks: int = 0) -> Plan | None:
-        """None if the kernel does not take this model, or this many sequences, on this GPU. blocks: at most (0: all)."""
-        if kernels.variant != "tuned" or batch > 4:
+        """None if the kernel does not take this model or so many sequences on this GPU. blocks: at most (0: all)."""
+        if kernels.variant != "tuned":
             return None
         hidden = weights.layers[0].expand.weight.size(0)
         sizes = (len(weights.layers), weights.heads, hidden, batch, max_seq_len)
@@ -55,12 +55,12 @@ class PackedWeights:
     def of(cls, weights: Weights) -> PackedWeights:
         matrices, vectors = [], []
         for layer in weights.layers:
-            for affine in (layer.qkv, layer.projection, layer.expand, layer.contract):
-                matrices.append(packed(affine.weight))
-            for affine, norm in ((layer.qkv, layer.norm_1), (layer.projection, None)):
-                vectors += [*([norm.weight, norm.bias] if norm else []), affine.bias]
-            for affine, norm in ((layer.expand, layer.norm_2), (layer.contract, None)):
-                vectors += [*([norm.weight, norm.bias] if norm else []), affine.bias]
+            matrices += [packed(one.weight) for one in (layer.qkv, layer.projection, layer.expand, layer.contract)]
+            for norm, inside, outside in (
+                (layer.norm_1, layer.qkv, layer.projection),
+                (layer.norm_2, layer.expand, layer.contract),
+            ):
+                vectors += [norm.weight, norm.bias, inside.bias, outside.bias]
             vectors.append(weights.wte.new_tensor([layer.scale, 0, 0, 0], dtype=torch.float32))
         matrices.append(packed(weights.head))
         vectors += [weights.norm.weight, weights.norm.bias]
@@ -75,7 +75,8 @@ def packed(weight: Tensor) -> Tensor:
     rows, columns = weight.shape
     units, group = -(-rows // UNIT_ROWS), GROUP_ROW_BYTES // weight.element_size()
     padded = torch.nn.functional.pad(weight, (0, 0, 0, units * UNIT_ROWS - rows))
-    return padded.view(units, UNIT_ROWS, columns // group, group).transpose(1, 2).contiguous().view(-1).view(torch.uint8)
+    grouped = padded.view(units, UNIT_ROWS, columns // group, group).transpose(1, 2)
+    return grouped.contiguous().view(-1).view(torch.uint8)
 
 
 class PersistentStep:
@@ -118,7 +119,6 @@ class PersistentStep:
         if steps == 0:
             return
         self.arrived.fill_(NOT_YET)
-        self.cancelled.zero_()
         if self._next_tag + steps * self._phases > LAST_TAG:
             self.words.zero_()
             self._next_tag = 1
@@ -160,7 +160,8 @@ class PersistentStep:
         return numbers.tolist()
 
     def cancel(self) -> None:
-        """Ends the run behind the step that is under way, and waits for it."""
+        """Ends the run behind the step that is under way, if there is one, and waits for it."""
         self.cancelled.fill_(1)
         if self.kernels.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
+        self.cancelled.zero_()

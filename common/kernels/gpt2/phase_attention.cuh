@@ -116,11 +116,11 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
     sum.add_groups(lanes);
 
     // The warps' states: o [BLOCK_WARPS][head_dim], m and l [BLOCK_WARPS]
-    float2* const sums = reinterpret_cast<float2*>(m.partial + BLOCK_WARPS * head_dim);
+    float2* const sums = reinterpret_cast<float2*>(m.states + BLOCK_WARPS * head_dim);
     if (lane < lanes) {
         UNROLL
         for (int i = 0; i < SIZE; i += 4)
-            *reinterpret_cast<float4*>(m.partial + warp * head_dim + lane * SIZE + i) =
+            *reinterpret_cast<float4*>(m.states + warp * head_dim + lane * SIZE + i) =
                 make_float4(sum.o[i], sum.o[i + 1], sum.o[i + 2], sum.o[i + 3]);
         if (lane == 0) sums[warp] = make_float2(sum.m, sum.l);
     }
@@ -130,7 +130,7 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
         State all;
         UNROLL
         for (int w = 0; w < BLOCK_WARPS; ++w)
-            all.add({sums[w].x, sums[w].y, *reinterpret_cast<const float4*>(m.partial + w * head_dim + col)});
+            all.add({sums[w].x, sums[w].y, *reinterpret_cast<const float4*>(m.states + w * head_dim + col)});
         TaggedWord* const to = a.words + a.plan.exchange.states +
                                ((part.row * model.heads + part.head) * a.plan.splits + part.split) * (head_dim + 2);
         put_tagged_pair(to + col, __float_as_uint(all.o.x), __float_as_uint(all.o.y), tag);

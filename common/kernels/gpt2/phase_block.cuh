@@ -35,13 +35,13 @@ struct StepState {
 //                                                merged from states
 //   residual   float [rows][width]               residual stream as the phase's layernorm found it
 //   partial    float [2][BLOCK_WARPS][UNIT_BATCH][rows][8]       sums of warps, of two batches in turn
-//              float [BLOCK_WARPS][head_dim + 4]                 ATTENTION: their states, o and behind it m and l
+//   states     float [BLOCK_WARPS][head_dim] and [BLOCK_WARPS][2]     ATTENTION: the warps' o, and m and l
 //   moments    Moments [rows][BLOCK_WARPS]       of a row's columns
 //
 // input_stride: 64 bytes more than a multiple of 128, so that two rows lie in different banks.
 struct BlockMemory {
     unsigned char *slots, *high, *low;
-    float *residual, *partial;
+    float *residual, *partial, *states;
     Moments* moments;
     int high_stride, low_stride;
     int partial_floats;  // of one batch
@@ -60,12 +60,12 @@ __host__ __device__ inline BlockMemory memory_of(unsigned char* memory, const St
     m.high_stride = stride(model.hidden > model.width ? model.hidden : model.width);
     m.low_stride = stride(model.width);
     m.partial_floats = BLOCK_WARPS * UNIT_BATCH * model.rows * UNIT_ROWS;
-    const int states = BLOCK_WARPS * (model.head_dim() + 4);
     m.slots = take(slots * static_cast<int>(slot_bytes));
     m.high = take(model.rows * m.high_stride);
     m.low = take(model.element_bytes() == 2 ? model.rows * m.low_stride : 0);
     m.residual = reinterpret_cast<float*>(take(4 * model.rows * model.width));
-    m.partial = reinterpret_cast<float*>(take(4 * (2 * m.partial_floats > states ? 2 * m.partial_floats : states)));
+    m.partial = reinterpret_cast<float*>(take(4 * 2 * m.partial_floats));
+    m.states = reinterpret_cast<float*>(take(4 * BLOCK_WARPS * (model.head_dim() + 2)));
     m.moments = reinterpret_cast<Moments*>(take(static_cast<int>(sizeof(Moments)) * model.rows * BLOCK_WARPS));
     return m;
 }

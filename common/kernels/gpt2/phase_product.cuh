@@ -98,6 +98,7 @@ __device__ __forceinline__ void multiply_units(const Steps& a, const BlockMemory
             }
             stream.release();
             if (threadIdx.x == ISSUER) stream.refill(source, stream.slots() / 2);
+            __syncwarp();  // mma takes whole warps
         }
         sums.store(partial + (warp * UNIT_BATCH + u) * rows * UNIT_ROWS, rows);
     }

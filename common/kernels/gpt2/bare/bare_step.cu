@@ -326,6 +326,7 @@ static void launch(const Variant& v, Sizes s, const Memory& memory) {
                                   memory.checksum));
 }
 
+#ifndef CUDA_SIMULATOR
 static double microseconds(const Variant& v, const Sizes& s, const Memory& memory) {
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin));
@@ -341,6 +342,7 @@ static double microseconds(const Variant& v, const Sizes& s, const Memory& memor
     std::sort(times.begin(), times.end());
     return 1e3 * times[times.size() / 2] / s.steps;
 }
+#endif
 
 int main(int argc, char** argv) {
     bool small = argc > 1 && std::strcmp(argv[1], "small") == 0;
