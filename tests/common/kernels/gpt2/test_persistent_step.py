@@ -86,14 +86,14 @@ def test_the_storyteller_writes_what_it_writes_in_transformers(kernels):
     prompt = tokenizer("Once upon a time").input_ids
     engine = Engine(model, kernels, max_seq_len=64, persistent=True)
     assert engine.how(1).startswith("part of one persistent kernel")
-    assert engine.generate([prompt], max_new_tokens=8).tokens == [written_by(model, prompt, 8)]
+    assert engine.generate([prompt], max_new_tokens=4).tokens == [written_by(model, prompt, 4)]
 
 
 def test_a_batch_of_different_lengths_and_each_alone(model, kernels):
-    expected = [written_by(model, prompt, 12) for prompt in PROMPTS]
+    expected = [written_by(model, prompt, 8) for prompt in PROMPTS]
     engine = Engine(model, kernels, max_batch=4, persistent=True)
-    for batch in (4, 1, 2, 3, 1):
-        assert engine.generate(PROMPTS[:batch], max_new_tokens=12).tokens == expected[:batch]
+    for batch in (4, 1, 3):
+        assert engine.generate(PROMPTS[:batch], max_new_tokens=8).tokens == expected[:batch]
 
 
 def test_up_to_the_end_of_the_context(model, kernels):
@@ -104,15 +104,15 @@ def test_up_to_the_end_of_the_context(model, kernels):
     ]
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 5, 12])
+@pytest.mark.parametrize("blocks", [1, 5, 12])
 def test_however_many_blocks(model, kernels, blocks):
     """Units go round the blocks, parts of the cache are more or fewer; words of one run are no other's."""
     step = step_of(model, kernels, "float32", 1, blocks)
     assert step.plan.blocks == blocks
-    expected = written_by(model, [9], 20)
-    assert run(step, [9], 20) == [expected]
+    expected = written_by(model, [9], 10)
+    assert run(step, [9], 10) == [expected]
     step.state.begin(torch.full_like(step.state.positions, -1), None)
-    assert run(step, [9], 20) == [expected]
+    assert run(step, [9], 10) == [expected]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -186,7 +186,7 @@ def test_an_interruption_ends_the_kernel(model, kernels):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.generate([PROMPTS[0]], max_new_tokens=40, on_token=interrupt)
+        engine.generate([PROMPTS[0]], max_new_tokens=10, on_token=interrupt)
     assert engine.generate([PROMPTS[0]], max_new_tokens=6).tokens == [written_by(model, PROMPTS[0], 6)]
 
 
