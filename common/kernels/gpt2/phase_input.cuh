@@ -6,8 +6,8 @@
 //   4. States     merged_input                   the states of a head's parts -> its output
 //   5. Rows       copied_input                   rows of T as they are
 //
-// ROWS: of the batch, at most. Every thread asks for all it needs before it waits for the first word. All end with a __syncthreads(): the input is
-// there. 2 and 3 leave the residual stream in `residual`.
+// ROWS: of the batch, at most. Every thread asks for all it needs before it waits for the first word. All end with a
+// __syncthreads(): the input is there. 2 and 3 leave the residual stream in `residual`.
 //
 // 16-bit inputs come twice, rounded and the rest (`low`): the tensor cores have 16 rows, of which a batch takes 4, so
 // that the rest costs nothing, and the input is as exact as 22 bits (float16) or 16 (bfloat16).
