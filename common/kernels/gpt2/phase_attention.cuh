@@ -1,16 +1,16 @@
 // phase_attention.cuh - one query over a part of its head's cache: scores, their softmax, the sum of values.
 //
 //   1. Lanes      LaneState         what a lane knows of the tokens its group has seen
-//   2. Unit       attend            all tokens of a part -> a state for the next phase to merge (decode_merge.cuh)
+//   2. Unit       attend            all tokens of a part -> a state for the next phase to merge (attention_states.cuh)
 //
 // A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes; such a group takes one token
 // after the other, so that the block has BLOCK_THREADS / lanes tokens at a time. Groups meet in the end. The tokens come
 // through the stream, long before the query is known; the newest, whose key and value are made in this step, and the one
 // before it are read by the last part's first two groups where they are (phase_block.cuh).
 #pragma once
+#include "common/cuda/attention_states.cuh"
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/kernels/decode/decode_merge.cuh"
 #include "common/kernels/gpt2/phase_block.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 #include "common/kernels/gpt2/vectors.cuh"

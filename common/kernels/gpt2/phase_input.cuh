@@ -12,10 +12,10 @@
 // 16-bit inputs come twice, rounded and the rest (`low`): the tensor cores have 16 rows, of which a batch takes 4, so
 // that the rest costs nothing, and the input is as exact as 22 bits (float16) or 16 (bfloat16).
 #pragma once
+#include "common/cuda/attention_states.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
-#include "common/kernels/decode/decode_merge.cuh"
 #include "common/kernels/gpt2/phase_block.cuh"
 #include "common/kernels/gpt2/vectors.cuh"
 

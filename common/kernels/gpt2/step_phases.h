@@ -81,7 +81,7 @@ struct Exchange {
     int attended;   // residual stream behind PROJECTION   float [rows][width]
     int residual;   // residual stream behind CONTRACT     float [rows][width]
     int qkv;        // T [rows][3 width]
-    int states;     // float [rows][heads][splits][head_dim + 2]: a sum of values, then m and l (decode_merge.cuh)
+    int states;     // float [rows][heads][splits][head_dim + 2]: a sum of values, then m and l (attention_states.cuh)
     int activated;  // T [rows][hidden]
     int best;       // [rows][blocks][2]: value and token
     int words;      // of all
