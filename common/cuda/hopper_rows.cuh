@@ -135,34 +135,29 @@ struct Sources {
     }
 };
 
-// Rows with a NaN, from the keys that they see alone. The warp has written all of its 16.
+// Those of a warp's 16 rows that have a NaN, from the keys that they see alone. The warp has written them, and reads them
+// again: a kernel calls this after its last product, when registers are free, and only where some row had a NaN.
 //
 //   out [rows_left][head_dim], from the warp's first row on, row `first_row` of its head
 //   for_each_seen(row, f)     f(key) for the keys that a row of the head sees
-template <typename T, int D, typename Seen>
-__device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, const float (&o)[1][D / 8][4], int batch,
-                                                  int head, int kv_head, int first_row, int rows_left, int head_dim,
-                                                  Seen for_each_seen) {
-    unsigned marked = 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) sum += o[0][n][2 * half] + o[0][n][2 * half + 1];
-        marked |= (sum != sum) << half;
-    }
-    for_each_marked_row<16>(marked, [&](int i) {
-        if (i >= rows_left) return;
-        const auto head_of = [](const void* tensor, const RowStrides& strides, int64_t b, int64_t h) {
-            return static_cast<const T*>(tensor) + b * strides.batch + h * strides.head;
-        };
-        const T* key = head_of(from.key, from.key_strides, batch, kv_head);
-        const T* value = head_of(from.value, from.value_strides, batch, kv_head);
-        const int64_t row = first_row + i;
+template <typename T, typename Seen>
+__device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, int batch, int head, int kv_head,
+                                                  int first_row, int rows_left, int head_dim, Seen for_each_seen) {
+    const auto head_of = [](const void* tensor, const RowStrides& strides, int64_t b, int64_t h) {
+        return static_cast<const T*>(tensor) + b * strides.batch + h * strides.head;
+    };
+    const T* key = head_of(from.key, from.key_strides, batch, kv_head);
+    const T* value = head_of(from.value, from.value_strides, batch, kv_head);
+    __syncwarp();
+#pragma unroll 1
+    for (int row = first_row; row < first_row + min(rows_left, 16); ++row, out += head_dim) {
+        bool nan = false;
+        for (int i = threadIdx.x % 32; i < head_dim; i += 32) nan |= to_float(out[i]) != to_float(out[i]);
+        if (!__any_sync(FULL_WARP, nan)) continue;
         SeenRow<T> again(head_of(from.query, from.query_strides, batch, head) + row * from.query_strides.row, head_dim);
-        for_each_seen(first_row + i, [&](int64_t k) {
+        for_each_seen(row, [&](int64_t k) {
             again.add(again.product(key + k * from.key_strides.row) * from.scale, value + k * from.value_strides.row);
         });
-        again.write(out + int64_t{i} * head_dim);
-    });
+        again.write(out);
+    }
 }

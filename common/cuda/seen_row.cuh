@@ -70,6 +70,13 @@ __device__ __forceinline__ bool has_nan(const float (&x)[N]) {
     for (int i = 0; i < N; ++i) sum += x[i];
     return sum != sum;
 }
+template <int M, int N>
+__device__ __forceinline__ bool has_nan(const float (&x)[M][N]) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < M * N; ++i) sum += x[i / N][i % N];
+    return sum != sum;
+}
 
 // Calls f(row), with all lanes together, for the marked ones of a warp's ROWS rows. mine: bit i marks row 8 i + lane / 4
 // for the columns of this lane, as the fragments of mma.cuh lie. All lanes have written their parts of the rows when f

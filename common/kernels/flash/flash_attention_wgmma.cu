@@ -251,6 +251,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         wgmma_commit();
     };
 
+    bool nan = false;  // in this lane's part of any item's output: see seen_row.cuh
     Items<S> items(a);
     Item next;
     if (!items.take(next)) return;
@@ -326,17 +327,22 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
         write_rows<T, D>(static_cast<T*>(a.out) + at * a.head_dim, a.lse == nullptr ? nullptr : a.lse + at, o, rows,
                          a.S_q - first_row, a.head_dim);
-        if (a.sources.hides_keys) {
-            const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
-            compute_nan_again<T, D>(a.sources, static_cast<T*>(a.out) + at * a.head_dim, o, batch, head,
-                                    head / a.group, first_row, a.S_q - first_row, a.head_dim, [&](int row, auto f) {
-                                        const int end = keys_seen(a, row);
-                                        for (int key = 0; key < end; ++key) f(key);
-                                    });
-        }
+        nan |= has_nan(o[0]);
     }
     wgmma_wait<0>();
     keep_order(s[0]);
+    if (!a.sources.hides_keys || !__any_sync(FULL_WARP, nan)) return;
+    Items<S> same(a);
+    for (Item item; same.take(item);) {
+        const int first_row = item.q_start + warp_row;
+        const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
+        const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
+        compute_nan_again(a.sources, static_cast<T*>(a.out) + at * a.head_dim, batch, head, head / a.group, first_row,
+                          a.S_q - first_row, a.head_dim, [&](int row, auto f) {
+                              const int end = keys_seen(a, row);
+                              for (int key = 0; key < end; ++key) f(key);
+                          });
+    }
 }
 
 // ------------------------------------------------------------------------------------------------- 5. Kernel
