@@ -75,12 +75,16 @@ def scaled_dot_product_attention(
     *,
     mode: str = "flash",
     variant: str | None = None,
+    deterministic: bool = False,
 ) -> Tensor:
     """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
 
     Takes what torch.nn.functional.scaled_dot_product_attention takes, with the same results, or refuses it: the error
     says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile and
-    torch.export there is no graph break once the kernels are loaded: call it once before.
+    torch.export there is no graph break once the kernels are loaded: call it once before. torch.func.grad and vmap work
+    with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
+    NaN and infinity at hidden keys reach the rows that do not see them in no tuned kernel's result; in those of the
+    other variants, and in gradients, they do, as 0 times NaN.
 
     Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
     whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and
@@ -102,6 +106,8 @@ def scaled_dot_product_attention(
         mode: "naive", "tiled" or "flash".
         variant: "student" (the task's .cu file), "solution" or "tuned" (flash only); None: "solution", but "tuned" for
             a mask or a gradient with mode "flash".
+        deterministic: gradients have the same bits every time; without it query's may differ in the last ones, unless
+            torch.use_deterministic_algorithms(True) holds in the backward pass. The result has them anyway.
 
     Returns:
         [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query, key
@@ -119,7 +125,9 @@ def scaled_dot_product_attention(
         return call.layout.empty_result()
     ops = operators(mode, call.variant, BACKENDS[query.device.type])
     if call.kernels.tuned:
-        out = flash.flash_attention(ops, *call.inputs, is_causal, call.scale, mask=call.mask)
+        out = flash.flash_attention(
+            ops, *call.inputs, is_causal, call.scale, mask=call.mask, deterministic=deterministic
+        )
     else:
         masks = [call.mask] if call.kernels.masks else []
         out = getattr(ops, call.kernels.operator)(*call.inputs, is_causal, call.scale, *masks)
@@ -173,7 +181,7 @@ class CUDAAttention(nn.Module):
     """scaled_dot_product_attention as a module, without parameters: CUDAAttention(is_causal=True, mode="tiled").
 
     Args:
-        is_causal, scale, enable_gqa, mode, variant: see scaled_dot_product_attention.
+        is_causal, scale, enable_gqa, mode, variant, deterministic: see scaled_dot_product_attention.
 
     Raises:
         ValueError: no such mode or variant.
@@ -187,6 +195,7 @@ class CUDAAttention(nn.Module):
         *,
         mode: str = "flash",
         variant: str | None = None,
+        deterministic: bool = False,
     ) -> None:
         super().__init__()
         kernels_of(mode, "solution" if variant is None else variant)
@@ -196,6 +205,7 @@ class CUDAAttention(nn.Module):
             "enable_gqa": enable_gqa,
             "mode": mode,
             "variant": variant,
+            "deterministic": deterministic,
         }
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
@@ -239,6 +249,11 @@ def operators(mode: str, variant: str, backend: str) -> Operators:
         else:
             _loaded[chosen] = load(BuildRequest(MODES[mode].task, variant, backend))
     return _loaded[chosen]
+
+
+def loaded_operators() -> dict[tuple[str, str, str], Operators]:
+    """Those that calls have loaded so far, by mode, variant and backend."""
+    return dict(_loaded)
 
 
 def _as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:

@@ -325,6 +325,74 @@ def test_gradients_of_the_tuned_kernels(device, name):
         assert max_error_of(x, x64) <= 2 * max_error_of(x_same, x64) + 1e-5
 
 
+@pytest.mark.parametrize("by_switch", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_deterministic_gradients_have_the_same_bits_50_times(device, dtype, by_switch):
+    """By the argument, and by PyTorch's switch. Blocks of a GPU, and the simulator's threads, come in any order."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (1, 2, 70, 8), (1, 1, 150, 8), (1, 1, 150, 8), (1, 2, 70, 8)
+    query, key, value, grad = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    options = {"enable_gqa": True, "deterministic": not by_switch}
+
+    def bits() -> list[Tensor]:
+        out = scaled_dot_product_attention(*inputs, **options)
+        return [x.view(torch.int16) for x in torch.autograd.grad(out, inputs, grad)]
+
+    torch.use_deterministic_algorithms(by_switch)
+    try:
+        first = bits()
+        for _ in range(49):
+            assert all(torch.equal(x, y) for x, y in zip(first, bits(), strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    right = torch.autograd.grad(pytorch(*exact, enable_gqa=True), exact, grad.double())
+    for x, y in zip(first, right, strict=True):
+        assert max_error_of(x.view(dtype), y) <= (1e-5 if dtype == torch.float32 else 0.03)
+
+
+def test_torch_func_of_the_tuned_kernels(device):
+    """grad, vmap over any inputs, and gradients of single samples, beside the same by PyTorch's function."""
+    shapes = (3, 2, 4, 5, 8), (3, 2, 2, 7, 8), (2, 2, 7, 8)
+    query, key, value = (torch.randn(shape, device=device) for shape in shapes)
+    masks = as_mask(make_mask("bool", 3, 5, 7)).to(device), torch.randn(3, 2, 1, 5, 7, device=device)
+
+    def ours(query, key, value, mask=None):
+        return scaled_dot_product_attention(query, key, value, mask, enable_gqa=True, variant="tuned")
+
+    def theirs(query, key, value, mask=None):
+        key, value = (x.repeat_interleave(2, -3) for x in (key, value))
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(query, key, value, mask)
+
+    def loss(function):
+        return lambda *inputs: function(*inputs).square().sum()
+
+    found, right = (torch.func.grad(loss(f), (0, 1, 2))(query[0], key[0], value) for f in (ours, theirs))
+    for x, y in zip(found, right, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    for mask in (None, *masks):
+        given = (query, key, value) if mask is None else (query, key, value, mask)
+        dims = (0, 0, None) if mask is None else (0, 0, None, 0)
+        out, expected = (torch.vmap(f, dims)(*given) for f in (ours, theirs))
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        samples = [torch.vmap(torch.func.grad(loss(f), (0, 2)), dims)(*given) for f in (ours, theirs)]
+        for x, y in zip(*samples, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    with pytest.raises(NotImplementedError, match="flash_attention has no second derivative"):
+        torch.func.grad(lambda x: torch.func.grad(loss(ours))(x, key[0], value).sum())(query[0])
+    with pytest.raises(NotImplementedError, match="flash_attention has no forward-mode derivative"):
+        torch.func.hessian(loss(ours))(query[0], key[0], value)
+    with pytest.raises(NotImplementedError, match="flash_attention has no forward-mode derivative"):
+        torch.func.jvp(lambda x: ours(x, key[0], value), (query[0],), (query[0],))
+    for mode in ("naive", "tiled", "flash"):
+        with pytest.raises(ValueError, match="query requires a gradient, and mode"):
+            torch.func.grad(
+                lambda x, mode=mode: scaled_dot_product_attention(x, x, x, mode=mode, variant="solution").sum()
+            )(value)
+
+
 def test_compile_without_a_graph_break_once_loaded(device):
     query, key, value = (torch.randn(shape, device=device).requires_grad_() for shape in GROUPED)
     module = CUDAAttention(is_causal=True, enable_gqa=True, mode="flash", variant="tuned")

@@ -253,7 +253,7 @@ def test_infinite_keys_are_hidden(ops, kind):
 
 
 def test_masks_near_the_smallest_float_hide_no_more_than_they_say(ops, kind):
-    """Models hide keys by finfo.min: a row of nothing else has the mean of V, and the larger of two such biases wins."""
+    """Models hide keys by finfo.min: a row of nothing else has the mean of V; the larger of two such biases wins."""
     query, key, value = tensors(ops, kind, seq_k=70)
     smallest = torch.finfo(torch.float32).min
     mask = torch.zeros(S_Q, 70, device=ops.device)

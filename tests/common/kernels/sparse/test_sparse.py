@@ -146,7 +146,6 @@ def test_what_hidden_keys_hold_reaches_nobody(ops, dtype):
             assert error <= 4 * torch.finfo(dtype).eps * float(clean.abs().max()), name
 
 
-
 def assert_strided(ops, query: Tensor, key: Tensor, value: Tensor, *given, scale: float | None = None) -> Tensor:
     mask = strided_mask(query, key, *given)
     return assert_right(ops, "strided_attention", query, key, value, mask, *given, scale=scale)
