@@ -47,13 +47,15 @@ from transformers.masking_utils import sdpa_mask
 from common.kernels.flash import flash
 from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
 from common.kernels.loaded import loaded
-from task7.front_door.padding import Padding, Window
+from task7.front_door.padding import Padding
 from task7.given.operators import CountedOperators, load_kernels
 
 if TYPE_CHECKING:
     from task7.front_door.cache import LayerKVCache
 
 NAME = "course"
+# An attribute of a mask that is nothing but a causal window over sequences that begin here, without padding: its size
+WINDOW = "causal_window"
 # What some architectures pass to their attention and no kernel here has
 FOREIGN = {
     "softcap": "a cap on the scores",
@@ -158,9 +160,9 @@ class KernelAttention:
 
         attention_mask: bool [batch, all_tokens], False where there is padding.
 
-        Returns what `forward` gets as its attention_mask: None, a Padding, or (tuned only) a Window, and for packed
-        sequences, static caches and the like a bool tensor [batch, 1, new_tokens, all_tokens]. Raises ValueError for
-        masks that no kernel here can do.
+        Returns what `forward` gets as its attention_mask: None, a Padding, or, for windows, packed sequences, static
+        caches and the like (tuned only), a bool tensor [batch, 1, new_tokens, all_tokens]. Raises ValueError for masks
+        that no kernel here can do.
         """
         window = kwargs.get("local_size")
         static = isinstance(q_offset, Tensor) or kv_length > q_offset + q_length
@@ -178,7 +180,9 @@ class KernelAttention:
             mask = sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
             simple = window is not None and allow_is_causal_skip and not static and q_length == kv_length
             whole = attention_mask is None or bool(attention_mask[:, -kv_length:].all())
-            return Window(window, mask) if simple and whole else mask
+            if simple and whole:
+                setattr(mask, WINDOW, window)
+            return mask
         if attention_mask is None or bool(attention_mask[:, -kv_length:].all()):
             return None
         return Padding(attention_mask[:, -kv_length:])
@@ -205,11 +209,9 @@ class KernelAttention:
         self._check_call(query, key, value, dropout, causal, kwargs)
         new_tokens, all_tokens = query.size(2), key.size(2)
         window = kwargs.get("sliding_window")
-        if isinstance(attention_mask, Window):
-            if window == attention_mask.size and new_tokens == all_tokens and _takes_windows(query, key, value):
-                out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
-            else:
-                out = self._masked(query, key, value, attention_mask.mask, scaling)
+        whole_window = getattr(attention_mask, WINDOW, None) == window is not None and new_tokens == all_tokens
+        if whole_window and _takes_windows(query, key, value):
+            out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
         elif isinstance(attention_mask, Tensor):
             out = self._masked(query, key, value, attention_mask, scaling)
         elif window is not None and window < all_tokens:
@@ -237,7 +239,8 @@ class KernelAttention:
         if kv_cache is not None:
             kv_cache.drop_padding(key, value, padding.lengths)
         out = padding.restored(self._flash(query, key, value, scale))
-        if padding.at_the_end:  # generate() goes on from the last place, also where that is padding
+        # generate() goes on from the last place, also where that is padding; training does not
+        if padding.at_the_end and not (torch.is_grad_enabled() and query.requires_grad):
             last = padding.restored(query)[:, :, -1:]
             out[:, :, -1:] = self._over_cached(last, key, value, padding.lengths, scale)
         return out

@@ -18,27 +18,8 @@ prompt that ends in padding: generate() takes its first token from there (`at_th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Window:
-    """A causal sliding window over sequences that begin here and have no padding.
-
-    Attributes:
-        size: how many tokens a query sees, itself included.
-        mask: the same as a tensor: bool [batch, 1, new_tokens, all_tokens].
-    """
-
-    size: int
-    mask: Tensor
-
-    def contiguous(self) -> Window:
-        """Itself: transformers asks this of the masks for a static cache."""
-        return self
 
 
 class Padding:
@@ -58,10 +39,6 @@ class Padding:
         self.at_the_end = not bool(mask[:, -1].all())
         self._order = torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)  # tokens, then padding
         self._back = torch.argsort(self._order, dim=-1)
-
-    def contiguous(self) -> Padding:
-        """Itself: transformers asks this of the masks for a static cache."""
-        return self
 
     def to_the_end(self, x: Tensor) -> Tensor:
         """[batch, heads, all_tokens, head_dim] with each sequence's padding moved behind its tokens; contiguous."""

@@ -229,7 +229,7 @@ def test_unsupported_calls_are_refused_by_name():
         ours(ids, attention_mask=torch.zeros(2, 1, 6, 6))
     with pytest.raises(ValueError, match="packed"):
         ours(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False)
-    with pytest.raises(ValueError, match=r"cache has 12 slots, .* leave cache_implementation out.* variant='tuned'"):
+    with pytest.raises(ValueError, match=r"cache has 12 slots, .* leave cache_implementation out.*variant='tuned'"):
         ours.generate(ids, cache_implementation="static", **GREEDY | {"max_new_tokens": 7})
     with pytest.raises(ValueError, match="beam search"):
         ours.generate(ids, num_beams=2, past_key_values=KernelCache(attention, ours), max_new_tokens=3)
