@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from common.console.paths import ROOT
 from common.kernels.decode.decode import decode_attention, decode_attention_paged
-from common.kernels.flash import flash
 from common.kernels.sparse.sparse import (
     block_sparse_attention,
     compress_block_mask,
@@ -71,9 +71,11 @@ def _():
 @has("causal, from the lower right")
 def _():
     query, key, value = inputs((1, 2, 5, 8), (1, 2, S, 8), (1, 2, S, 8))
-    out = flash.flash_attention(flash.load("simulator"), query, key, value, True, lower_right=True)
     mask = torch.ones(5, S, dtype=torch.bool).tril(S - 5)
-    torch.testing.assert_close(out, F.scaled_dot_product_attention(query, key, value, mask))
+    expected = F.scaled_dot_product_attention(query, key, value, mask)
+    for variant in (None, "tuned"):
+        out = scaled_dot_product_attention(query, key, value, causal_lower_right(5, S), variant=variant)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
 @has("a mask tensor, bool or added")

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
@@ -441,6 +441,19 @@ def test_no_gradient_is_asked_of_other_kernels(device):
             scaled_dot_product_attention(*(x.detach() for x in inputs), mask, mode=mode, variant=variant)
 
 
+@every_door
+@pytest.mark.parametrize("sizes", [(5, 7), (7, 5), (6, 6), (1, 7)], ids=str)
+def test_pytorchs_causal_biases(device, mode, variant, sizes):
+    """Rows that see no key included: there PyTorch's function with the same mask as a tensor gives zeros, too."""
+    query, key, value = (torch.randn(2, 3, size, 8, device=device) for size in (sizes[0], sizes[1], sizes[1]))
+    for bias, diagonal in ((causal_lower_right, sizes[1] - sizes[0]), (causal_upper_left, 0)):
+        out = scaled_dot_product_attention(query, key, value, bias(*sizes), mode=mode, variant=variant)
+        mask = torch.ones(sizes, dtype=torch.bool, device=device).tril(diagonal)
+        torch.testing.assert_close(out, pytorch(query, key, value, mask), rtol=1e-5, atol=1e-5)
+    with pytest.raises(RuntimeError, match="attn_mask is given and is_causal is True"):
+        scaled_dot_product_attention(query, key, value, causal_lower_right(*sizes), is_causal=True, mode=mode)
+
+
 def test_the_module_is_the_function(device):
     query, key, value = (torch.randn(shape, device=device) for shape in GROUPED)
     mask = as_mask(make_mask("bool", 5, 7)).to(device)
@@ -485,7 +498,10 @@ REFUSED = [
     ({"attn_mask": of(1, 3, 5, 7)}, r"attn_mask has shape \[1, 3, 5, 7\]; it must broadcast"),
     ({"attn_mask": of(5, 7, dtype=torch.int32)}, "attn_mask has dtype torch.int32; it must be torch.bool, torch.fl"),
     ({"attn_mask": of(5, 7, dtype=torch.float16)}, "attn_mask has dtype torch.float16; it must be .* or query's"),
-    ({"attn_mask": causal_lower_right(5, 7)}, "attn_mask is a CausalBias; .* the bool mask torch.ones"),
+    (
+        {"attn_mask": causal_lower_right(5, 6)},
+        r"attn_mask is a CausalBias of 5 queries and 6 keys; query has shape \[3, 5",
+    ),
     (
         {"mode": "flash", "variant": "solution", "attn_mask": of(5, 7)},
         "mode 'flash' with variant 'solution' takes none: use variant='tuned'",
