@@ -231,6 +231,7 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
         if (i >= block.warp_count) return;
         SeenRow<T> again(block.query + (row - block.start) * a.query_strides.row, a.head_dim);
         keys.for_each_seen(row, [&](int key) {
+            if (again.lost()) return;
             const float score = again.product(block.key + key * a.key_strides.row) * a.scale;
             again.add(keys.masked(score, row, key), block.value + key * a.value_strides.row);
         });

@@ -156,6 +156,7 @@ __device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, i
         if (!__any_sync(FULL_WARP, nan)) continue;
         SeenRow<T> again(head_of(from.query, from.query_strides, batch, head) + row * from.query_strides.row, head_dim);
         for_each_seen(row, [&](int64_t k) {
+            if (again.lost()) return;
             again.add(again.product(key + k * from.key_strides.row) * from.scale, value + k * from.value_strides.row);
         });
         again.write(out);

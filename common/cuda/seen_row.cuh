@@ -47,6 +47,9 @@ class SeenRow {
         top = top_now;
     }
 
+    // Whether a score was NaN: then all columns are, whatever comes. (A model that has diverged need not wait for more.)
+    __device__ __forceinline__ bool lost() const { return sum != sum; }
+
     __device__ __forceinline__ void write(T* out) const {
         for (int i = 0; i < PIECES; ++i)
             if (lane + 32 * i < head_dim) out[lane + 32 * i] = from_float<T>(o[i] * inverse_of(sum));

@@ -85,7 +85,7 @@ struct FlashBlock {
         SeenRow<float> again(query + row * a.query_strides.row, a.head_dim);
         const int end = seen(row);
 #pragma unroll 1
-        for (int64_t k = 0; k < end; ++k) {
+        for (int64_t k = 0; k < end && !again.lost(); ++k) {
             const float score = again.product(key + k * a.key_strides.row) * a.scale;
             again.add(masked_score(score, mask, 0, row, k), value + k * a.value_strides.row);
         }

@@ -65,7 +65,7 @@ def test_forward(ops, dtype, head_dim, sizes, heads, kv_heads, options):
     assert bool((out[lse64 == -math.inf] == 0).all())
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize("head_dim", [64, 128])
 def test_what_hidden_keys_hold_reaches_nobody(ops, head_dim):
     """NaN and infinity in a value: rows before it, under the causal mask, stay as they were; also those of its tile."""
     query, key, value = tensors(
