@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common.compiling.manifest import read_manifest, tasks
+from common.compiling.skeletons import fill_gaps
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", ".venv", "venv", "docs")
 
@@ -42,9 +42,7 @@ def copy_with_gaps(folder: Path) -> Path:
 def copy_with_gaps_filled(folder: Path) -> Path:
     """The checkout, solved; builds are not copied."""
     copy_with_gaps(folder)
-    for task in tasks():
-        for name in read_manifest(task).with_gaps:
-            shutil.copy(folder / task / "solution" / name, folder / task / name)
+    fill_gaps(folder)
     return folder
 
 

@@ -13,10 +13,12 @@ order in which the gaps are filled. Standard library only.
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.compiling.manifest import read_manifest, tasks
+from common.console.paths import ROOT
 
 _BEGIN = re.compile(r"^(\s*)(//|#) BEGIN SOLUTION(?: (\d+))? \((\d+) lines?\): (\S.*)$")
 _END = re.compile(r"^\s*(//|#) END SOLUTION$")
@@ -104,3 +106,14 @@ def solution_files(task: str | None = None) -> list[Path]:
 def student_file(solution: Path) -> Path:
     """task2/solution/attention_kernel.cu -> task2/attention_kernel.cu"""
     return solution.parent.parent / solution.name
+
+
+def fill_gaps(folder: Path, task: str | None = None) -> None:
+    """Puts the filled files of a task, or of all, over those with gaps in `folder`, a copy of the checkout.
+
+    Raises:
+        ValueError: no such task.
+        OSError: a file cannot be written.
+    """
+    for solution in solution_files(task):
+        shutil.copy(solution, folder / student_file(solution).relative_to(ROOT))

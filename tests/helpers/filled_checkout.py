@@ -3,7 +3,8 @@
 import shutil
 from pathlib import Path
 
-from common.compiling.manifest import read_manifest, tasks
+from common.compiling.manifest import tasks
+from common.compiling.skeletons import fill_gaps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,7 +15,5 @@ def copy_of_the_checkout(folder: Path) -> Path:
     for name in ("common", *tasks()):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     shutil.copy(ROOT / "Results.md", folder)
-    for task in tasks():
-        for file in read_manifest(task).with_gaps:
-            shutil.copy(folder / task / "solution" / file, folder / task / file)
+    fill_gaps(folder)
     return folder

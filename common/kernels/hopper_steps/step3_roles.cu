@@ -10,6 +10,7 @@
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/tma.cuh"
 #include "common/cuda/wgmma.cuh"
+#include "common/kernels/hopper_steps/maps.h"
 #include "common/kernels/hopper_steps/product.h"
 
 constexpr unsigned TILE_BYTES = TILE * TILE * sizeof(__half);
@@ -74,12 +75,7 @@ __global__ void __launch_bounds__(256, 1)
 int main(int count, char** arguments) {
     Product p(count > 1 ? std::atoi(arguments[1]) : 512);
     CUtensorMap a, b;
-    const RowShape shape = {1, 1, TILE, p.K};
-    const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // of the batch, of a head, of a row
-    if (!make_tensor_map<__half>(a, p.a, shape, strides, TILE) || !make_tensor_map<__half>(b, p.b, shape, strides, TILE)) {
-        std::printf("K = %d: rows must be a multiple of 16 bytes\n", p.K);
-        return 1;
-    }
+    if (!make_maps(a, b, p)) return 1;
     constexpr int SHARED = sizeof(Slots) + 1024;
     CUDA_CHECK(cudaFuncSetAttribute(product_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
     return p.finish([&] { product_kernel<<<1, 256, SHARED>>>(a, b, p.c, p.K); });

@@ -167,7 +167,7 @@ static Transfer new_transfer(Position at) {
     const Worker& worker = current_worker();
     t.thread = static_cast<unsigned>(worker.running - worker.threads);
     t.place = at;
-    t.group = my_hopper().threads[t.thread].bulk_groups;
+    t.group = my_async_thread().bulk_groups;
     return t;
 }
 
@@ -323,10 +323,7 @@ bool run_engine(Worker& worker) {
     return true;
 }
 
-void commit_bulk_group() {
-    const Worker& worker = current_worker();
-    ++my_hopper().threads[worker.running - worker.threads].bulk_groups;
-}
+void commit_bulk_group() { ++my_async_thread().bulk_groups; }
 
 // Both kinds of waits do everything: that only the reading must be over is no reason to do the rest later.
 void wait_for_bulk_groups(uint32_t left, [[maybe_unused]] bool only_read) {

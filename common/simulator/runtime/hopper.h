@@ -100,6 +100,7 @@ struct Hopper {
 // The block's; made if it has none yet.
 Hopper& hopper_of(Worker& worker);
 Hopper& my_hopper();
+AsyncThread& my_async_thread();
 
 void begin_hopper(Worker& worker);  // at the start of a block
 void end_hopper(Worker& worker);    // at its end, without an error

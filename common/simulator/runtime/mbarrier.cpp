@@ -25,6 +25,10 @@ Hopper& hopper_of(Worker& worker) {
     return *worker.hopper;
 }
 Hopper& my_hopper() { return hopper_of(current_worker()); }
+AsyncThread& my_async_thread() {
+    Worker& worker = current_worker();
+    return hopper_of(worker).threads[worker.running - worker.threads];
+}
 
 void begin_hopper(Worker& worker) {
     if (!worker.hopper) return;

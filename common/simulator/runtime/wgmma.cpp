@@ -208,6 +208,14 @@ static void require_warpgroup(const char* what, Position at) {
              worker.running->warp);
 }
 
+// All lanes of a warp come to the same operation of a warpgroup.
+static void together(const char* what, Position at) {
+    require_warpgroup(what, at);
+    MatrixOperation mine{what, at};
+    const WhileOthersRun others;
+    collective(~0u, &mine, require_whole_warp, what, at);
+}
+
 void warpgroup_multiply(const WarpgroupProduct& product, void* const* d, const uint32_t* a, uint64_t a_matrix, uint64_t b_matrix,
                         bool accumulate, Position at) {
 #ifdef SIMULATOR_CHECKED
@@ -216,8 +224,7 @@ void warpgroup_multiply(const WarpgroupProduct& product, void* const* d, const u
     require_warpgroup("wgmma", at);
     Worker& worker = current_worker();
     Hopper& hopper = my_hopper();
-    const unsigned thread = static_cast<unsigned>(worker.running - worker.threads);
-    if (!hopper.threads[thread].fenced)
+    if (!my_async_thread().fenced)
         fail("wgmma at %s:%d: no wgmma.fence comes before it; registers and shared memory may not be ready", at.file, at.line);
     for (const uint64_t matrix : {b_matrix, product.a_in_registers ? 0 : a_matrix})
         if (matrix >> 49 & 7)
@@ -240,32 +247,21 @@ void warpgroup_fence(Position at) {
     Quiet quiet;
     check_product_fence();
 #endif
-    require_warpgroup("wgmma.fence", at);
-    Worker& worker = current_worker();
-    MatrixOperation mine{"wgmma.fence", at};
-    const WhileOthersRun others;
-    collective(~0u, &mine, require_whole_warp, "wgmma.fence", at);
-    my_hopper().threads[worker.running - worker.threads].fenced = true;
+    together("wgmma.fence", at);
+    my_async_thread().fenced = true;
 }
 void warpgroup_commit(Position at) {
 #ifdef SIMULATOR_CHECKED
     Quiet quiet;
 #endif
-    require_warpgroup("wgmma.commit_group", at);
-    Worker& worker = current_worker();
-    MatrixOperation mine{"wgmma.commit_group", at};
-    const WhileOthersRun others;
-    collective(~0u, &mine, require_whole_warp, "wgmma.commit_group", at);
-    ++my_hopper().threads[worker.running - worker.threads].product_groups;
+    together("wgmma.commit_group", at);
+    ++my_async_thread().product_groups;
 }
 void warpgroup_wait([[maybe_unused]] uint32_t left, Position at) {
 #ifdef SIMULATOR_CHECKED
     Quiet quiet;
 #endif
-    require_warpgroup("wgmma.wait_group", at);
-    MatrixOperation mine{"wgmma.wait_group", at};
-    const WhileOthersRun others;
-    collective(~0u, &mine, require_whole_warp, "wgmma.wait_group", at);
+    together("wgmma.wait_group", at);
 #ifdef SIMULATOR_CHECKED
     check_product_wait(left);
 #endif
@@ -286,10 +282,7 @@ void set_registers(bool more, uint32_t count, Position at) {
     const char* what = more ? "setmaxnreg.inc" : "setmaxnreg.dec";
     if (count < 24 || count > 256 || count % 8)
         fail("%s at %s:%d: %u registers; a multiple of 8 from 24 to 256 is allowed", what, at.file, at.line, count);
-    require_warpgroup(what, at);
-    MatrixOperation mine{what, at};
-    const WhileOthersRun others;
-    collective(~0u, &mine, require_whole_warp, what, at);
+    together(what, at);
 }
 
 }  // namespace simulator

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.compiling.manifest import read_manifest, tasks
-from common.console.paths import ROOT
+from common.compiling.skeletons import fill_gaps
 from common.course.grading.running import grade_all, workshop
 from common.course.grading.sandbox import Limits, why_no_bubblewrap
 from common.course.release import write_release
@@ -69,12 +69,10 @@ def test_every_command_of_its_documents_is_there_with_its_flags(release: Path) -
     assert len(helps) > 10
 
 
-def filled(release: Path, folder: Path, only: str = "") -> Path:
+def filled(release: Path, folder: Path, only: str | None = None) -> Path:
     """A copy in which the gaps of one task, or of all, are filled."""
     shutil.copytree(release, folder)
-    for task in [only] if only else tasks():
-        for name in read_manifest(task).with_gaps:
-            shutil.copyfile(ROOT / task / "solution" / name, folder / task / name)
+    fill_gaps(folder, only)
     return folder
 
 

@@ -1,0 +1,18 @@
+// maps.h - A and B [64][K] as the copy engine sees them: boxes of 64 rows and 64 columns.
+#pragma once
+#include <cuda.h>
+#include <cuda_fp16.h>
+
+#include <cstdio>
+
+#include "common/cuda/tma.cuh"
+#include "common/kernels/hopper_steps/product.h"
+
+// False, with a word to the user, where the engine cannot read rows of this length.
+inline bool make_maps(CUtensorMap& a, CUtensorMap& b, const Product& p) {
+    const RowShape shape = {1, 1, TILE, p.K};
+    const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // of the batch, of a head, of a row
+    if (make_tensor_map<__half>(a, p.a, shape, strides, TILE) && make_tensor_map<__half>(b, p.b, shape, strides, TILE)) return true;
+    std::printf("K = %d: rows must be a multiple of 16 bytes\n", p.K);
+    return false;
+}
