@@ -172,6 +172,16 @@ def test_a_gradient_that_cannot_be_had_is_an_error_and_not_none():
         torch.func.grad(lambda x: ops.softmax(x).sum())(x.detach())
 
 
+def test_an_operator_whose_gradient_is_known_has_it_when_called_by_name():
+    ops = flash.load("simulator")
+    query, key, value = (x.clone().requires_grad_() for x in ATTENTION)
+    ops.flash_attention(query, key, value, False).sum().backward()
+    exact = [x.detach().double().requires_grad_() for x in (query, key, value)]
+    torch.nn.functional.scaled_dot_product_attention(*exact).sum().backward()
+    for x, right in zip((query, key, value), exact, strict=True):
+        torch.testing.assert_close(x.grad.double(), right.grad, rtol=1e-5, atol=1e-5)
+
+
 def test_an_operator_that_writes_refuses_what_requires_a_gradient():
     ops = loaded("task6")
     caches = torch.zeros(2, 1, 1, 4, 8)

@@ -72,7 +72,7 @@ def guarded(name: str, function: Callable, operator: torch._ops.OpOverload) -> C
 
 def has_gradient(operator: torch._ops.OpOverload) -> bool:
     """Whether somebody told PyTorch this operator's gradient (torch.library.register_autograd)."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "AutogradCPU")
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Autograd")
 
 
 def refuse_forward_mode(name: str, tensors: Iterable[Tensor]) -> None:

@@ -3,6 +3,7 @@
 //   AttentionMask     where the mask lies and how to step through it; attention_binding.h makes one of a tensor
 //   masked_score()    a score -> the score with the mask applied
 //   mask_from()       the mask as a block sees it: from its own head, row and key on
+//   in_log2()         a bias, or a score with one, in units of log2(e), where kernels take powers of two
 //
 // A mask says which key each query may look at. Two kinds, as PyTorch's attn_mask:
 //
@@ -23,6 +24,8 @@
 
 #include <cmath>
 #include <cstdint>
+
+#include "common/cuda/logarithms.h"
 
 enum class MaskKind { NONE, BOOL, FLOAT };
 
@@ -52,4 +55,13 @@ __device__ __forceinline__ AttentionMask mask_from(AttentionMask mask, int64_t b
     mask.data = static_cast<const char*>(mask.data) + at * (mask.kind == MaskKind::BOOL ? sizeof(bool) : sizeof(float));
     mask.heads = 1;
     return mask;
+}
+
+// x * log2(e). Models hide keys by the smallest float, too, and that must stay finite: a row of nothing else sees all of
+// them alike, and gets the mean of V. So numbers from 2^126 on in magnitude are multiplied by less beyond it. Differences
+// among these are still so large that a power of 2 of one is 0 or infinity.
+__device__ __forceinline__ float in_log2(float x) {
+    constexpr float LARGE = 0x1p126f;
+    if (fabsf(x) <= LARGE || fabsf(x) == INFINITY || x != x) return x * LOG2_E;
+    return copysignf(LARGE * LOG2_E + (fabsf(x) - LARGE) * 0.75f, x);
 }

@@ -5,6 +5,7 @@
 //                   hide_outside                scores of keys that a row may not see
 //   3. Block        FlashRows                   which rows of which head a block computes, where its tensors lie
 //   4. Output       store_output
+//                   compute_nan_again           what hidden keys hold does not reach a row
 //   5. Loop         flash_forward               tile by tile: scores, weights, output
 //   6. Launch       launch_forward
 //
@@ -25,6 +26,7 @@
 #include "common/cuda/flash_tiles.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 
@@ -211,6 +213,32 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
     }
 }
 
+// Rows with a NaN, from the keys that they see alone: seen_row.cuh. The warp has written all of them.
+template <class S, class Keys>
+__device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, const FlashRows<S>& block,
+                                                  const Keys& keys, const Output<S::D>& o) {
+    using T = typename S::T;
+    unsigned marked = 0;
+    UNROLL
+    for (int i = 0; i < 2 * M; ++i) {
+        float sum = 0;
+        UNROLL
+        for (int n = 0; n < S::D / 8; ++n) sum += o[i / 2][n][i % 2 * 2] + o[i / 2][n][i % 2 * 2 + 1];
+        marked |= (sum != sum) << i;
+    }
+    for_each_marked_row<WARP_ROWS>(marked, [&](int i) {
+        const int row = block.warp_start + i;
+        if (i >= block.warp_count) return;
+        SeenRow<T> again(block.query + (row - block.start) * a.query_strides.row, a.head_dim);
+        keys.for_each_seen(row, [&](int key) {
+            if (again.lost()) return;
+            const float score = again.product(block.key + key * a.key_strides.row) * a.scale;
+            again.add(keys.masked(score, row, key), block.value + key * a.value_strides.row);
+        });
+        again.write(static_cast<T*>(a.out) + (block.batch_head * a.S_q + row) * a.head_dim);
+    });
+}
+
 // ---------------------------------------------------------------------------------------------------- 5. Loop
 //
 // One pass of the loop, SLOTS = 2:   ask for K of tile t + 2 and V of tile t + 1
@@ -226,6 +254,8 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
 //   skip(t)             how many keys lie between tiles t - 1 and t (t = 0: `first` and tile 0), a multiple of B_c
 //   masked(t)           whether tile t needs hide()
 //   hide(s, t)          scores of tile t -> -infinity for keys that a row may not see
+//   hides_keys()        whether there is such a key in any tile; for_each_seen(row, f), masked(score, row, key): the keys
+//                       that a row of the head sees, and the mask tensor, one by one
 //   BEGINS_LATE         whether begin can be more than 0;   JUMPS: whether skip can be other than 0
 //
 // factor: what makes the scores, after hide(), powers of two
@@ -307,6 +337,7 @@ __device__ __forceinline__ void flash_forward(const AttentionArguments& a, const
         }
     }
     store_output<S, PLAIN>(a, block, shared, o, rows);
+    if (keys.hides_keys()) compute_nan_again(a, block, keys, o);
 }
 
 // -------------------------------------------------------------------------------------------------- 6. Launch

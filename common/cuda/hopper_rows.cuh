@@ -6,6 +6,8 @@
 //   round_weights   weights -> the A operand of P V
 //   transpose_quad  the words of four lanes change places, for write_rows
 //   write_rows      the output, and with it lse, -> global memory
+//   Sources         where query, key and value lie, for compute_nan_again
+//   compute_nan_again   what hidden keys hold does not reach a row: seen_row.cuh
 //
 // The online softmax itself is that of flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16 rows and the
 // fragments of mma.sync. Only weigh() is in two pieces here: the registers of the old weights are read by P V while the
@@ -16,9 +18,11 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/cuda/attention_arguments.h"
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/flash_softmax.cuh"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
 #include "common/cuda/warp.cuh"
 
 // end: how many keys of the tile a row sees, the first ones, of this lane's rows lane / 4 and lane / 4 + 8
@@ -115,4 +119,46 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
         if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = logsumexp_of(rows.shift[0][half], sum);
     }
     write_rows<T>(out, o[0], factor, rows_left, head_dim);
+}
+
+// Tensor maps are the copy engine's; this is for ordinary loads.
+struct Sources {
+    const void *query, *key, *value;
+    RowStrides query_strides, key_strides, value_strides;
+    float scale;
+    bool hides_keys;  // from any row
+
+    void set(const AttentionArguments& a, bool hides) {
+        query = a.query, key = a.key, value = a.value;
+        query_strides = a.query_strides, key_strides = a.key_strides, value_strides = a.value_strides;
+        scale = a.scale, hides_keys = hides;
+    }
+};
+
+// Those of a warp's 16 rows that have a NaN, from the keys that they see alone. The warp has written them, and reads them
+// again: a kernel calls this after its last product, when registers are free, and only where some row had a NaN.
+//
+//   out [rows_left][head_dim], from the warp's first row on, row `first_row` of its head
+//   for_each_seen(row, f)     f(key) for the keys that a row of the head sees
+template <typename T, typename Seen>
+__device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, int batch, int head, int kv_head,
+                                                  int first_row, int rows_left, int head_dim, Seen for_each_seen) {
+    const auto head_of = [](const void* tensor, const RowStrides& strides, int64_t b, int64_t h) {
+        return static_cast<const T*>(tensor) + b * strides.batch + h * strides.head;
+    };
+    const T* key = head_of(from.key, from.key_strides, batch, kv_head);
+    const T* value = head_of(from.value, from.value_strides, batch, kv_head);
+    __syncwarp();
+#pragma unroll 1
+    for (int row = first_row; row < first_row + min(rows_left, 16); ++row, out += head_dim) {
+        bool nan = false;
+        for (int i = threadIdx.x % 32; i < head_dim; i += 32) nan |= to_float(out[i]) != to_float(out[i]);
+        if (!__any_sync(FULL_WARP, nan)) continue;
+        SeenRow<T> again(head_of(from.query, from.query_strides, batch, head) + row * from.query_strides.row, head_dim);
+        for_each_seen(row, [&](int64_t k) {
+            if (again.lost()) return;
+            again.add(again.product(key + k * from.key_strides.row) * from.scale, value + k * from.value_strides.row);
+        });
+        again.write(out);
+    }
 }

@@ -3,10 +3,12 @@
 //   make_tensor_map<T>(map, data, shape, strides, rows)    host: describes a tensor [batch][head][row][d], and a box
 //   tma_load(to, map, barrier, d, row, head, batch)        device: one thread asks for the box that begins there
 //   bulk_load(to, from, bytes, barrier)                    the same for bytes that lie one behind the other
+//   bulk_load_once(to, from, bytes, barrier)               of bytes that need not stay in the L2 cache
 //   bulk_add(to, from, bytes)                              adds floats from shared memory to floats in global memory
 //   bulk_read_done(), bulk_done()                          until the thread's additions have read, or added, everything
 //   fence_for_copy_engine()                                what this thread wrote to shared memory can be read by the
 //                                                          engine and by wgmma, after a barrier
+//   fence_global_for_copy_engine()                         the same of global memory: what this thread knows to be written
 //
 // The engine computes the addresses: strides may be any, as long as the elements of a row are neighbours, and a tensor
 // of every 8th row is described like any other. What lies outside the tensor is not read and arrives as zeros. A box is
@@ -98,6 +100,18 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, unsigned b
                  : "memory");
 }
 
+// The same of bytes that are the first to leave the L2 cache.
+__device__ __forceinline__ void bulk_load_once(void* to, const void* from, unsigned bytes, Mbarrier& barrier) {
+    asm volatile(
+        "{\n"
+        ".reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], policy;\n"
+        "}" ::"r"(shared_offset(to)),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(&barrier))
+        : "memory");
+}
+
 // float32, in the L2 cache; many blocks may add to the same place, in no particular order.
 __device__ __forceinline__ void bulk_add(float* to, const void* from, unsigned bytes) {
     asm volatile(
@@ -111,4 +125,7 @@ __device__ __forceinline__ void bulk_done() { asm volatile("cp.async.bulk.wait_g
 
 __device__ __forceinline__ void fence_for_copy_engine() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void fence_global_for_copy_engine() {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }

@@ -93,12 +93,12 @@ def explain(
         raise ValueError("there is nothing to explain: the call has no query, no key or no element, and runs no kernel")
     ops = operators(mode, call.variant, BACKENDS[query.device.type])
     if call.kernels.tuned:
-        kernel = kernel_of(ops, *call.inputs, is_causal, call.scale, mask=call.mask)
-        faster = tuple(_faster(ops, call, is_causal, kernel))
+        kernel = kernel_of(ops, *call.inputs, call.causal, call.scale, call.lower_right, call.mask)
+        faster = tuple(_faster(ops, call, kernel))
     else:
         kernel = f"{MODES[mode].task} {call.kernels.operator}"
         faster = ("mode='flash' with variant='tuned' runs the fast kernels",)
-    work = _operations(call, is_causal), _least_bytes(call)
+    work = _operations(call), _least_bytes(call)
     told = kernel, call.variant, tuple(_copies(call, query, key, value)), faster, *work
     if query.device.type != "cuda":
         return Explanation(*told)
@@ -144,12 +144,18 @@ def _rows(x: Tensor) -> int:
     return x.numel() // x.size(-1)
 
 
-def _operations(call: Call, is_causal: bool) -> float:
+def _operations(call: Call) -> float:
     query, key, _ = call.inputs
     batch, heads, seq_q, head_dim = query.shape
     seq_k = key.size(2)
     seen = min(seq_q, seq_k)
-    pairs = seen * (seen + 1) // 2 + (seq_q - seen) * seq_k if is_causal else seq_q * seq_k
+    pairs = seen * (seen + 1) // 2  # of the triangle where S_q and S_k are equal
+    if not call.causal:
+        pairs = seq_q * seq_k
+    elif call.lower_right:  # further keys are in front of the triangle, further queries before it, which see none
+        pairs += seen * (seq_k - seen)
+    else:
+        pairs += (seq_q - seen) * seq_k
     return 4.0 * batch * heads * pairs * head_dim
 
 
@@ -163,11 +169,11 @@ def _distinct(x: Tensor) -> int:
     return math.prod(size for size, stride in zip(x.shape, x.stride(), strict=True) if stride or size == 1)
 
 
-def _faster(ops, call: Call, is_causal: bool, kernel: str) -> Iterator[str]:
+def _faster(ops, call: Call, kernel: str) -> Iterator[str]:
     """Every single change that would lead to a faster kernel."""
 
     def asked(inputs: list[Tensor], scale: float, mask: Tensor | None) -> str:
-        return kernel_of(ops, *inputs, is_causal, scale, mask=mask)
+        return kernel_of(ops, *inputs, call.causal, scale, call.lower_right, mask)
 
     def fresh(x: Tensor, head_dim: int, dtype: torch.dtype) -> Tensor:
         return torch.empty((*x.shape[:-1], head_dim), dtype=dtype, device=x.device)

@@ -21,6 +21,13 @@ as well: its tensors are a KV cache that is just full.
     fewer heads of keys     repeated for prefill, grouped for decode          grouped
     padded batches          yes, see padding.py                               yes
     masks of other kinds    no                                                yes, as [batch, 1, queries, keys]
+    attention both ways     no                                                yes: encoders (BERT, ViT)
+    sliding windows         no                                                yes: prefill of 16 bits without padding by
+                                                                              the window kernel, the rest as a mask
+    static caches           no                                                yes, as a mask
+    training                no                                                yes, without dropout
+
+`attach` and KernelCache are for the decoders that check_config names; the attention alone serves others as well.
 
 Source: https://huggingface.co/docs/transformers/attention_interface
 """
@@ -37,7 +44,9 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from common.kernels.flash import flash
 from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
+from common.kernels.loaded import loaded
 from task7.front_door.padding import Padding
 from task7.given.operators import CountedOperators, load_kernels
 
@@ -45,9 +54,10 @@ if TYPE_CHECKING:
     from task7.front_door.cache import LayerKVCache
 
 NAME = "course"
+# An attribute of a mask that is nothing but a causal window over sequences that begin here, without padding: its size
+WINDOW = "causal_window"
 # What some architectures pass to their attention and no kernel here has
 FOREIGN = {
-    "sliding_window": "a sliding window",
     "softcap": "a cap on the scores",
     "s_aux": "attention sinks",
     "position_bias": "a position bias",
@@ -94,6 +104,9 @@ class KernelAttention:
         self.flash_ops = CountedOperators(flash_ops)
         self.decode_ops = CountedOperators(decode_ops)
         self.tuned = tuned
+        self._windows: CountedOperators | None = None  # sparse attention, loaded when a model has windows
+        if tuned:
+            flash.register(flash_ops)  # gradients
         self.name = f"{NAME}_{next(_numbers)}" if name is None else name
         # the address of a cache's keys -> that cache, as long as it lives
         self._kv_caches: WeakValueDictionary[int, LayerKVCache] = WeakValueDictionary()
@@ -113,7 +126,8 @@ class KernelAttention:
     @property
     def calls(self) -> Counter:
         """Finished calls per operator since the last `reset_calls`."""
-        return self.flash_ops.calls + self.decode_ops.calls
+        calls = self.flash_ops.calls + self.decode_ops.calls
+        return calls if self._windows is None else calls + self._windows.calls
 
     def adopt(self, kv_cache: LayerKVCache) -> None:
         """From now on, calls whose keys are this cache's read it."""
@@ -127,6 +141,8 @@ class KernelAttention:
     def reset_calls(self) -> None:
         self.flash_ops.calls.clear()
         self.decode_ops.calls.clear()
+        if self._windows is not None:
+            self._windows.calls.clear()
 
     def attach(self, model):
         """Moves `model` to the kernels' device and makes it use them. Returns it.
@@ -144,19 +160,29 @@ class KernelAttention:
 
         attention_mask: bool [batch, all_tokens], False where there is padding.
 
-        Returns what `forward` gets as its attention_mask: None, a Padding, or for packed sequences and the like (tuned
-        only) a bool tensor [batch, 1, new_tokens, all_tokens]. Raises ValueError for masks that no kernel here can do.
+        Returns what `forward` gets as its attention_mask: None, a Padding, or, for windows, packed sequences, static
+        caches and the like (tuned only), a bool tensor [batch, 1, new_tokens, all_tokens]. Raises ValueError for masks
+        that no kernel here can do.
         """
-        _refuse(kwargs.get("local_size") is not None, f"a sliding window of {kwargs.get('local_size')} tokens")
-        if isinstance(q_offset, Tensor) or kv_length > q_offset + q_length:
+        window = kwargs.get("local_size")
+        static = isinstance(q_offset, Tensor) or kv_length > q_offset + q_length
+        if window is not None:
+            self._refuse_taught(f"a sliding window of {window} tokens")
+        if static and not self.tuned:
             raise ValueError(
-                f"the cache has {kv_length} slots, filled or not; the course's attention kernels read a cache up to "
-                "its last token: leave cache_implementation out, or pass a KernelCache as past_key_values"
+                f"the cache has {kv_length} slots, filled or not; these kernels read a cache up to its last token: "
+                "leave cache_implementation out, or pass a KernelCache as past_key_values, or register(variant='tuned')"
             )
         if not allow_is_causal_skip:
             self._refuse_taught("packed sequences and masks other than the causal one")
+        if window is not None or static or not allow_is_causal_skip:
             sizes = batch_size, q_length, kv_length, q_offset
-            return sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
+            mask = sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
+            simple = window is not None and allow_is_causal_skip and not static and q_length == kv_length
+            whole = attention_mask is None or bool(attention_mask[:, -kv_length:].all())
+            if simple and whole:
+                setattr(mask, WINDOW, window)
+            return mask
         if attention_mask is None or bool(attention_mask[:, -kv_length:].all()):
             return None
         return Padding(attention_mask[:, -kv_length:])
@@ -180,10 +206,18 @@ class KernelAttention:
             ValueError: what the kernels cannot do.
         """
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        _check_call(query, key, value, dropout, causal, kwargs)
+        self._check_call(query, key, value, dropout, causal, kwargs)
         new_tokens, all_tokens = query.size(2), key.size(2)
-        if isinstance(attention_mask, Tensor):
+        window = kwargs.get("sliding_window")
+        whole_window = getattr(attention_mask, WINDOW, None) == window is not None and new_tokens == all_tokens
+        if whole_window and _takes_windows(query, key, value):
+            out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
+        elif isinstance(attention_mask, Tensor):
             out = self._masked(query, key, value, attention_mask, scaling)
+        elif window is not None and window < all_tokens:
+            raise ValueError(f"sliding_window is {window}, and the mask that goes with it is missing")
+        elif not causal:
+            out = self._flash(query, key, value, scaling, causal=False)
         elif new_tokens == all_tokens:
             out = self._prefill(query, key, value, attention_mask, scaling)
         elif new_tokens == 1:
@@ -205,7 +239,8 @@ class KernelAttention:
         if kv_cache is not None:
             kv_cache.drop_padding(key, value, padding.lengths)
         out = padding.restored(self._flash(query, key, value, scale))
-        if padding.at_the_end:  # generate() goes on from the last place, also where that is padding
+        # generate() goes on from the last place, also where that is padding; training does not
+        if padding.at_the_end and not (torch.is_grad_enabled() and query.requires_grad):
             last = padding.restored(query)[:, :, -1:]
             out[:, :, -1:] = self._over_cached(last, key, value, padding.lengths, scale)
         return out
@@ -243,17 +278,40 @@ class KernelAttention:
         """Task 4's operator -> [batch, heads, new_tokens, head_dim]."""
         query, key, value = (self._converted(x) for x in (query, key, value))
         if self.tuned:
-            rows = [x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)]
-            return self.flash_ops.flash_attention(*rows, causal, scale, lower_right, mask)
+            return self.flash_ops.flash_attention(*_rows(query, key, value), causal, scale, lower_right, mask)
         group = query.size(1) // key.size(1)
         key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
         return self.flash_ops.flash_attention(
             *(x.contiguous() for x in (query, key, value)), causal, scale, lower_right
         )
 
+    def _check_call(
+        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, others: dict
+    ) -> None:
+        """Refuses what a model may ask of its attention and these kernels do not have."""
+        eval_or_zero = "call model.eval(), or to train set the config's attention dropout to 0"
+        _refuse(dropout > 0.0, f"dropout={dropout} ({eval_or_zero})")
+        if not causal:
+            self._refuse_taught("attention that is not causal")
+        if others.get("sliding_window") is not None:
+            self._refuse_taught("a sliding window (sliding_window)")
+        for name, what in FOREIGN.items():
+            _refuse(others.get(name) is not None, f"{what} ({name})")
+        if query.requires_grad and torch.is_grad_enabled():
+            self._refuse_taught("training: they have no backward pass (use torch.no_grad())")
+        head_dims = query.size(-1), value.size(-1)
+        _refuse(head_dims[0] != head_dims[1], f"values of head_dim {head_dims[1]} with queries of {head_dims[0]} (MLA)")
+        _refuse(head_dims[0] > MAX_HEAD_DIM, f"head_dim {head_dims[0]}: at most {MAX_HEAD_DIM}")
+        _refuse(query.size(1) % key.size(1) != 0, f"{query.size(1)} query heads on {key.size(1)} key heads")
+
     def _padded(self, key: Tensor) -> bool:
         kv_cache = self.kv_cache_of(key)
         return kv_cache is not None and kv_cache.padded
+
+    def _window_ops(self) -> CountedOperators:
+        if self._windows is None:
+            self._windows = CountedOperators(loaded("sparse", self.device))
+        return self._windows
 
     def _refuse_taught(self, what: str) -> None:
         _refuse(not self.tuned, what, "with these variants: register(variant='tuned') does")
@@ -262,20 +320,15 @@ class KernelAttention:
         return x if self.tuned else x.float()
 
 
-def _check_call(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, others: dict) -> None:
-    """Refuses what a model may ask of its attention and these kernels do not have."""
-    _refuse(dropout > 0.0, f"dropout={dropout} (call model.eval())")
-    _refuse(not causal, "attention that is not causal")
-    for name, what in FOREIGN.items():
-        _refuse(others.get(name) is not None, f"{what} ({name})")
-    _refuse(
-        query.requires_grad and torch.is_grad_enabled(),
-        "training: there is no backward pass here (use torch.no_grad(); task7.front_door.sdpa has gradients)",
-    )
-    head_dims = query.size(-1), value.size(-1)
-    _refuse(head_dims[0] != head_dims[1], f"values of head_dim {head_dims[1]} with queries of {head_dims[0]} (MLA)")
-    _refuse(head_dims[0] > MAX_HEAD_DIM, f"head_dim {head_dims[0]}: at most {MAX_HEAD_DIM}")
-    _refuse(query.size(1) % key.size(1) != 0, f"{query.size(1)} query heads on {key.size(1)} key heads")
+def _takes_windows(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether sliding_window_attention computes this: it has no float32 and no gradients."""
+    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    return query.dtype in (torch.float16, torch.bfloat16) and not gradients
+
+
+def _rows(*tensors: Tensor) -> list[Tensor]:
+    """The tensors with contiguous rows, copied only where they have none."""
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
 
 
 def _refuse(condition: bool, what: str, where: str = "") -> None:

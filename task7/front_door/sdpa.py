@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.bias import CausalBias
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from common.compiling.load import load
 from common.compiling.operators import Operators
@@ -41,6 +41,7 @@ class Kernels:
     Attributes:
         task, operator: "task1", "naive_attention": see common/README.md.
         masks: whether they take a mask.
+        lower_right: whether they align a causal mask to the lower right.
         sixteen_bit: whether they read float16 and bfloat16; otherwise float32 only.
         tuned: whether they are the tuned ones, with gradients, any strides and fewer heads of keys than of queries.
         max_head_dim: None for no limit.
@@ -49,6 +50,7 @@ class Kernels:
     task: str
     operator: str
     masks: bool = True
+    lower_right: bool = False
     sixteen_bit: bool = False
     tuned: bool = False
     max_head_dim: int | None = None
@@ -57,10 +59,12 @@ class Kernels:
 MODES = {
     "naive": Kernels("task1", "naive_attention", sixteen_bit=True),
     "tiled": Kernels("task2", "attention"),
-    "flash": Kernels("task4", "flash_attention", masks=False, max_head_dim=128),
+    "flash": Kernels("task4", "flash_attention", masks=False, lower_right=True, max_head_dim=128),
 }
 VARIANTS = tuple(one.value for one in Variant)  # torch.compile does not follow iteration over the enumeration itself
-TUNED_MODES = {"flash": Kernels("task4", "flash_attention", sixteen_bit=True, tuned=True, max_head_dim=128)}
+TUNED_MODES = {
+    "flash": Kernels("task4", "flash_attention", lower_right=True, sixteen_bit=True, tuned=True, max_head_dim=128)
+}
 
 
 def scaled_dot_product_attention(
@@ -75,12 +79,16 @@ def scaled_dot_product_attention(
     *,
     mode: str = "flash",
     variant: str | None = None,
+    deterministic: bool = False,
 ) -> Tensor:
     """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
 
     Takes what torch.nn.functional.scaled_dot_product_attention takes, with the same results, or refuses it: the error
     says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile and
-    torch.export there is no graph break once the kernels are loaded: call it once before.
+    torch.export there is no graph break once the kernels are loaded: call it once before. torch.func.grad and vmap work
+    with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
+    NaN and infinity at hidden keys reach the rows that do not see them in no tuned kernel's result; in those of the
+    other variants, and in gradients, they do, as 0 times NaN.
 
     Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
     whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and
@@ -93,7 +101,9 @@ def scaled_dot_product_attention(
         key: [..., S_k, head_dim], of query's dtype and on its device, like value.
         value: [..., S_k, value_head_dim].
         attn_mask: bool (True: attend), or float32 or query's dtype (added to the scaled scores); of any shape that
-            broadcasts to [..., S_q, S_k]. Not together with is_causal.
+            broadcasts to [..., S_q, S_k]. Not together with is_causal. Or PyTorch's
+            causal_lower_right(S_q, S_k): query i sees the keys j <= i + S_k - S_q; or its causal_upper_left, which is
+            is_causal.
         dropout_p: 0.0; the kernels have no dropout.
         is_causal: query i sees the keys j <= i, counted from the first key also where S_q != S_k.
         scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
@@ -102,6 +112,8 @@ def scaled_dot_product_attention(
         mode: "naive", "tiled" or "flash".
         variant: "student" (the task's .cu file), "solution" or "tuned" (flash only); None: "solution", but "tuned" for
             a mask or a gradient with mode "flash".
+        deterministic: gradients have the same bits every time; without it query's may differ in the last ones, unless
+            torch.use_deterministic_algorithms(True) holds in the backward pass. The result has them anyway.
 
     Returns:
         [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query, key
@@ -119,10 +131,18 @@ def scaled_dot_product_attention(
         return call.layout.empty_result()
     ops = operators(mode, call.variant, BACKENDS[query.device.type])
     if call.kernels.tuned:
-        out = flash.flash_attention(ops, *call.inputs, is_causal, call.scale, mask=call.mask)
+        out = flash.flash_attention(
+            ops,
+            *call.inputs,
+            call.causal,
+            call.scale,
+            lower_right=call.lower_right,
+            mask=call.mask,
+            deterministic=deterministic,
+        )
     else:
-        masks = [call.mask] if call.kernels.masks else []
-        out = getattr(ops, call.kernels.operator)(*call.inputs, is_causal, call.scale, *masks)
+        last = [call.mask] if call.kernels.masks else [call.lower_right]
+        out = getattr(ops, call.kernels.operator)(*call.inputs, call.causal, call.scale, *last)
     return call.layout.result(out.to(call.dtype))
 
 
@@ -134,6 +154,7 @@ class Call:
         kernels, variant: what runs.
         layout: how the inputs become four-dimensional, and the output what it should be.
         inputs: query, key, value, [batch, heads, rows, width], in the dtype and layout that the kernels read.
+        causal, lower_right: of flash_attention's.
         mask: bool or float32, four-dimensional; None for none.
         scale: what the scores are multiplied by.
         dtype: of the result.
@@ -143,6 +164,8 @@ class Call:
     variant: str
     layout: KernelLayout
     inputs: list[Tensor]
+    causal: bool
+    lower_right: bool
     mask: Tensor | None
     scale: float
     dtype: torch.dtype
@@ -150,11 +173,21 @@ class Call:
 
 def prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant) -> Call:
     """Everything that scaled_dot_product_attention does before a kernel runs. Arguments and errors: see there."""
+    _check_options(attn_mask, dropout_p, is_causal)
+    bias = attn_mask if isinstance(attn_mask, CausalBias) else None
+    attn_mask = None if bias is not None else attn_mask
     if variant is None:
         variant = _default_variant(mode, query, key, value, attn_mask)
     kernels = kernels_of(mode, variant)
-    _check_options(attn_mask, dropout_p, is_causal)
     _check_places(query, key, value, attn_mask)
+    lower_right = False
+    if bias is not None:
+        lower_right = _is_lower_right(bias, query, key)
+        is_causal = not lower_right or kernels.lower_right
+        if not is_causal:
+            seq_q, seq_k = query.size(-2), key.size(-2)
+            attn_mask = torch.ones(seq_q, seq_k, dtype=torch.bool, device=query.device).tril(seq_k - seq_q)
+            lower_right = False
     query, key, value, attn_mask = _as_autocast(query, key, value, attn_mask)
     _check_dtypes(query, key, value, attn_mask)
     layout = KernelLayout(query, key, value, enable_gqa, grouped=kernels.tuned)
@@ -166,14 +199,14 @@ def prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_g
     if not layout.empty:
         inputs = [x if kernels.sixteen_bit else x.float() for x in layout.inputs()]
         inputs = [x if kernels.tuned and x.stride(-1) == 1 else x.contiguous() for x in inputs]
-    return Call(kernels, variant, layout, inputs, mask, scale, query.dtype)
+    return Call(kernels, variant, layout, inputs, is_causal, lower_right, mask, scale, query.dtype)
 
 
 class CUDAAttention(nn.Module):
     """scaled_dot_product_attention as a module, without parameters: CUDAAttention(is_causal=True, mode="tiled").
 
     Args:
-        is_causal, scale, enable_gqa, mode, variant: see scaled_dot_product_attention.
+        is_causal, scale, enable_gqa, mode, variant, deterministic: see scaled_dot_product_attention.
 
     Raises:
         ValueError: no such mode or variant.
@@ -187,6 +220,7 @@ class CUDAAttention(nn.Module):
         *,
         mode: str = "flash",
         variant: str | None = None,
+        deterministic: bool = False,
     ) -> None:
         super().__init__()
         kernels_of(mode, "solution" if variant is None else variant)
@@ -196,6 +230,7 @@ class CUDAAttention(nn.Module):
             "enable_gqa": enable_gqa,
             "mode": mode,
             "variant": variant,
+            "deterministic": deterministic,
         }
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
@@ -241,6 +276,11 @@ def operators(mode: str, variant: str, backend: str) -> Operators:
     return _loaded[chosen]
 
 
+def loaded_operators() -> dict[tuple[str, str, str], Operators]:
+    """Those that calls have loaded so far, by mode, variant and backend."""
+    return dict(_loaded)
+
+
 def _as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
     """The tensors as PyTorch's function gets them: under autocast, floating-point ones but float64 in its dtype."""
     device = tensors[0].device.type
@@ -268,11 +308,6 @@ def _check_options(attn_mask: Tensor | None, dropout_p: float, is_causal: bool) 
 
 def _check_places(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
     """Refuses what is no dense tensor on a device with kernels, all on the same one."""
-    if isinstance(attn_mask, CausalBias):
-        raise ValueError(
-            "attn_mask is a CausalBias; it must be a plain tensor: in place of causal_upper_left pass is_causal=True, "
-            "in place of causal_lower_right the bool mask torch.ones(S_q, S_k, dtype=torch.bool).tril(S_k - S_q)"
-        )
     for name, x in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
         if x is None and name == "attn_mask":
             continue
@@ -284,6 +319,17 @@ def _check_places(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor |
             raise ValueError(f"query is on the device {str(query.device)!r}; it must be on {_alternatives(BACKENDS)}")
         if x.device != query.device:
             raise ValueError(f"{name} is on the device {str(x.device)!r}; it must be on query's, {str(query.device)!r}")
+
+
+def _is_lower_right(bias: CausalBias, query: Tensor, key: Tensor) -> bool:
+    """Whether the bias is causal_lower_right, not causal_upper_left. ValueError if its sizes are not the scores'."""
+    sizes = bias.seq_len_q, bias.seq_len_kv
+    if query.dim() < 2 or key.dim() < 2 or sizes != (query.size(-2), key.size(-2)):
+        raise ValueError(
+            f"attn_mask is a CausalBias of {sizes[0]} queries and {sizes[1]} keys; query has shape {list(query.shape)} "
+            f"and key {list(key.shape)}"
+        )
+    return bias.variant == CausalVariant.LOWER_RIGHT and sizes[0] != sizes[1]
 
 
 def _check_dtypes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:

@@ -1,7 +1,9 @@
-"""How long GPT-2 124M takes to its first token, and from token to token, on a GPU.
+"""How long a GPT-2 takes to its first token, and from token to token, on a GPU.
 
-Random weights, float16, a prompt of 512 tokens, one sequence, greedy; beside the engine on the tuned kernels:
+Random weights, greedy; by default GPT-2 124M in float16, one sequence, a prompt of 512 tokens. Beside the engine on the
+tuned kernels:
 
+    graph           the same engine without the persistent kernel: a step is a CUDA graph of kernels
     eager, sdpa     transformers with these attentions and a DynamicCache
     static          transformers with a StaticCache and torch.compile(mode="reduce-overhead"); compiling takes a while
 
@@ -30,6 +32,7 @@ from common.cli.benchmark import FAILED, MEASURED, positive
 from common.cli.options import EXPECTED_ERRORS, add_variant_arguments, command_of
 from common.compiling.variant import Variant
 from common.console.terminal import say, wide
+from common.console.words import counted
 from common.kernels.gpt2.engine import Engine
 from common.measure import report
 from common.measure.limits import measure_limits
@@ -37,9 +40,15 @@ from common.measure.timing import middle
 from task7.given.operators import load_engine_kernels
 from task7.tools.options import DTYPES
 
-ENGINE, PEERS = "engine", ("eager", "sdpa", "static")
+ENGINE, PEERS = "engine", ("graph", "eager", "sdpa", "static")
+SIZES = {  # n_embd, n_layer, n_head
+    "gpt2": (768, 12, 12),
+    "gpt2-medium": (1024, 24, 16),
+    "gpt2-large": (1280, 36, 20),
+    "gpt2-xl": (1600, 48, 25),
+}
 
-# generate(prompt, new_tokens) -> (time to first token, times between tokens), milliseconds
+# generate(prompts, new_tokens) -> (time to first token, times between tokens), milliseconds
 Generate = Callable[[list, int], tuple[float, list]]
 
 
@@ -55,20 +64,20 @@ class Measured:
         return statistics.median(self.tbt)
 
 
-def measure(generate: Generate, prompt: list, new_tokens: int, rounds: int) -> Measured:
+def measure(generate: Generate, prompts: list, new_tokens: int, rounds: int) -> Measured:
     """Two runs that do not count, then `rounds`."""
     for _ in range(2):
-        generate(prompt, new_tokens)
-    results = [generate(prompt, new_tokens) for _ in range(rounds)]
+        generate(prompts, new_tokens)
+    results = [generate(prompts, new_tokens) for _ in range(rounds)]
     return Measured([ttft for ttft, _ in results], results[-1][1])
 
 
-def engine(model, dtype: str, variant: str, max_seq_len: int) -> Generate:
-    """Ours."""
-    made = Engine(model, load_engine_kernels(variant, "cuda"), dtype, max_seq_len=max_seq_len)
+def engine(model, dtype: str, variant: str, batch: int, max_seq_len: int, persistent: bool | None = None) -> Generate:
+    """Ours. persistent: see Engine."""
+    made = Engine(model, load_engine_kernels(variant, "cuda"), dtype, batch, max_seq_len, persistent=persistent)
 
-    def generate(prompt, new_tokens):
-        result = made.generate([prompt], max_new_tokens=new_tokens)
+    def generate(prompts, new_tokens):
+        result = made.generate(prompts, max_new_tokens=new_tokens)
         return result.ttft_ms, result.tbt_ms
 
     return generate
@@ -78,14 +87,14 @@ def transformers_peer(model, attention: str) -> Generate:
     """transformers' modules with a DynamicCache. attention: "eager" or "sdpa"."""
 
     @torch.no_grad()
-    def generate(prompt, new_tokens):
+    def generate(prompts, new_tokens):
         model.set_attn_implementation(attention)
         cache = DynamicCache(config=model.config)
 
         def step(tokens):
             return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
 
-        return _timed(step, prompt, new_tokens, lambda number: step)
+        return _timed(step, prompts, new_tokens, lambda number: step)
 
     return generate
 
@@ -97,37 +106,37 @@ def compiled_peer(model, max_seq_len: int) -> Generate:
     cache = StaticCache(config=model.config, max_cache_len=max_seq_len)
 
     @torch.no_grad()
-    def generate(prompt, new_tokens):
+    def generate(prompts, new_tokens):
         model.set_attn_implementation("sdpa")
         cache.reset()
         positions = torch.arange(max_seq_len, device=model.device)
         cached = {"past_key_values": cache, "use_cache": True}
 
         def prefill(tokens):
-            return model(tokens, cache_position=positions[: len(prompt)], logits_to_keep=1, **cached).logits
+            return model(tokens, cache_position=positions[: len(prompts[0])], logits_to_keep=1, **cached).logits
 
         def step(number):
-            here = positions[len(prompt) + number - 1 :][:1]
+            here = positions[len(prompts[0]) + number - 1 :][:1]
             return lambda tokens: compiled(tokens, cache_position=here, position_ids=here[None], **cached).logits
 
-        return _timed(prefill, prompt, new_tokens, step)
+        return _timed(prefill, prompts, new_tokens, step)
 
     return generate
 
 
-def _timed(prefill, prompt: list, new_tokens: int, step) -> tuple[float, list]:
-    """Greedy generation. prefill(tokens) and step(number)(tokens) give logits [1, tokens, vocab]."""
+def _timed(prefill, prompts: list, new_tokens: int, step) -> tuple[float, list]:
+    """Greedy generation. prefill(tokens) and step(number)(tokens) give logits [batch, tokens, vocab]."""
     times = [time.perf_counter()]
-    tokens = torch.tensor([prompt], device="cuda")
+    tokens = torch.tensor(prompts, device="cuda")
     for number in range(new_tokens):
         tokens = (step(number) if number else prefill)(tokens)[:, -1:].argmax(-1)
-        tokens.item()  # waits
+        tokens.tolist()  # waits
         times.append(time.perf_counter())
     between = [1e3 * (after - before) for before, after in itertools.pairwise(times)]
     return between[0], between[1:]
 
 
-def table(measured: Mapping[str, Measured], limit_ms: float, title: str) -> Table:
+def table(measured: Mapping[str, Measured], limit_ms: float, title: str, batch: int = 1) -> Table:
     """A line per version: both times, and the share of the limit."""
     result = Table(title=escape(title), title_justify="left")
     result.add_column("")
@@ -141,7 +150,7 @@ def table(measured: Mapping[str, Measured], limit_ms: float, title: str) -> Tabl
             f"{statistics.median(one.ttft):.2f}",
             f"{one.tbt_median:.3f}",
             f"{low:.3f} .. {high:.3f}",
-            f"{1e3 / one.tbt_median:,.0f}",
+            f"{batch * 1e3 / one.tbt_median:,.0f}",
             f"{limit_ms / one.tbt_median:.0%}",
             f"{one.tbt_median / ours.tbt_median:.2f}",
         )
@@ -154,6 +163,8 @@ def parser() -> argparse.ArgumentParser:
     add_variant_arguments(made, default=Variant.TUNED)
     add = made.add_argument
     add("--versions", nargs="+", choices=PEERS, default=PEERS, metavar="NAME", help=f"beside ours: {', '.join(PEERS)}")
+    add("--model", choices=SIZES, default="gpt2", metavar="NAME", help=f"sizes of {', '.join(SIZES)} (default gpt2)")
+    add("--batch", type=positive(int), default=1, metavar="N", help="sequences at once (default 1)")
     add("--prompt", type=positive(int), default=512, metavar="N", help="tokens (default 512)")
     add("--new-tokens", type=positive(int), default=128, metavar="N", help="tokens (default 128)")
     add("--dtype", choices=DTYPES, default="fp16", help="default: %(default)s")
@@ -180,14 +191,17 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
     dtype = DTYPES[options.dtype]
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = GPT2LMHeadModel(GPT2Config()).to(getattr(torch, dtype)).eval()
-    prompt = torch.randint(model.config.vocab_size, (options.prompt,)).tolist()
+        width, layers, heads = SIZES[options.model]
+        config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads)
+        model = GPT2LMHeadModel(config).to(getattr(torch, dtype)).eval()
+    prompts = torch.randint(config.vocab_size, (options.batch, options.prompt)).tolist()
     # Every step reads all matrices, vectors and the head; of the embeddings one row
     read = sum(x.numel() * x.element_size() for x in model.parameters()) - model.transformer.wpe.weight.nbytes
     copy = measure_limits(matmul=()).copy
     ours = f"{ENGINE}, {options.variant}"
     makers = {
-        ours: lambda: engine(model, dtype, options.variant, total),
+        ours: lambda: engine(model, dtype, options.variant, options.batch, total),
+        "graph": lambda: engine(model, dtype, options.variant, options.batch, total, persistent=False),
         "eager": lambda: transformers_peer(model, "eager"),
         "sdpa": lambda: transformers_peer(model, "sdpa"),
         "static": lambda: compiled_peer(model, total),
@@ -195,7 +209,7 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
     measured, status = {}, MEASURED
     for name in (ours, *options.versions):
         try:
-            measured[name] = measure(makers[name](), prompt, options.new_tokens, options.rounds)
+            measured[name] = measure(makers[name](), prompts, options.new_tokens, options.rounds)
         except (*EXPECTED_ERRORS, RuntimeError) as error:
             say(console, f"{name}: {error}", "red")
             status = FAILED
@@ -205,8 +219,9 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
     limit_ms = 1e3 * read / copy
     say(console, f"weights {read / 1e6:.0f} MB, copy {copy / 1e12:.2f} TB/s: at least {limit_ms:.3f} ms between tokens")
-    title = f"GPT-2 124M, {dtype}, prompt {options.prompt}, {options.new_tokens} new tokens"
-    console.print(table(measured, limit_ms, title))
+    title = f"{options.model}, {dtype}, {counted(options.batch, 'sequence')} of {options.prompt}, "
+    title += f"{options.new_tokens} new tokens"
+    console.print(table(measured, limit_ms, title, options.batch))
     if options.json:
         found = {name: asdict(one) for name, one in measured.items()}
         content = {"machine": machine, "command": command, "limit_ms": limit_ms, "milliseconds": found}

@@ -82,6 +82,7 @@ class LeanWriter:
         self.engine = engine
         self.kernels = kernels
         self.dtype = dtype
+        self.how = engine.how(1)  # of the latest texts
 
     def warm_up(self, prompts, max_new_tokens: int) -> None:
         """On a GPU one unmeasured run: the first loads libraries and captures graphs."""
@@ -90,6 +91,7 @@ class LeanWriter:
 
     def generate(self, prompts, **how):
         """See common.kernels.gpt2.engine.Engine.generate."""
+        self.how = self.engine.how(len(prompts), how.get("temperature", 0.0) > 0)
         return self.engine.generate(prompts, **how)
 
     def logits(self, tokens):
@@ -100,8 +102,7 @@ class LeanWriter:
         """(name, words) for each row of the table about what ran."""
         yield "backend", f"{place(self.kernels.backend)}, weights and cache in {self.dtype}"
         yield "kernels", f"{WHOSE[self.kernels.variant]}, of tasks 4, 6 and 7"
-        step = "a CUDA graph" if self.kernels.backend == "cuda" else "one kernel after another"
-        yield "engine", f"lean: a step is {step}; --engine transformers for transformers' modules"
+        yield "engine", f"lean: a step is {self.how}; --engine transformers for transformers' modules"
 
 
 def place(backend: str) -> str:

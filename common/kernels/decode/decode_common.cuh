@@ -22,10 +22,10 @@
 #include <cstdint>
 
 #include "common/cuda/alignment.h"
+#include "common/cuda/attention_states.cuh"
 #include "common/cuda/check.h"
 #include "common/cuda/cp_async.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
-#include "common/kernels/decode/decode_merge.cuh"
 
 constexpr int MAX_WARPS = 8;  // of a block
 

@@ -12,12 +12,12 @@
 //
 // A tile belongs to one warp, from the copy to the last mma: no barrier of the block anywhere, only __syncwarp.
 #pragma once
+#include "common/cuda/attention_states.cuh"
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
-#include "common/kernels/decode/decode_merge.cuh"
 
 // D: head_dim rounded up, 64 or 128. HALVES: 1 for up to 8 queries (rows 0 ... 7 of A), 2 for up to 16.
 template <typename T, int D, int HALVES>

@@ -5,10 +5,10 @@
 // reads a row at once. The 16 dot products of a query are then spread over the lanes; they are added up such that each
 // lane ends with one of them (reduce_scores), so that it has one exponential to compute and not 16.
 #pragma once
+#include "common/cuda/attention_states.cuh"
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
-#include "common/kernels/decode/decode_merge.cuh"
 
 // D: head_dim rounded up, 64 or 128. HEADS: queries that a unit has at most.
 template <typename T, int D, int HEADS_>

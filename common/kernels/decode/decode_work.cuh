@@ -13,7 +13,7 @@
 //
 // So it does not matter how many sequences there are, how long each of them is and how many heads they have: all blocks
 // have equally much to read. Where a cut goes through a segment, several blocks have a share of its softmax, and their
-// states are merged in the end (decode_merge.cuh). No length has to be known on the host: the number of blocks is
+// states are merged in the end (attention_states.cuh). No length has to be known on the host: the number of blocks is
 // fixed, and each finds out on the device where its part begins.
 //
 // A block that has shares of two segments has to write two results. If all sequences are equally long, which includes a

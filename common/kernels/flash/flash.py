@@ -20,6 +20,7 @@ from torch import Tensor
 from common.compiling import load as compiled
 from common.compiling.derivatives import refuse_forward_mode
 from common.compiling.request import BuildRequest
+from common.kernels.flash import transforms
 
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
@@ -54,8 +55,8 @@ def flash_attention(
     Memory grows with S_q + S_k; scores, softmax and sums are float32. The gradients of query, key and value are those
     of algorithm 2 of the paper: the scores are computed again from the saved logsumexp. Second derivatives are not
     available. Nothing is copied, but a 16-bit mask, which is converted to float32. Works under torch.compile without
-    a graph break, in CUDA graphs and on the current stream; under torch.autocast nothing is cast: the kernels compute
-    in the dtype that the inputs have.
+    a graph break, under torch.func.grad and vmap, in CUDA graphs and on the current stream; under torch.autocast
+    nothing is cast: the kernels compute in the dtype that the inputs have.
 
     Args:
         ops: what load() returns.
@@ -69,7 +70,8 @@ def flash_attention(
         lower_right: aligns the causal mask to the bottom right (FlashAttention; torch's causal_lower_right) instead
             of the top left (torch's is_causal). Makes a difference where causal is true and S_q != S_k.
         mask: bool (True: attend) or floating-point (added to the scaled scores), of a shape that broadcasts to
-            [batch, heads, S_q, S_k]. With causal both hold. It gets no gradient.
+            [batch, heads, S_q, S_k]. With causal both hold. It gets no gradient. A row whose largest bias is below
+            -2^126 (finfo.min, say) gets the mean of the values that have it, and passes no gradient on.
         tensor_cores: for float32: on tensor cores by 3xFP16, or by fused multiply-adds. Other dtypes ignore it.
         key_step, key_offset: with causal, key j stands at the position key_offset + j * key_step, and query i sees it
             when that is at most i. So strided attention is flash_attention(ops, query, key[:, :, offset::stride],
@@ -96,6 +98,9 @@ def flash_attention(
         mask = mask.float()
     arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset, deterministic)
     operators = getattr(torch.ops, ops.libraries[0].name)
+    if transforms.transforming():
+        options = causal, scale, lower_right, tensor_cores, key_step, key_offset
+        return transforms.Forward.apply(operators, deterministic, query, key, value, mask, *options)[0]
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (query, key, value, mask)):
         return operators.flash_attention_forward(*arguments)[0]
     return operators.flash_attention(*arguments)

@@ -16,7 +16,8 @@
 //   3. S and P stay in registers: the accumulators of S are where P V needs them.
 //
 // Errors are relative to a row of V: a column that is more than 10^5 times smaller than another one begins to lose
-// digits that the kernel without tensor cores keeps.
+// digits that the kernel without tensor cores keeps. An infinity in V leaves nothing of its row's other columns; rows of
+// the output that become NaN by it, or by what hidden keys hold, are computed once more (seen_row.cuh).
 //
 // Measured, what limits it, and what was tried: README.md.
 #include <cuda_fp16.h>
@@ -29,6 +30,7 @@
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/row_pieces.cuh"
+#include "common/cuda/seen_row.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash/flash_rows.cuh"
@@ -307,6 +309,15 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArgume
                               a.head_dim - key_of(n));
         if (block.lse && threadIdx.x % 4 == 0) block.lse[row] = (rows.m[m][half] + log2f(l)) * LN_2;
     }
+    unsigned marked = 0;
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        float sum = 0;
+        UNROLL
+        for (int n = 0; n < 2 * S::OUTPUTS; ++n) sum += rows.o[i / 2][n / 2][2 * (i % 2) + n % 2];
+        marked |= (sum != sum) << i;
+    }
+    for_each_marked_row<32>(marked, [&](int row) { block.compute_again(warp_row + row); });
 }
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher

@@ -17,6 +17,7 @@
 //      tile, and two blocks share a multiprocessor, so that one computes while the other waits at a barrier.
 //   4. Tiles that hide no key of a warp's rows are not masked; a warp whose rows see no key of a tile skips it. 2^x is
 //      one instruction.
+//   5. A hidden key's NaN or infinity does not reach a row: seen_row.cuh.
 //
 // Measured, what limits it, and what was tried: README.md.
 #include <cuda_runtime.h>
@@ -27,6 +28,8 @@
 #include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/row_pieces.cuh"
+#include "common/cuda/seen_row.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash/flash_rows.cuh"
 
@@ -69,8 +72,8 @@ __device__ __forceinline__ int lane_row() { return threadIdx.x % 2 + threadIdx.x
 __device__ __forceinline__ int lane_col() { return threadIdx.x / 2 % 8; }
 
 // The 8 lanes of a row differ in bits 1 ... 3 of their numbers.
-template <typename Combine>
-__device__ __forceinline__ float over_row(float x, Combine combine) {
+template <typename X, typename Combine>
+__device__ __forceinline__ X over_row(X x, Combine combine) {
     for (int distance = 2; distance <= 8; distance *= 2) x = combine(x, __shfl_xor_sync(FULL_WARP, x, distance));
     return x;
 }
@@ -244,6 +247,18 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
                                a.head_dim - col);
         }
         if (block.lse && lane_col() == 0) block.lse[row] = (rows.m[r] + log2f(l)) * LN_2;
+    }
+    if (!block.hides_keys()) return;
+    unsigned marked = 0;  // rows with a NaN in a column of this lane: bit r
+    UNROLL
+    for (int r = 0; r < 8; ++r) marked |= has_nan(rows.o[r]) << r;
+    if (!__any_sync(FULL_WARP, marked != 0)) return;
+    marked = over_row(marked, [](unsigned x, unsigned y) { return x | y; });
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < 32; ++i) {  // row i of the warp is the r = i / 4 of the lanes with lane_row() == i % 4
+        const int lane = i % 4 % 2 + i % 4 / 2 * 16;
+        if (__shfl_sync(FULL_WARP, marked, lane) >> i / 4 & 1) block.compute_again(warp_row + i);
     }
 }
 

@@ -29,7 +29,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <cfloat>
 #include <cstdint>
 
 #include "common/cuda/attention_mask.cuh"
@@ -44,8 +43,7 @@
 
 // -------------------------------------------------------------------------------------------------- 1. Masks
 
-// s -> scale * s with the mask tensor applied, in units of log2(e). Models mask with the smallest float, too; it must
-// stay finite, since a row of nothing else has a mean.
+// s -> scale * s with the mask tensor applied, in units of log2(e).
 __device__ __forceinline__ void apply_mask(Scores& s, const FlashArguments& a, const AttentionMask& mask, int first_row,
                                            int first_key) {
     const int lane = threadIdx.x % 32;
@@ -55,8 +53,7 @@ __device__ __forceinline__ void apply_mask(Scores& s, const FlashArguments& a, c
         const int row = first_row + 16 * m + mma_d_row(lane, e), key = first_key + 8 * n + mma_d_col(lane, e);
         float x = s[m][n][e] * a.scale;
         if (row < a.S_q && key < a.S_k) x = masked_score(x, mask, 0, row, key);
-        const float y = x * LOG2_E;
-        s[m][n][e] = y == -INFINITY && x != -INFINITY ? -FLT_MAX : y;
+        s[m][n][e] = in_log2(x);
     }
 }
 
@@ -93,6 +90,16 @@ struct FirstKeys {
     __device__ __forceinline__ void hide(Scores& s, int t) const {
         if constexpr (!PLAIN) apply_mask(s, a, mask, row_start, t * B_c);
         hide_outside(s, [&](int row) { return KeyRange{0, seen(row_start + row) - t * B_c}; });
+    }
+
+    __device__ __forceinline__ bool hides_keys() const { return a.causal || mask.kind != MaskKind::NONE; }
+    template <typename F>
+    __device__ __forceinline__ void for_each_seen(int row, F f) const {
+        const int end = seen(row);
+        for (int key = 0; key < end; ++key) f(key);
+    }
+    __device__ __forceinline__ float masked(float score, int row, int key) const {
+        return masked_score(score, mask, 0, row, key);
     }
 };
 

@@ -122,6 +122,7 @@ struct Problem {
     int diagonal;
     int batch_heads, q_blocks;
     bool folded;
+    Sources sources;
 };
 
 // How many keys a row sees, the first ones. Rows past the last see what the last one does.
@@ -250,6 +251,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         wgmma_commit();
     };
 
+    bool nan = false;  // in this lane's part of any item's output: see seen_row.cuh
     Items<S> items(a);
     Item next;
     if (!items.take(next)) return;
@@ -325,9 +327,22 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
         write_rows<T, D>(static_cast<T*>(a.out) + at * a.head_dim, a.lse == nullptr ? nullptr : a.lse + at, o, rows,
                          a.S_q - first_row, a.head_dim);
+        nan |= has_nan(o[0]);
     }
     wgmma_wait<0>();
     keep_order(s[0]);
+    if (!a.sources.hides_keys || !__any_sync(FULL_WARP, nan)) return;
+    Items<S> same(a);
+    for (Item item; same.take(item);) {
+        const int first_row = item.q_start + warp_row;
+        const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
+        const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
+        compute_nan_again(a.sources, static_cast<T*>(a.out) + at * a.head_dim, batch, head, head / a.group, first_row,
+                          a.S_q - first_row, a.head_dim, [&](int row, auto f) {
+                              const int end = keys_seen(a, row);
+                              for (int key = 0; key < end; ++key) f(key);
+                          });
+    }
 }
 
 // ------------------------------------------------------------------------------------------------- 5. Kernel
@@ -375,6 +390,7 @@ static bool launch(const FlashArguments& a, bool dry) {
     p.batch_heads = static_cast<int>(a.batch * a.heads), p.q_blocks = static_cast<int>(ceil_div(a.S_q, int64_t{S::B_r}));
     const int items = p.batch_heads * p.q_blocks, blocks = std::min(items, processors);
     p.folded = items > processors;
+    p.sources.set(a, a.causal);
     const auto kernel = flash_attention_wgmma_kernel<S>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
     kernel<<<blocks, S::THREADS, S::BYTES, a.stream>>>(p);

@@ -19,6 +19,7 @@
 #include "common/cuda/flash_launch.h"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/row_pieces.cuh"
+#include "common/cuda/seen_row.cuh"
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_keys.cuh"
 
@@ -73,7 +74,22 @@ struct FlashBlock {
     // Score of a visible pair -> with the mask applied. `row` as seen from the block's first.
     __device__ __forceinline__ float masked(float score, int row, int64_t k) const {
         const float bias = masked_score(0.0f, mask, 0, row, k);
-        return bias == -INFINITY ? bias : score + bias * LOG2_E;
+        return bias == -INFINITY ? bias : score + in_log2(bias);
+    }
+
+    // Whether some pair of a row and a key is hidden, of any block.
+    __device__ __forceinline__ bool hides_keys() const { return a.causal || mask.kind != MaskKind::NONE; }
+    // Row `row` of the output once more, by the whole warp: see seen_row.cuh.
+    __device__ __forceinline__ void compute_again(int row) const {
+        if (row >= rows_left) return;
+        SeenRow<float> again(query + row * a.query_strides.row, a.head_dim);
+        const int end = seen(row);
+#pragma unroll 1
+        for (int64_t k = 0; k < end && !again.lost(); ++k) {
+            const float score = again.product(key + k * a.key_strides.row) * a.scale;
+            again.add(masked_score(score, mask, 0, row, k), value + k * a.value_strides.row);
+        }
+        again.write(out + static_cast<int64_t>(row) * a.head_dim);
     }
 };
 

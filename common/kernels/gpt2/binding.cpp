@@ -14,6 +14,11 @@
 //   next_token(best or None, tokens or None, stop, finished!, steps!, positions!, lengths!, history!, wte, wpe,
 //              residual!, early)
 //
+//   plan_steps(wte, layers, heads, hidden, rows, max_seq_len, most_blocks, splits) -> (blocks, weight_bytes, vectors, words)
+//                                                                the persistent kernel's; blocks is 0 if there is none
+//   run_steps(weights, vectors, wte, wpe, cache!, words!, logits! or None, positions!, lengths!, steps!, finished!, stop,
+//             history!, arrived!, cancel, eps, hidden, count, first_tag, most_blocks, splits)
+//
 //       rows                 sequences, 1 .. 4
 //       weight [N, K], norm_weight [K], x [rows, K], out [rows, N]
 //       weight_sum, bias     float32 [N]; those behind a layernorm see gpt2.h
@@ -24,6 +29,11 @@
 //       best                 int64 [rows, step_blocks()]: the largest logit of each block as (float, int)
 //       stop                 int32 [1], -1: none; finished, steps, positions, lengths: int32 [rows]
 //       history              int32 [steps, rows]; tokens int64 [rows]; wte [vocab, width], wpe [context, width]
+//       most_blocks, splits  0: as many as suit the GPU
+//       weights, vectors     uint8 [weight_bytes], float32 [vectors]: see step_phases.h
+//       cache                [layers, 2, batch, heads, max_seq_len, head_dim], of which the first `rows` sequences
+//       words                int64 [words], zeros before the first run
+//       arrived, cancel      int32 [steps, rows] and [1] of the host, pinned
 //       early                the kernel may start before its predecessor has ended; that must be a kernel then
 //
 // Floats are float32, float16 or bfloat16, all of the same type where nothing else stands. The step's products need
@@ -36,6 +46,7 @@
 #include "common/cuda/alignment.h"
 #include "common/cuda/binding.h"
 #include "common/kernels/gpt2/gpt2.h"
+#include "common/kernels/gpt2/step_phases.h"
 
 namespace {
 
@@ -292,6 +303,129 @@ void next_token_operator(const std::optional<Tensor>& best, const std::optional<
     next_token(a);
 }
 
+// ------------------------------------------------------------------------------------------ the persistent kernel
+
+StepModel model_of(const Tensor& wte, int64_t layers, int64_t heads, int64_t hidden, int64_t rows, int64_t max_seq_len) {
+    StepModel model = {};
+    model.type = float_type(wte, "wte");
+    check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
+    const std::pair<int64_t, const char*> sizes[] = {{layers, "layers"}, {heads, "heads"}, {hidden, "hidden"},
+                                                     {rows, "rows"}, {max_seq_len, "max_seq_len"}};
+    for (const auto& [size, name] : sizes) check_between(size, 1, 1 << 24, name);
+    model.layers = static_cast<int>(layers);
+    model.width = static_cast<int>(wte.size(1));
+    model.heads = static_cast<int>(heads);
+    model.hidden = static_cast<int>(hidden);
+    model.vocab = static_cast<int>(wte.size(0));
+    model.rows = static_cast<int>(rows);
+    model.max_seq_len = static_cast<int>(max_seq_len);
+    return model;
+}
+
+StepPlan plan_of(const StepModel& model, int64_t most_blocks, int64_t splits) {
+    check_between(most_blocks, 0, 1 << 16, "most_blocks");
+    check_between(splits, 0, 1 << 10, "splits");
+    return plan_steps(model, static_cast<int>(most_blocks), static_cast<int>(splits));
+}
+
+std::tuple<int64_t, int64_t, int64_t, int64_t> plan_steps_operator(const Tensor& wte, int64_t layers, int64_t heads,
+                                                                   int64_t hidden, int64_t rows, int64_t max_seq_len,
+                                                                   int64_t most_blocks, int64_t splits) {
+    const StepModel model = model_of(wte, layers, heads, hidden, rows, max_seq_len);
+    DeviceScope device(wte);
+    const StepPlan plan = plan_of(model, most_blocks, splits);
+    if (!plan.fits) return {0, 0, 0, 0};
+    return {plan.blocks, static_cast<int64_t>(plan.weight_bytes), plan.vectors, plan.exchange.words};
+}
+
+// A vector of the plan's size.
+void check_planned(const Tensor& x, const char* name, ScalarType dtype, int64_t size, const Tensor& wte) {
+    check_tensor(x, name, {"size"}, dtype);
+    check(x.size(0) == size, name, " has shape ", shape_of(x), "; for this model it must be [", size, "]");
+    check_same_device(x, name, wte, "wte");
+    check_aligned(x, name);
+}
+
+// int32 of the host's memory, which the device reaches.
+int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t columns) {
+    check(x.is_cpu() && x.is_contiguous() && x.scalar_type() == ScalarType::Int, name,
+          " must be a contiguous int32 tensor in the host's memory");
+    check(x.numel() == rows * columns, name, " has shape ", shape_of(x), "; it must hold ", rows * columns, " numbers");
+    tell_checker(x, name, true);
+    return data<int32_t>(x);
+}
+
+void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tensor& wte, const Tensor& wpe, Tensor cache,
+                        Tensor words, const std::optional<Tensor>& logits, Tensor positions, Tensor lengths,
+                        Tensor steps, Tensor finished, const Tensor& stop, Tensor history, Tensor arrived,
+                        const Tensor& cancel, double eps, int64_t hidden, int64_t count, int64_t first_tag,
+                        int64_t most_blocks, int64_t splits) {
+    Steps a = {};
+    float_type(wte, "wte");
+    check_tensor(cache, "cache", {"layers", "2", "batch", "heads", "max_seq_len", "head_dim"}, wte.scalar_type());
+    check_same_device(cache, "cache", wte, "wte");
+    check_aligned(cache, "cache");
+    const int64_t rows = positions.dim() == 1 ? positions.size(0) : 0;
+    a.model = model_of(wte, cache.size(0), cache.size(3), hidden, rows, cache.size(4));
+    check(cache.size(1) == 2 && cache.size(3) * cache.size(5) == a.model.width && rows <= cache.size(2),
+          "cache has shape ", shape_of(cache), ", wte ", shape_of(wte), ", and there are ", rows,
+          " rows; it must be [layers, 2, batch, heads, max_seq_len, head_dim] with heads head_dim = width and rows <= batch");
+    DeviceScope device(wte);
+    a.plan = plan_of(a.model, most_blocks, splits);
+    check(a.plan.fits, "there is no persistent kernel for a model of width ", a.model.width, " with ", rows,
+          " rows on this GPU; see plan_steps");
+    check_planned(weights, "weights", ScalarType::Byte, static_cast<int64_t>(a.plan.weight_bytes), wte);
+    check_planned(vectors, "vectors", ScalarType::Float, a.plan.vectors, wte);
+    check_planned(words, "words", ScalarType::Long, a.plan.exchange.words, wte);
+    check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
+    check_same_size(wpe, "wpe", 1, wte, "wte", 1);
+    check_same_device(wpe, "wpe", wte, "wte");
+    check_aligned(wte, "wte");
+    check_aligned(wpe, "wpe");
+    if (logits) {
+        check_tensor(*logits, "logits", {"rows", "vocab"});
+        check_same_size(*logits, "logits", 0, positions, "positions", 0);
+        check_same_size(*logits, "logits", 1, wte, "wte", 0);
+        check_same_device(*logits, "logits", wte, "wte");
+        a.logits = data<float>(*logits);
+    }
+    check_state(stop, "stop", 1, wte, "wte");
+    check_state(finished, "finished", rows, wte, "wte");
+    check_state(steps, "steps", rows, wte, "wte");
+    check_state(positions, "positions", rows, wte, "wte");
+    check_state(lengths, "lengths", rows, wte, "wte");
+    check_tensor(history, "history", {"steps", "rows"}, ScalarType::Int);
+    check_same_size(history, "history", 1, positions, "positions", 0);
+    check_same_device(history, "history", wte, "wte");
+    check_eps(eps);
+    check_between(count, 1, 1 << 24, "count");
+    const int64_t tags = count * a.plan.phase_count(a.model.layers);
+    check(first_tag >= 1 && first_tag + tags <= int64_t{UINT32_MAX}, "first_tag is ", first_tag, "; it must be 1 .. ",
+          int64_t{UINT32_MAX} - tags, " for so many steps");
+    a.weights = static_cast<const unsigned char*>(weights.data_ptr());
+    a.vectors = data<float>(vectors);
+    a.wte = wte.data_ptr();
+    a.wpe = wpe.data_ptr();
+    a.context = static_cast<int>(wpe.size(0));
+    a.eps = static_cast<float>(eps);
+    a.cache = cache.data_ptr();
+    a.batch = static_cast<int>(cache.size(2));
+    a.words = static_cast<TaggedWord*>(words.data_ptr());
+    a.positions = data<int32_t>(positions);
+    a.lengths = data<int32_t>(lengths);
+    a.steps = data<int32_t>(steps);
+    a.finished = data<int32_t>(finished);
+    a.stop = data<int32_t>(stop);
+    a.history = data<int32_t>(history);
+    a.history_steps = static_cast<int>(history.size(0));
+    a.arrived = host_memory(arrived, "arrived", history.size(0), rows);
+    a.cancel = host_memory(cancel, "cancel", 1, 1);
+    a.count = static_cast<int>(count);
+    a.first_tag = static_cast<unsigned>(first_tag);
+    a.stream = current_stream(wte);
+    run_steps(a);
+}
+
 }  // namespace
 
 TASK_OPERATORS(m) {
@@ -313,6 +447,14 @@ TASK_OPERATORS(m) {
         "next_token(Tensor? best, Tensor? tokens, Tensor stop, Tensor(a!) finished, Tensor(b!) steps, "
         "Tensor(c!) positions, Tensor(d!) lengths, Tensor(e!) history, Tensor wte, Tensor wpe, Tensor(f!) residual, "
         "bool early=False) -> ()");
+    m.def(
+        "plan_steps(Tensor wte, int layers, int heads, int hidden, int rows, int max_seq_len, int most_blocks=0, "
+        "int splits=0) -> (int, int, int, int)");
+    m.def(
+        "run_steps(Tensor weights, Tensor vectors, Tensor wte, Tensor wpe, Tensor(a!) cache, Tensor(b!) words, "
+        "Tensor(c!)? logits, Tensor(d!) positions, Tensor(e!) lengths, Tensor(f!) steps, Tensor(g!) finished, "
+        "Tensor stop, Tensor(h!) history, Tensor(i!) arrived, Tensor cancel, float eps, int hidden, int count, "
+        "int first_tag, int most_blocks=0, int splits=0) -> ()");
 }
 
 TASK_KERNELS(m) {
@@ -325,4 +467,6 @@ TASK_KERNELS(m) {
     m.impl("step_blocks", TORCH_BOX(&step_blocks_operator));
     m.impl("step_fits", TORCH_BOX(&step_fits));
     m.impl("next_token", TORCH_BOX(&next_token_operator));
+    m.impl("plan_steps", TORCH_BOX(&plan_steps_operator));
+    m.impl("run_steps", TORCH_BOX(&run_steps_operator));
 }

@@ -74,6 +74,15 @@ class DecodeState:
         self.finished.zero_()
         self.stop.fill_(-1 if stop_token is None else stop_token)
 
+    def advance(self, tokens: Tensor) -> None:
+        """Writes the tokens int64 [batch] down and moves on to them; a sequence that is finished stays where it is."""
+        columns = torch.arange(len(tokens), device=tokens.device)
+        self.history.index_put_((self.steps.long(), columns), tokens.int())
+        self.steps.add_(1)
+        self.finished.logical_or_(tokens == self.stop)
+        self.positions.add_(1 - self.finished)
+        torch.add(self.positions, 1, out=self.lengths)
+
     def choose(self, logits: Tensor, sampled: bool) -> Tensor:
         """The next tokens, int64 [batch], from logits float32 [batch, vocab]; the largest unless `sampled`."""
         if not sampled:
@@ -92,17 +101,11 @@ class TorchStep:
         self.weights, self.kernels, self.state = weights, kernels, state
         self.attend = DecodeAttention(weights, kernels, caches, state.positions, state.lengths)
         self.tokens = torch.zeros(len(state.positions), dtype=torch.int64, device=kernels.device)
-        self.columns = torch.arange(len(state.positions), device=kernels.device)
 
     def advance(self, tokens: Tensor) -> None:
         """Writes the tokens int64 [batch] down and moves on to them."""
-        state = self.state
         self.tokens.copy_(tokens)
-        state.history.index_put_((state.steps.long(), self.columns), tokens.int())
-        state.steps.add_(1)
-        state.finished.logical_or_(tokens == state.stop)
-        state.positions.add_(1 - state.finished)
-        torch.add(state.positions, 1, out=state.lengths)
+        self.state.advance(tokens)
 
     def run(self, sampled: bool) -> None:
         """The newest tokens through the model, the next ones chosen and written down."""

@@ -10,6 +10,7 @@ transformers' module says what is computed and gives the weights; its code does 
     graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
               Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
               moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens.
+    one kernel for all steps, where it fits: greedy, up to 4 sequences, Hopper and later (persistent_step.py)
     sampling  is the step's last part: the token goes from there straight into the next step
     the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
 
@@ -28,6 +29,7 @@ from common.kernels.gpt2.decode_step import DecodeState, FusedStep, TorchStep
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, blocks, embed
 from common.kernels.gpt2.generations import Generations
+from common.kernels.gpt2.persistent_step import PackedWeights, PersistentStep, Plan
 from common.kernels.gpt2.request import check_request
 from common.kernels.gpt2.sampling import uniform_numbers
 from common.kernels.gpt2.token_reader import TokenReader
@@ -46,6 +48,7 @@ class Engine:
     max_batch: sequences at once. max_seq_len: tokens of a sequence, prompt and new ones (None: the model's context).
     graphs: whether steps are captured as CUDA graphs (None: on a GPU). fused: whether steps run in the tuned step
         kernels where they fit (None: on a GPU); else task 7's other kernels stand between torch's matrix products.
+    persistent: whether all steps of a text run as one kernel where that fits (None: on a GPU); see `how`.
 
     Raises ValueError for a model, dtype or size that is not supported.
     """
@@ -59,6 +62,7 @@ class Engine:
         max_seq_len: int | None = None,
         graphs: bool | None = None,
         fused: bool | None = None,
+        persistent: bool | None = None,
     ) -> None:
         if dtype not in kernels.dtypes:
             allowed = ", ".join(map(repr, kernels.dtypes))
@@ -78,12 +82,27 @@ class Engine:
         self.max_seq_len = max_seq_len or context
         self.graphs = on_gpu if graphs is None else graphs
         self.fused = on_gpu if fused is None else fused
-        shape = (max_batch, self.weights.heads, self.max_seq_len, self.weights.head_dim)
-        cache = [torch.zeros(2, *shape, dtype=self.weights.wte.dtype, device=self.device) for _ in self.weights.layers]
-        self.caches = [(both[0], both[1]) for both in cache]
-        self._steps = {}  # batch -> TorchStep or FusedStep
-        self._readers = {}  # batch -> TokenReader
-        self._runs = {}  # (batch, sampled) -> what runs a step; (batch, sampled, seq_len) -> (prefill, its input)
+        self.persistent = on_gpu if persistent is None else persistent
+        shape = (len(self.weights.layers), 2, max_batch, self.weights.heads, self.max_seq_len, self.weights.head_dim)
+        self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
+        self.caches = [(keys, values) for keys, values in self.cache]
+        self._packed = None  # PackedWeights, once they are needed
+        self._plans = {}  # batch -> Plan or None
+        self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
+        self._readers = {}  # the same -> TokenReader
+        self._runs = {}  # the same -> what runs a step; (batch, sampled, seq_len) -> (prefill, its input)
+
+    def how(self, batch: int, sampled: bool = False) -> str:
+        """What a step of so many sequences is, in words, and why not part of one kernel where it could be."""
+        if plan := self._plan(batch, sampled):
+            return f"part of one persistent kernel of {plan.blocks} blocks"
+        fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
+        kernels = "fused kernels" if fused else "kernels and torch's matrix products"
+        words = f"a CUDA graph of {kernels}" if self.graphs else "one kernel after another"
+        if not self.persistent or self.kernels.variant != "tuned":
+            return words
+        reason = "it samples" if sampled else "it does not fit this model, batch or GPU"
+        return f"{words} (not one persistent kernel: {reason})"
 
     @torch.no_grad()
     def generate(
@@ -134,6 +153,12 @@ class Engine:
         reader.follow(0)
 
         result = Generations(batch, stop_token, on_token)
+        follow = self._follow_kernel if isinstance(step, PersistentStep) else self._follow_launches
+        follow(step, run, reader, result, max_new_tokens, start)
+        return result
+
+    def _follow_launches(self, _step, run, reader, result, max_new_tokens, start):
+        """Launches step after step, a few ahead of the tokens that it hands out."""
         launched, before = 1, start
         for number in range(max_new_tokens):
             while launched < min(max_new_tokens, number + 1 + STEPS_AHEAD * self.graphs):
@@ -145,7 +170,20 @@ class Engine:
             if not result.add_step(new, (now - before) * 1e3):
                 break
             before = now
-        return result
+
+    def _follow_kernel(self, step, run, reader, result, max_new_tokens, start):
+        """Launches all steps and hands out their tokens as they come. However it ends, the kernel has ended, too."""
+        before = start
+        try:
+            run(max_new_tokens - 1)
+            for number in range(max_new_tokens):
+                new = step.tokens(number) if number else reader.tokens(0)
+                now = time.perf_counter()
+                if not result.add_step(new, (now - before) * 1e3):
+                    break
+                before = now
+        finally:
+            step.cancel()
 
     @torch.no_grad()
     def logits(self, tokens):
@@ -183,16 +221,39 @@ class Engine:
 
     def _prepared_step(self, batch, sampled):
         """(the step for this many sequences, a function that runs it, the reader of its tokens)."""
-        if batch not in self._steps:
-            caches = [(k[:batch], v[:batch]) for k, v in self.caches]
+        if (batch, sampled) not in self._steps:
             state = DecodeState.empty(batch, self.max_seq_len, self.device)
-            fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
-            self._steps[batch] = (FusedStep if fused else TorchStep)(self.weights, self.kernels, caches, state)
-            self._readers[batch] = TokenReader(state.history)
-        step = self._steps[batch]
-        if (batch, sampled) not in self._runs:
-            self._runs[batch, sampled] = self._captured(step, lambda: step.run(sampled))
-        return step, self._runs[batch, sampled], self._readers[batch]
+            self._steps[batch, sampled] = step = self._new_step(batch, sampled, state)
+            self._readers[batch, sampled] = TokenReader(state.history)
+            self._runs[batch, sampled] = self._prepared_run(step, sampled)
+        return self._steps[batch, sampled], self._runs[batch, sampled], self._readers[batch, sampled]
+
+    def _prepared_run(self, step, sampled):
+        """What runs a step, or start() of all steps."""
+        if not isinstance(step, PersistentStep):
+            return self._captured(step, lambda: step.run(sampled))
+        if self.device.type == "cuda":  # the first launch loads the kernel; see _captured
+            step.state.begin(torch.zeros_like(step.state.positions), None)
+            step.start(1)
+            step.cancel()
+        return step.start
+
+    def _new_step(self, batch, sampled, state):
+        if plan := self._plan(batch, sampled):
+            if self._packed is None:
+                self._packed = PackedWeights.of(self.weights)
+            return PersistentStep(self.weights, self.kernels, self._packed, plan, self.cache, state)
+        caches = [(k[:batch], v[:batch]) for k, v in self.caches]
+        fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
+        return (FusedStep if fused else TorchStep)(self.weights, self.kernels, caches, state)
+
+    def _plan(self, batch, sampled):
+        """The persistent kernel's for so many sequences; None: it does not run them."""
+        if not self.persistent or sampled:
+            return None
+        if batch not in self._plans:
+            self._plans[batch] = Plan.of(self.weights, self.kernels, batch, self.max_seq_len)
+        return self._plans[batch]
 
     def _prepared_prefill(self, step, sampled, longest):
         """(a function that runs the prefill, its input int64 [batch, seq_len]) for prompts of up to `longest` tokens.

@@ -1,7 +1,7 @@
 // next_token.cu - what stands between two decode steps: the token of the last one, the embedding of the next.
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
-#include "common/cuda/warp.cuh"
+#include "common/kernels/gpt2/best.cuh"
 #include "common/kernels/gpt2/gpt2.h"
 #include "common/kernels/gpt2/vectors.cuh"
 
@@ -23,20 +23,18 @@ __device__ __forceinline__ void load(float (&values)[COLUMNS], const T* row, int
 __device__ __forceinline__ int token_of(const Best* best, int count) {
     __shared__ Best of_warp[WARPS];
     Best mine = {-INFINITY, 0};
-    const auto add = [&](float value, int token) {
-        if (value > mine.value || (value == mine.value && token < mine.token)) mine = {value, token};
+    const auto add = [&](const Best& other) {
+        if (is_better(other, mine)) mine = other;
     };
     for (int i = threadIdx.x; i < count; i += THREADS) {
         const float2 one = __ldcg(reinterpret_cast<const float2*>(best + i));
-        add(one.x, __float_as_int(one.y));
+        add({one.x, __float_as_int(one.y)});
     }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2)
-        add(__shfl_xor_sync(FULL_WARP, mine.value, distance), __shfl_xor_sync(FULL_WARP, mine.token, distance));
+    mine = best_of_lanes(mine);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
     __syncthreads();
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) add(of_warp[w].value, of_warp[w].token);
+    for (int w = 0; w < WARPS; ++w) add(of_warp[w]);
     return mine.token;
 }
 

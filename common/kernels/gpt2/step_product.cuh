@@ -27,6 +27,7 @@
 #include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/kernels/gpt2/best.cuh"
 #include "common/kernels/gpt2/gelu.cuh"
 #include "common/kernels/gpt2/gpt2.h"
 #include "common/kernels/gpt2/vectors.cuh"
@@ -200,10 +201,6 @@ struct Destination {
     }
 };
 
-__device__ __forceinline__ bool is_better(const Best& a, const Best& b) {
-    return a.value > b.value || (a.value == b.value && a.token < b.token);
-}
-
 // -------------------------------------------------------------------------------------------------- 4. Kernel
 
 template <int ROWS>
@@ -331,11 +328,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
     }
 
     if (p.best) {  // tile_rows is a power of two of at most 32: the numbers of a sequence lie in one warp
-        for (int distance = plan.tile_rows / 2; distance > 0; distance /= 2) {
-            const Best other = {__shfl_xor_sync(FULL_WARP, best.value, distance),
-                                __shfl_xor_sync(FULL_WARP, best.token, distance)};
-            if (is_better(other, best)) best = other;
-        }
+        best = best_of_lanes(best, plan.tile_rows);
         if (out_col == 0 && out_row < p.rows) p.best[out_row * static_cast<int>(gridDim.x) + blockIdx.x] = best;
     }
 }

@@ -3,6 +3,7 @@
 //   Problem          the kernel's parameter
 //   span_of          which positions a query sees
 //   hide             scores of keys that a row does not see = -infinity
+//   for_each_seen    the keys that a row sees, one by one
 //   Item             one piece of work: rows of a head, and the tiles of keys that they see
 //   for_each_item    the items of a block, one after the other
 //   divide           host: how a problem is cut into items
@@ -15,6 +16,7 @@
 #include <cstdint>
 
 #include "common/cuda/check.h"
+#include "common/cuda/hopper_rows.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/kernels/sparse/sparse.h"
 
@@ -32,6 +34,7 @@ struct Problem {
     int key_tiles;
     bool folded;
     int q_blocks, units_per_head, units;  // see for_each_item
+    Sources sources;
 };
 
 // The positions that a query sees: first ... end - 1; block-sparse: as far as they are in its list.
@@ -94,6 +97,19 @@ struct Item {
         return a.columns[int64_t{from} * a.key_tiles + t];
     }
 };
+
+// f(key) for the keys that a row of the item sees, counted as they lie in memory.
+template <int B_c, typename WorkItem, typename F>
+__device__ __forceinline__ void for_each_seen(const Problem& a, const WorkItem& item, int row, F f) {
+    const Span seen = span_of(a, row);
+    for (int t = 0; t < item.tiles; ++t) {
+        const int64_t tile = item.tile(a, t);
+        for (int64_t key = tile * B_c; key < (tile + 1) * B_c; ++key) {
+            const int64_t position = a.key_offset + key * a.key_step;
+            if (position >= seen.first && position < seen.end) f(key);
+        }
+    }
+}
 
 // There are as many blocks as multiprocessors, and each takes one unit of work after the other, gridDim.x apart. The
 // units of a head are neighbours, so that blocks that run at the same time find its K and V in the L2 cache.

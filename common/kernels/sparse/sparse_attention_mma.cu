@@ -102,6 +102,14 @@ struct Band {
             return KeyRange{begin_of(row) - from, end_of(row) - from};
         });
     }
+
+    __device__ __forceinline__ bool hides_keys() const { return a.causal || a.window > 0; }
+    template <typename F>
+    __device__ __forceinline__ void for_each_seen(int row, F f) const {
+        const int end = end_of(row);
+        for (int key = begin_of(row); key < end; ++key) f(key);
+    }
+    __device__ __forceinline__ float masked(float score, int, int) const { return score; }
 };
 
 // ------------------------------------------------------------------------------------------------- 2. Blocks
@@ -159,6 +167,16 @@ struct Blocks {
         if constexpr (!PLAIN) scale_scores(s, a.scale * LOG2_E);
         if (diagonal && t == end - 1) hide_outside(s, [&](int row) { return KeyRange{0, row + 1}; });
     }
+
+    __device__ __forceinline__ bool hides_keys() const { return a.causal; }
+    template <typename F>
+    __device__ __forceinline__ void for_each_seen(int row, F f) const {
+        for (int n = 0; n < tiles / parts; ++n) {
+            const int from = column(n) * a.block, end = a.causal ? min(from + a.block, row + 1) : from + a.block;
+            for (int key = from; key < end; ++key) f(key);
+        }
+    }
+    __device__ __forceinline__ float masked(float score, int, int) const { return score; }
 };
 
 // ------------------------------------------------------------------------------------------------- 3. Kernel

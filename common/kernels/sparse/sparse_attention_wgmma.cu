@@ -127,6 +127,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         ring.advance();
     };
 
+    bool nan = false;  // in this lane's part of any item's output: see seen_row.cuh
     for_each_item<S::B_r, S::B_c>(a, [&](const WorkItem<S>& item) {
         const int first_row = item.q_start + warp_row;
         // What all rows of the group see needs no mask.
@@ -195,6 +196,15 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
         write_rows<T, S::D>(static_cast<T*>(a.out) + at * S::D, a.lse == nullptr ? nullptr : a.lse + at, o, rows,
                             a.S_q - first_row);
+        nan |= has_nan(o[0]);
+    });
+    if (!a.sources.hides_keys || !__any_sync(FULL_WARP, nan)) return;
+    for_each_item<S::B_r, S::B_c>(a, [&](const WorkItem<S>& item) {
+        const int first_row = item.q_start + warp_row;
+        const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
+        const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
+        compute_nan_again(a.sources, static_cast<T*>(a.out) + at * S::D, batch, head, head / a.group, first_row,
+                          a.S_q - first_row, S::D, [&](int row, auto f) { for_each_seen<S::B_c>(a, item, row, f); });
     });
 }
 
@@ -237,6 +247,7 @@ static bool launch(const SparseArguments& a) {
     p.out = a.out;
     p.lse = a.lse;
     p.factor = a.scale * LOG2_E;
+    p.sources.set(a, a.causal || a.window > 0);
 
     const int blocks = std::min(p.units, device_attribute(cudaDevAttrMultiProcessorCount));
     const auto kernel = sparse_attention_wgmma_kernel<S>;

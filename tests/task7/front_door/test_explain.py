@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention.bias import causal_lower_right
 
 from task7.front_door import explain, scaled_dot_product_attention
 from task7.front_door.sdpa import MODES
@@ -30,6 +31,13 @@ def test_pairs_under_a_causal_mask(seq_q, seq_k, pairs):
     assert pairs == sum(min(i + 1, seq_k) for i in range(seq_q))
     found = explain(of(1, 1, seq_q, 4), of(1, 1, seq_k, 4), of(1, 1, seq_k, 4), is_causal=True, mode="naive")
     assert found.operations == 4 * pairs * 4
+
+
+@pytest.mark.parametrize(("seq_q", "seq_k", "pairs"), [(3, 5, 3 + 4 + 5), (5, 3, 0 + 0 + 1 + 2 + 3)])
+def test_pairs_under_a_mask_aligned_to_the_lower_right(seq_q, seq_k, pairs):
+    tensors = of(1, 1, seq_q, 4), of(1, 1, seq_k, 4), of(1, 1, seq_k, 4)
+    found = explain(*tensors, causal_lower_right(seq_q, seq_k), variant="tuned")
+    assert found.operations == 4 * pairs * 4 and found.least_bytes == 4 * 4 * 2 * (seq_q + seq_k)
 
 
 def test_copies():

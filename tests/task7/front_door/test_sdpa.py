@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
@@ -325,6 +325,74 @@ def test_gradients_of_the_tuned_kernels(device, name):
         assert max_error_of(x, x64) <= 2 * max_error_of(x_same, x64) + 1e-5
 
 
+@pytest.mark.parametrize("by_switch", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_deterministic_gradients_have_the_same_bits_50_times(device, dtype, by_switch):
+    """By the argument, and by PyTorch's switch. Blocks of a GPU, and the simulator's threads, come in any order."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (1, 2, 70, 8), (1, 1, 150, 8), (1, 1, 150, 8), (1, 2, 70, 8)
+    query, key, value, grad = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    options = {"enable_gqa": True, "deterministic": not by_switch}
+
+    def bits() -> list[Tensor]:
+        out = scaled_dot_product_attention(*inputs, **options)
+        return [x.view(torch.int16) for x in torch.autograd.grad(out, inputs, grad)]
+
+    torch.use_deterministic_algorithms(by_switch)
+    try:
+        first = bits()
+        for _ in range(49):
+            assert all(torch.equal(x, y) for x, y in zip(first, bits(), strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    right = torch.autograd.grad(pytorch(*exact, enable_gqa=True), exact, grad.double())
+    for x, y in zip(first, right, strict=True):
+        assert max_error_of(x.view(dtype), y) <= (1e-5 if dtype == torch.float32 else 0.03)
+
+
+def test_torch_func_of_the_tuned_kernels(device):
+    """grad, vmap over any inputs, and gradients of single samples, beside the same by PyTorch's function."""
+    shapes = (3, 2, 4, 5, 8), (3, 2, 2, 7, 8), (2, 2, 7, 8)
+    query, key, value = (torch.randn(shape, device=device) for shape in shapes)
+    masks = as_mask(make_mask("bool", 3, 5, 7)).to(device), torch.randn(3, 2, 1, 5, 7, device=device)
+
+    def ours(query, key, value, mask=None):
+        return scaled_dot_product_attention(query, key, value, mask, enable_gqa=True, variant="tuned")
+
+    def theirs(query, key, value, mask=None):
+        key, value = (x.repeat_interleave(2, -3) for x in (key, value))
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(query, key, value, mask)
+
+    def loss(function):
+        return lambda *inputs: function(*inputs).square().sum()
+
+    found, right = (torch.func.grad(loss(f), (0, 1, 2))(query[0], key[0], value) for f in (ours, theirs))
+    for x, y in zip(found, right, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    for mask in (None, *masks):
+        given = (query, key, value) if mask is None else (query, key, value, mask)
+        dims = (0, 0, None) if mask is None else (0, 0, None, 0)
+        out, expected = (torch.vmap(f, dims)(*given) for f in (ours, theirs))
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        samples = [torch.vmap(torch.func.grad(loss(f), (0, 2)), dims)(*given) for f in (ours, theirs)]
+        for x, y in zip(*samples, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    with pytest.raises(NotImplementedError, match="flash_attention has no second derivative"):
+        torch.func.grad(lambda x: torch.func.grad(loss(ours))(x, key[0], value).sum())(query[0])
+    with pytest.raises(NotImplementedError, match="flash_attention has no forward-mode derivative"):
+        torch.func.hessian(loss(ours))(query[0], key[0], value)
+    with pytest.raises(NotImplementedError, match="flash_attention has no forward-mode derivative"):
+        torch.func.jvp(lambda x: ours(x, key[0], value), (query[0],), (query[0],))
+    for mode in ("naive", "tiled", "flash"):
+        with pytest.raises(ValueError, match="query requires a gradient, and mode"):
+            torch.func.grad(
+                lambda x, mode=mode: scaled_dot_product_attention(x, x, x, mode=mode, variant="solution").sum()
+            )(value)
+
+
 def test_compile_without_a_graph_break_once_loaded(device):
     query, key, value = (torch.randn(shape, device=device).requires_grad_() for shape in GROUPED)
     module = CUDAAttention(is_causal=True, enable_gqa=True, mode="flash", variant="tuned")
@@ -373,6 +441,19 @@ def test_no_gradient_is_asked_of_other_kernels(device):
             scaled_dot_product_attention(*(x.detach() for x in inputs), mask, mode=mode, variant=variant)
 
 
+@every_door
+@pytest.mark.parametrize("sizes", [(5, 7), (7, 5), (6, 6), (1, 7)], ids=str)
+def test_pytorchs_causal_biases(device, mode, variant, sizes):
+    """Rows that see no key included: there PyTorch's function with the same mask as a tensor gives zeros, too."""
+    query, key, value = (torch.randn(2, 3, size, 8, device=device) for size in (sizes[0], sizes[1], sizes[1]))
+    for bias, diagonal in ((causal_lower_right, sizes[1] - sizes[0]), (causal_upper_left, 0)):
+        out = scaled_dot_product_attention(query, key, value, bias(*sizes), mode=mode, variant=variant)
+        mask = torch.ones(sizes, dtype=torch.bool, device=device).tril(diagonal)
+        torch.testing.assert_close(out, pytorch(query, key, value, mask), rtol=1e-5, atol=1e-5)
+    with pytest.raises(RuntimeError, match="attn_mask is given and is_causal is True"):
+        scaled_dot_product_attention(query, key, value, causal_lower_right(*sizes), is_causal=True, mode=mode)
+
+
 def test_the_module_is_the_function(device):
     query, key, value = (torch.randn(shape, device=device) for shape in GROUPED)
     mask = as_mask(make_mask("bool", 5, 7)).to(device)
@@ -417,7 +498,10 @@ REFUSED = [
     ({"attn_mask": of(1, 3, 5, 7)}, r"attn_mask has shape \[1, 3, 5, 7\]; it must broadcast"),
     ({"attn_mask": of(5, 7, dtype=torch.int32)}, "attn_mask has dtype torch.int32; it must be torch.bool, torch.fl"),
     ({"attn_mask": of(5, 7, dtype=torch.float16)}, "attn_mask has dtype torch.float16; it must be .* or query's"),
-    ({"attn_mask": causal_lower_right(5, 7)}, "attn_mask is a CausalBias; .* the bool mask torch.ones"),
+    (
+        {"attn_mask": causal_lower_right(5, 6)},
+        r"attn_mask is a CausalBias of 5 queries and 6 keys; query has shape \[3, 5",
+    ),
     (
         {"mode": "flash", "variant": "solution", "attn_mask": of(5, 7)},
         "mode 'flash' with variant 'solution' takes none: use variant='tuned'",

@@ -11,7 +11,15 @@ import copy
 import pytest
 import torch
 from torch_operators import GROUPED, TorchOps, attached, padded, positions, tiny_config, tiny_model, tokens
-from transformers import AutoModelForCausalLM, DeepseekV3Config, DynamicCache, GemmaConfig, GPT2Config
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertModel,
+    DeepseekV3Config,
+    DynamicCache,
+    GemmaConfig,
+    GPT2Config,
+)
 
 from common.kernels.gpt2.supported_models import check_config
 from task7.front_door import kernel_attention
@@ -221,11 +229,11 @@ def test_unsupported_calls_are_refused_by_name():
         ours(ids, attention_mask=torch.zeros(2, 1, 6, 6))
     with pytest.raises(ValueError, match="packed"):
         ours(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False)
-    with pytest.raises(ValueError, match=r"cache has 12 slots, .* leave cache_implementation out"):
+    with pytest.raises(ValueError, match=r"cache has 12 slots, .* leave cache_implementation out.*variant='tuned'"):
         ours.generate(ids, cache_implementation="static", **GREEDY | {"max_new_tokens": 7})
     with pytest.raises(ValueError, match="beam search"):
         ours.generate(ids, num_beams=2, past_key_values=KernelCache(attention, ours), max_new_tokens=3)
-    with torch.enable_grad(), pytest.raises(ValueError, match="no backward"):
+    with torch.enable_grad(), pytest.raises(ValueError, match=r"no backward pass .*register\(variant='tuned'\) does"):
         ours(ids)
     with pytest.raises(ValueError, match=r"dropout=0.1"):
         ours.train()(ids)
@@ -357,3 +365,79 @@ def test_the_tuned_kernels_take_any_mask(backend):
     torch.testing.assert_close(
         ours(ids, attention_mask=prefix).logits, model(ids, attention_mask=prefix).logits, rtol=1e-3, atol=1e-3
     )
+
+
+def in_place_of_sdpa(model):
+    """The same model twice: with the course's attention, and with sdpa."""
+    ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
+    ours.set_attn_implementation(kernel_attention.NAME)
+    theirs.set_attn_implementation("sdpa")
+    return ours, theirs
+
+
+@pytest.fixture
+def tuned(backend):
+    return register("tuned", backend)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sliding_windows(tuned, dtype):
+    """Mistral with a window of 5: prompts with and without padding, its own cache and a static one, also decoding."""
+    model = tiny_model("mistral", sliding_window=5).to(tuned.device, dtype)
+    ours, theirs = in_place_of_sdpa(model)
+    ids = tokens(2, 12).to(tuned.device)
+    tuned.reset_calls()
+    found, expected = ours(ids).logits, theirs(ids).logits
+    assert tuned.calls == {"sliding_window_attention" if dtype == torch.bfloat16 else "flash_attention": 2}
+    assert (found - expected).norm() <= (0.03 if dtype == torch.bfloat16 else 1e-5) * expected.norm()
+    if dtype == torch.bfloat16:
+        return
+    everything, padding = torch.ones_like(ids), torch.ones_like(ids)
+    padding[0, :3] = 0
+    for mask in (everything, padding):
+        for cache in ({}, {"cache_implementation": "static"}):
+            how = GREEDY | {"attention_mask": mask} | cache
+            assert torch.equal(ours.generate(ids, **how), theirs.generate(ids, **how))
+
+
+def test_a_static_cache(tuned):
+    ours, theirs = in_place_of_sdpa(tiny_model("llama").to(tuned.device))
+    ids, mask = (x.to(tuned.device) for x in MASKS["left"])
+    how = GREEDY | {"attention_mask": mask, "cache_implementation": "static"}
+    assert torch.equal(ours.generate(ids, **how), theirs.generate(ids, **how))
+
+
+def test_an_encoder_attends_both_ways(tuned):
+    """BERT, without padding and with; what padding itself becomes does not count."""
+    sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**sizes, vocab_size=50, initializer_range=0.3)).eval().to(tuned.device)
+    ours, theirs = in_place_of_sdpa(model)
+    ids, mask = (x.to(tuned.device) for x in MASKS["right"])
+    for given in (torch.ones_like(mask), mask):
+        tuned.reset_calls()
+        found, expected = (one(ids, attention_mask=given).last_hidden_state for one in (ours, theirs))
+        assert tuned.calls == {"flash_attention": 2}
+        torch.testing.assert_close(found[given.bool()], expected[given.bool()], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral"])
+def test_training(tuned, model_type):
+    """Loss and the gradient of every parameter, with padding, beside sdpa's."""
+    options = {"gpt2": {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}, "mistral": {"sliding_window": 5}}
+    model = tiny_model(model_type, **options.get(model_type, {})).to(tuned.device).train()
+    ids, mask = (x.to(tuned.device) for x in MASKS["right"])
+    gradients = []
+    with torch.enable_grad():
+        for one in in_place_of_sdpa(model):
+            loss = one(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+            gradients.append((loss, torch.autograd.grad(loss, list(one.parameters()), allow_unused=True)))
+        (loss, found), (expected_loss, expected) = gradients
+        torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=1e-5)
+        for x, y in zip(found, expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+        if model_type == "gpt2":
+            dropping = tiny_model("gpt2").to(tuned.device).train()
+            dropping.set_attn_implementation(kernel_attention.NAME)
+            with pytest.raises(ValueError, match=r"dropout=0.1 .*attention dropout to 0"):
+                dropping(ids)

@@ -17,12 +17,13 @@ from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.places import room
 from common.compiling.request import BuildRequest
-from common.console.paths import build_root
+from common.console.paths import ROOT, build_root
 from common.inspect.checked_library import CHECK, CheckedLibrary
 from common.testing.calling import Guarded
 
+STATES = "attention_states.cuh"  # of common/cuda
 HEADERS = (
-    *("decode.h", "cluster.cuh", "cache_layout.cuh", "decode_merge.cuh", "decode_common.cuh"),
+    *("decode.h", "cluster.cuh", "cache_layout.cuh", STATES, "decode_common.cuh"),
     *("decode_mma.cuh", "decode_simt.cuh", "decode_cluster.cuh", "decode_work.cuh", "decode_list.cuh"),
 )
 SOURCE = """
@@ -129,9 +130,11 @@ FOUND = {
 def built(checked: bool):
     """The operators with all mistakes in them, and plant(number)."""
     folder = room("decode").kernels[0].parent
-    texts = [(folder / name).read_text() for name in HEADERS]
+    cuda = ROOT / "common" / "cuda"
+    texts = [((cuda if name == STATES else folder) / name).read_text() for name in HEADERS]
     texts.append((folder / "cache.cu").read_text() + SOURCE)
-    texts = [text.replace('"common/kernels/decode/', '"') for text in texts]  # the planted ones, not those of the tree
+    for place in ("common/kernels/decode/", f"common/cuda/{STATES}"):  # the planted ones, not those of the tree
+        texts = [text.replace(f'"{place}', f'"{STATES * place.endswith(STATES)}') for text in texts]
     to = build_root() / "planted" / "decode"
     to.mkdir(parents=True, exist_ok=True)
     for name, text in zip([*HEADERS, "planted.cu"], switched_texts(texts, list(MISTAKES.values())), strict=True):

@@ -252,6 +252,69 @@ def test_infinite_keys_are_hidden(ops, kind):
     assert bool((assert_right(ops, kind, query, key, value) == 0).all())
 
 
+def test_masks_near_the_smallest_float_hide_no_more_than_they_say(ops, kind):
+    """Models hide keys by finfo.min: a row of nothing else has the mean of V; the larger of two such biases wins."""
+    query, key, value = tensors(ops, kind, seq_k=70)
+    smallest = torch.finfo(torch.float32).min
+    mask = torch.zeros(S_Q, 70, device=ops.device)
+    mask[0] = smallest
+    mask[1] = -2.5e38
+    mask[2], mask[2, 40] = smallest, -1e38
+    mask[3], mask[3, 5:] = smallest, -math.inf
+    mask[4, 3:] = smallest
+    out = tuned.flash_attention(ops, query, key, value, mask=mask, tensor_cores=KINDS[kind][1])
+    mean = value.double().mean(2, keepdim=True).repeat_interleave(HEADS // value.size(1), 1)
+    ref64 = attention(torch.float64, query, key, value, mask=mask)
+    torch.testing.assert_close(ref64[:, :, :2], mean.expand_as(ref64[:, :, :2]))
+    error = max_error_of(out, ref64)
+    assert error <= 2e-5 + (torch.finfo(KINDS[kind][0]).eps * 4 if KINDS[kind][0] != torch.float32 else 0), error
+
+
+HIDDEN = {
+    "causal": {"causal": True},
+    "lower right": {"causal": True, "lower_right": True},
+    "bool": {"mask": True},
+    "float": {"mask": True, "causal": True},
+    "every third": {"causal": True, "key_step": 3, "key_offset": 1},
+}
+
+
+@pytest.mark.parametrize("head_dim", [8, 20, 128])
+@pytest.mark.parametrize("way", HIDDEN)
+def test_what_hidden_keys_hold_reaches_nobody(ops, kind, way, head_dim):
+    """NaN and infinity in a key and in a value: rows that do not see them stay as they were, the others have them."""
+    query, key, value = tensors(ops, kind, seq_q=70, seq_k=77, head_dim=head_dim, heads=2, kv_heads=1, batch=2)
+    options = dict(HIDDEN[way])
+    hidden = torch.zeros(70, 77, dtype=torch.bool, device=ops.device)
+    if "mask" in options:
+        hidden[:, 20] = hidden[:40, 50] = True
+        float_mask = torch.randn(70, 77, device=ops.device).masked_fill(hidden, -math.inf)
+        options["mask"] = float_mask if way == "float" else ~hidden
+    if "causal" in options:
+        rows, keys = torch.arange(70, device=ops.device)[:, None], torch.arange(77, device=ops.device)
+        diagonal = 7 if way == "lower right" else -options.get("key_offset", 0)
+        hidden |= keys * options.get("key_step", 1) > rows + diagonal
+    call = partial(tuned.flash_attention, ops, tensor_cores=KINDS[kind][1], **options)
+    clean = call(query, key, value)
+    at = {"every third": 13}.get(way, 50)
+    unseen = hidden[:, at]
+    assert bool(unseen.any()) and not bool(unseen.all())
+    size = float(clean.abs().max())
+    for tensor, bad in ((value, math.nan), (value, math.inf), (key, math.nan)):
+        held = tensor[0, 0, at, 3].clone()
+        tensor[0, 0, at, 3] = bad
+        out = call(query, key, value)
+        tensor[0, 0, at, 3] = held
+        bound = 2 * (1e-5 * 1.5**2 + running_sum_floor(77, 4)) + size * 4 * torch.finfo(KINDS[kind][0]).eps
+        assert max_error_of(out[0][:, unseen], clean[0][:, unseen].double()) <= bound
+        assert torch.equal(out[1], clean[1])
+        assert not bool(out[0][:, ~unseen][..., 3].isfinite().any())
+        if tensor is value:  # in its own column, and in no other
+            others = [column for column in range(head_dim) if column != 3]
+            seeing = out[0][:, ~unseen][..., others], clean[0][:, ~unseen][..., others]
+            assert max_error_of(seeing[0], seeing[1].double()) <= bound
+
+
 def test_float32_accuracy_on_tensor_cores(ops):
     """Three fp16 products for one keep the relative error, over all elements, below 1e-6."""
     query, key, value = tensors(ops, "3xfp16", seq_q=70, seq_k=133, head_dim=64, sharpness=1.0)

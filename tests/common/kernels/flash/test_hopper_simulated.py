@@ -65,6 +65,25 @@ def test_forward(ops, dtype, head_dim, sizes, heads, kv_heads, options):
     assert bool((out[lse64 == -math.inf] == 0).all())
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_what_hidden_keys_hold_reaches_nobody(ops, head_dim):
+    """NaN and infinity in a value: rows before it, under the causal mask, stay as they were; also those of its tile."""
+    query, key, value = tensors(
+        ops, torch.bfloat16, seq_q=150, seq_k=150, head_dim=head_dim, batch=2, heads=2, kv_heads=1
+    )[:3]
+    assert flash.kernel_of(ops, query, key, value, True) == "wgmma"
+    call = operators_of(ops).flash_attention
+    clean = call(query, key, value, True)
+    for bad in (math.nan, math.inf):
+        spoilt = value.clone()
+        spoilt[0, 0, 100, 3] = bad
+        out = call(query, key, spoilt, True)
+        bound = 4 * torch.finfo(torch.bfloat16).eps * float(clean.abs().max())
+        assert max_error_of(out[0, :, :100], clean[0, :, :100].double()) <= bound
+        assert torch.equal(out[1], clean[1])
+        assert not bool(out[0, :, 100:, 3].isfinite().any()) and bool(out[0, :, 100:, 4:].isfinite().all())
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])

@@ -85,7 +85,7 @@ def test_the_fused_step_writes_the_same(model, tuned, dtype):
     if dtype == "float32":
         assert found == expected == [written_by(model, prompt, 8) for prompt in PROMPTS]
     assert [tokens[0] for tokens in found] == [tokens[0] for tokens in expected]
-    step = fused._steps[3]  # both worked the same positions off, whatever the roundings chose
+    step = fused._steps[3, False]  # both worked the same positions off, whatever the roundings chose
     assert step.state.positions.tolist() == [len(prompt) + 7 for prompt in PROMPTS]
     assert step.state.lengths.tolist() == [len(prompt) + 8 for prompt in PROMPTS]
 
@@ -100,7 +100,7 @@ def test_logits_of_prefill_and_step(model, tuned, dtype, bound):
     size = float(expected.abs().max())
     assert float((engine.logits(tokens).cpu() - expected).abs().max()) <= bound * size
     engine.generate([PROMPTS[2][:-1]], max_new_tokens=1)
-    step = engine._steps[1]
+    step = engine._steps[1, False]
     step.advance(tokens[0, -1:].to(engine.device))
     step.state.positions.sub_(1)  # advance() stands behind the token that generate() chose
     step.state.lengths.sub_(1)

@@ -74,6 +74,26 @@ def test_window(ops, dtype, causal):
     assert_right(out, query, key, value, ((i - j).abs() < 50) & ((j <= i) | (not causal)))
 
 
+def test_what_hidden_keys_hold_reaches_nobody(ops):
+    """NaN in one value: of the rows that do not see it none is another than before."""
+    query, key, value = inputs(torch.bfloat16, 256, 256, 128)
+    spoilt = value.clone()
+    spoilt[0, 0, 120, 3] = torch.nan
+    i = torch.arange(256)
+    counts, columns = ops.compress_block_mask(torch.ones(2, 2, 2, dtype=torch.bool))
+    calls = [
+        (lambda v: ops.sliding_window_attention(query, key, v, 50, True), (i >= 120) & (i < 170)),
+        (lambda v: ops.sliding_window_attention(query, key, v, 50, False), (i - 120).abs() < 50),
+        (lambda v: ops.strided_attention(query, key, v, 3, 0, True), i >= 120),
+        (lambda v: ops.block_sparse_attention(query, key, v, counts, columns, 128, True), i >= 120),
+    ]
+    for call, seeing in calls:
+        clean, out = call(value), call(spoilt)
+        assert not bool(out[:, :, seeing, 3].isfinite().any())
+        error = max_error_of(out[:, :, ~seeing], clean[:, :, ~seeing].double())
+        assert error <= 4 * torch.finfo(torch.bfloat16).eps * float(clean.abs().max())
+
+
 def test_blocks(ops):
     query, key, value = inputs(torch.bfloat16, 256, 256, 128)
     blocks = torch.tensor([[[True, False], [True, True]], [[False, True], [False, False]]])

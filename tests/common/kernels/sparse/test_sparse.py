@@ -122,6 +122,30 @@ def assert_right(ops, name: str, query: Tensor, key: Tensor, value: Tensor, mask
     return out
 
 
+def test_what_hidden_keys_hold_reaches_nobody(ops, dtype):
+    """NaN and infinity in one value: rows that do not see it stay as they were, the others have it."""
+    query, key, value = tensors(ops, dtype, seq_q=192, seq_k=192, head_dim=20, heads=2, kv_heads=1)
+    i = torch.arange(192, device=ops.device)
+    counts, columns = lists_of(torch.ones(2, 3, 3, dtype=torch.bool, device=ops.device))
+    at = 100
+    calls = {
+        "window": (lambda v: ops.sliding_window_attention(query, key, v, 30), (i >= at) & (i < at + 30)),
+        "two sides": (lambda v: ops.sliding_window_attention(query, key, v, 30, False), (i - at).abs() < 30),
+        "strided": (lambda v: ops.strided_attention(query, key, v, 4, 0, True), i >= at),
+        "blocks": (lambda v: ops.block_sparse_attention(query, key, v, counts, columns, 64, True), i >= at),
+    }
+    for name, (call, seeing) in calls.items():
+        clean = call(value)
+        for bad in (math.nan, math.inf):
+            spoilt = value.clone()
+            spoilt[0, 0, at, 3] = bad
+            out = call(spoilt)
+            assert torch.equal(out[1], clean[1]), name
+            assert not bool(out[0][:, seeing, 3].isfinite().any()), name
+            error = max_error_of(out[0][:, ~seeing], clean[0][:, ~seeing].double())
+            assert error <= 4 * torch.finfo(dtype).eps * float(clean.abs().max()), name
+
+
 def assert_strided(ops, query: Tensor, key: Tensor, value: Tensor, *given, scale: float | None = None) -> Tensor:
     mask = strided_mask(query, key, *given)
     return assert_right(ops, "strided_attention", query, key, value, mask, *given, scale=scale)

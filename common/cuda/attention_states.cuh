@@ -1,5 +1,5 @@
-// decode_merge.cuh - partial results of attention: what a warp or a block knows after some of the keys, and the sum of
-// several such states.
+// attention_states.cuh - partial results of attention: what a warp or a block knows after some of the keys, and the sum
+// of several such states.
 //
 //   State           of one query and four columns: m, l, o
 //   add             two states -> one

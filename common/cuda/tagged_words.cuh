@@ -1,0 +1,97 @@
+// tagged_words.cuh - numbers that blocks hand to each other through global memory, each with a tag beside it.
+//
+//   TaggedWord                          4 bytes of payload and 4 of tag, 8 bytes of global memory
+//   put_tagged(word, payload, tag)      writes one
+//   put_tagged_pair(words, a, b, tag)   two that lie side by side, at a multiple of 16 bytes
+//   peek(words)                         asks for such a pair; what comes is an answer or not yet
+//   settle(pair, words, tag)            waits until both have this tag: their payload
+//   get_tagged<N>(words, tag)           N pairs, asked for all at once and then waited for: 2 N payloads
+//
+// A barrier between blocks takes four trips to the L2 cache: the data is written, then the counter behind it, the counter
+// is read, then the data. Here data and flag are one word of 64 bits, which is written and read in one piece. Whoever
+// finds the tag it waits for has the payload in its hands: one trip there and one back, and no fence.
+//
+//     writer       payload | tag 7  ------>  L2  <------  payload | tag 6     not yet
+//                                                <------  payload | tag 7     here
+//
+// What that takes: nobody writes a tag twice (they count up), memory begins without tags that are still to come, and a
+// word is not written again before everybody has read it. That is for the kernel to see to: it follows, without a
+// barrier, where every writer of a word has waited for something that each reader wrote after reading.
+//
+// Nothing but the words themselves is ordered: other memory needs fences and a word behind them.
+//
+// In the simulator the words are read and written by atomic operations, which give other blocks their turn.
+#pragma once
+#include <cuda_runtime.h>
+
+struct alignas(8) TaggedWord {
+    unsigned payload, tag;
+};
+
+// Two words: payload and tag, payload and tag.
+using TaggedPair = uint4;
+
+#ifdef CUDA_SIMULATOR
+
+__device__ __forceinline__ void put_tagged(TaggedWord* word, unsigned payload, unsigned tag) {
+    const unsigned long long both = static_cast<unsigned long long>(tag) << 32 | payload;
+    atomicExch(reinterpret_cast<unsigned long long*>(word), both);
+}
+__device__ __forceinline__ void put_tagged_pair(TaggedWord* words, unsigned a, unsigned b, unsigned tag) {
+    put_tagged(words, a, tag);
+    put_tagged(words + 1, b, tag);
+}
+__device__ __forceinline__ TaggedPair peek(const TaggedWord* words) {
+    auto* const both = const_cast<unsigned long long*>(reinterpret_cast<const unsigned long long*>(words));
+    const unsigned long long first = atomicAdd(both, 0ull), second = atomicAdd(both + 1, 0ull);
+    return make_uint4(static_cast<unsigned>(first), static_cast<unsigned>(first >> 32), static_cast<unsigned>(second),
+                      static_cast<unsigned>(second >> 32));
+}
+
+#else
+
+__device__ __forceinline__ void put_tagged(TaggedWord* word, unsigned payload, unsigned tag) {
+    const unsigned long long both = static_cast<unsigned long long>(tag) << 32 | payload;
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(both) : "memory");
+}
+__device__ __forceinline__ void put_tagged_pair(TaggedWord* words, unsigned a, unsigned b, unsigned tag) {
+    const unsigned long long high = static_cast<unsigned long long>(tag) << 32;
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(words)), "l"(high | a),
+                 "l"(high | b)
+                 : "memory");
+}
+__device__ __forceinline__ TaggedPair peek(const TaggedWord* words) {
+    unsigned long long first, second;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(first), "=l"(second)
+                 : "l"(__cvta_generic_to_global(words))
+                 : "memory");
+    return make_uint4(static_cast<unsigned>(first), static_cast<unsigned>(first >> 32), static_cast<unsigned>(second),
+                      static_cast<unsigned>(second >> 32));
+}
+
+#endif
+
+__device__ __forceinline__ uint2 settle(TaggedPair pair, const TaggedWord* words, unsigned tag) {
+    while (pair.y != tag || pair.w != tag) pair = peek(words);
+    return make_uint2(pair.x, pair.z);
+}
+
+// payload [2 N]
+template <int N>
+struct Payload {
+    unsigned words[2 * N];
+};
+template <int N>
+__device__ __forceinline__ Payload<N> get_tagged(const TaggedWord* words, unsigned tag) {
+    TaggedPair pairs[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) pairs[i] = peek(words + 2 * i);
+    Payload<N> result;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const uint2 both = settle(pairs[i], words + 2 * i, tag);
+        result.words[2 * i] = both.x, result.words[2 * i + 1] = both.y;
+    }
+    return result;
+}

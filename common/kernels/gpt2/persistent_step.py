@@ -1,0 +1,167 @@
+"""All steps of a text as one kernel (persistent_step.cu): greedy, up to 4 sequences, Hopper and later GPUs.
+
+    packed = PackedWeights.of(weights)          once per model; None: there is no such kernel for it
+    step = PersistentStep(weights, kernels, packed, cache, state)
+    step.advance(tokens)                        the prompt's first new tokens
+    step.start(99); step.tokens(1) ... step.tokens(99)
+
+The kernel runs on while the host reads the tokens, one by one, from memory that both reach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.kernels.gpt2.decode_step import DecodeState
+from common.kernels.gpt2.engine_kernels import EngineKernels
+from common.kernels.gpt2.weights import Weights
+
+UNIT_ROWS, GROUP_ROW_BYTES = 8, 64  # step_phases.h
+NOT_YET = -1
+LAST_TAG = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What plan_steps says. blocks: of the kernel; the others: sizes of PackedWeights, words between blocks."""
+
+    blocks: int
+    weight_bytes: int
+    vectors: int
+    words: int
+
+    @classmethod
+    def of(cls, weights: Weights, kernels: EngineKernels, batch: int, max_seq_len: int, blocks: int = 0) -> Plan | None:
+        """None if the kernel does not take this model or so many sequences on this GPU. blocks: at most (0: all)."""
+        if kernels.variant != "tuned":
+            return None
+        hidden = weights.layers[0].expand.weight.size(0)
+        sizes = (len(weights.layers), weights.heads, hidden, batch, max_seq_len)
+        found = cls(*kernels.gpt2.plan_steps(weights.wte, *sizes, most_blocks=blocks))
+        return found if found.blocks else None
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """weights: uint8 [weight_bytes], vectors: float32 [vectors], in the order of step_phases.h."""
+
+    weights: Tensor
+    vectors: Tensor
+
+    @classmethod
+    def of(cls, weights: Weights) -> PackedWeights:
+        matrices, vectors = [], []
+        for layer in weights.layers:
+            matrices += [packed(one.weight) for one in (layer.qkv, layer.projection, layer.expand, layer.contract)]
+            for norm, inside, outside in (
+                (layer.norm_1, layer.qkv, layer.projection),
+                (layer.norm_2, layer.expand, layer.contract),
+            ):
+                vectors += [norm.weight, norm.bias, inside.bias, outside.bias]
+            vectors.append(weights.wte.new_tensor([layer.scale, 0, 0, 0], dtype=torch.float32))
+        matrices.append(packed(weights.head))
+        vectors += [weights.norm.weight, weights.norm.bias]
+        return cls(torch.cat(matrices), torch.cat([vector.float() for vector in vectors]))
+
+
+def packed(weight: Tensor) -> Tensor:
+    """uint8 [bytes]: a matrix [N, K] as the kernel's warps take it, [ceil(N / 8)][K in groups][8][64 bytes].
+
+    K: a multiple of 64 bytes. Rows beyond N are zeros.
+    """
+    rows, columns = weight.shape
+    units, group = -(-rows // UNIT_ROWS), GROUP_ROW_BYTES // weight.element_size()
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, units * UNIT_ROWS - rows))
+    grouped = padded.view(units, UNIT_ROWS, columns // group, group).transpose(1, 2)
+    return grouped.contiguous().view(-1).view(torch.uint8)
+
+
+class PersistentStep:
+    """Runs of decode steps, each one launch.
+
+    packed: the weights once more. plan: Plan.of these weights and this batch. cache: [layers, 2, batch or more, heads,
+    max_seq_len, head_dim]. state: of the batch. keep_logits: whether the last step's logits are kept, in `logits`.
+    blocks: as Plan.of was given.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        kernels: EngineKernels,
+        packed_weights: PackedWeights,
+        plan: Plan,
+        cache: Tensor,
+        state: DecodeState,
+        keep_logits: bool = False,
+        blocks: int = 0,
+    ) -> None:
+        self.weights, self.kernels, self.packed, self.cache, self.state = weights, kernels, packed_weights, cache, state
+        self.plan, self.blocks = plan, blocks
+        batch, device = len(state.positions), kernels.device
+        self.words = torch.zeros(plan.words, dtype=torch.int64, device=device)
+        self.logits = torch.zeros(batch, weights.vocab, device=device) if keep_logits else None
+        pinned = device.type == "cuda"
+        self.arrived = torch.full(state.history.shape, NOT_YET, dtype=torch.int32, pin_memory=pinned)
+        self.cancelled = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+        self._numbers = self.arrived.numpy()
+        self._phases = 5 * len(weights.layers) + 1
+        self._next_tag = 1
+
+    def advance(self, tokens: Tensor) -> None:
+        """Writes the tokens int64 [batch] down and moves on to them."""
+        self.state.advance(tokens)
+
+    def start(self, steps: int) -> None:
+        """Launches so many steps, none if 0. They end early when all sequences have stopped, and behind cancel()."""
+        if steps == 0:
+            return
+        self.arrived.fill_(NOT_YET)
+        if self._next_tag + steps * self._phases > LAST_TAG:
+            self.words.zero_()
+            self._next_tag = 1
+        state, weights = self.state, self.weights
+        self.kernels.gpt2.run_steps(
+            self.packed.weights,
+            self.packed.vectors,
+            weights.wte,
+            weights.wpe,
+            self.cache,
+            self.words,
+            self.logits,
+            state.positions,
+            state.lengths,
+            state.steps,
+            state.finished,
+            state.stop,
+            state.history,
+            self.arrived,
+            self.cancelled,
+            weights.eps,
+            weights.layers[0].expand.weight.size(0),
+            steps,
+            self._next_tag,
+            most_blocks=self.blocks,
+        )
+        self._next_tag += steps * self._phases
+
+    def tokens(self, step: int) -> list[int]:
+        """Waits for the tokens of a step that was started: a list of int, one per sequence.
+
+        RuntimeError if the kernel failed.
+        """
+        numbers, looks = self._numbers[step], 0
+        while (numbers == NOT_YET).any():
+            looks += 1
+            if looks % 10_000 == 0 and self.kernels.device.type == "cuda":
+                torch.cuda.current_stream().query()  # raises what the kernel died of
+        return numbers.tolist()
+
+    def cancel(self) -> None:
+        """Ends the run behind the step that is under way, if there is one, and waits for it."""
+        self.cancelled.fill_(1)
+        if self.kernels.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        self.cancelled.zero_()

@@ -1,0 +1,140 @@
+// phase_attention.cuh - one query over a part of its head's cache: scores, their softmax, the sum of values.
+//
+//   1. Lanes      LaneState         what a lane knows of the tokens its group has seen
+//   2. Unit       attend            all tokens of a part -> a state for the next phase to merge (attention_states.cuh)
+//
+// A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes; such a group takes one token
+// after the other, so that the block has BLOCK_THREADS / lanes tokens at a time. Groups meet in the end. The tokens come
+// through the stream, long before the query is known; the newest, whose key and value are made in this step, and the one
+// before it are read by the last part's first two groups where they are (phase_block.cuh).
+#pragma once
+#include "common/cuda/attention_states.cuh"
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/gpt2/phase_block.cuh"
+#include "common/kernels/gpt2/piece_stream.cuh"
+#include "common/kernels/gpt2/vectors.cuh"
+
+// ---------------------------------------------------------------------------------------------------- 1. Lanes
+
+// SIZE columns of a sum of values, and the group's largest score and sum of weights.
+template <typename T>
+struct LaneState {
+    static constexpr int SIZE = Vector<T>::SIZE;
+    float m = -INFINITY, l = 0.0f, o[SIZE] = {};
+
+    // One token for each group of lanes; those outside take part and change nothing.   query: times scale and log2(e)
+    __device__ __forceinline__ void add(const float (&query)[SIZE], const uint4& key, const uint4& value, int lanes,
+                                        bool inside) {
+        float k[SIZE], v[SIZE], score = 0.0f;
+        Vector<T>::unpack(k, key);
+        UNROLL
+        for (int i = 0; i < SIZE; ++i) score += query[i] * k[i];
+        for (int distance = lanes / 2; distance > 0; distance /= 2)
+            score += __shfl_xor_sync(FULL_WARP, score, distance);
+        if (!inside) return;
+        const float m_new = fmaxf(m, score), weight = exp2_approx(score - m_new), rescale = exp2_approx(m - m_new);
+        Vector<T>::unpack(v, value);
+        m = m_new;
+        l = l * rescale + weight;
+        UNROLL
+        for (int i = 0; i < SIZE; ++i) o[i] = o[i] * rescale + weight * v[i];
+    }
+    // The groups of a warp -> each lane has the sum of all.
+    __device__ __forceinline__ void add_groups(int lanes) {
+        for (int distance = lanes; distance < 32; distance *= 2) {
+            const float its_m = __shfl_xor_sync(FULL_WARP, m, distance), its_l = __shfl_xor_sync(FULL_WARP, l, distance);
+            const float m_new = fmaxf(m, its_m), shift = shift_of(m_new);
+            const float mine = exp2_approx(m - shift), its = exp2_approx(its_m - shift);
+            m = m_new;
+            l = mine * l + its * its_l;
+            UNROLL
+            for (int i = 0; i < SIZE; ++i) o[i] = mine * o[i] + its * __shfl_xor_sync(FULL_WARP, o[i], distance);
+        }
+    }
+};
+
+// ----------------------------------------------------------------------------------------------------- 2. Unit
+
+template <typename T>
+__device__ __forceinline__ uint4 sixteen_bytes(const TaggedWord* words, unsigned tag) {
+    const Payload<2> p = get_tagged<2>(words, tag);
+    return make_uint4(p.words[0], p.words[1], p.words[2], p.words[3]);
+}
+
+// tag: of this phase; the one before it made the words that are read here. All threads; ends with a __syncthreads().
+template <typename T, class Source>
+__device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const StepState& state, int layer, int step,
+                                       int unit, unsigned tag, PieceStream& stream, Source& source) {
+    constexpr int SIZE = Vector<T>::SIZE, WORDS = 4;  // of a lane's 16 bytes
+    const StepModel& model = a.model;
+    const int head_dim = model.head_dim(), lanes = head_dim / SIZE, groups = BLOCK_THREADS / lanes;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int group = static_cast<int>(threadIdx.x) / lanes, mine = lane % lanes;
+    const CachePart part = cache_part(model, a.plan, unit, state.position, step);
+    const bool last = part.split == a.plan.splits - 1;
+    const int newest = state.position[part.row] + step;
+
+    // The token before the newest: written a step ago, so it can be asked for before this step's query is there.
+    const bool has_before = last && newest >= 1 && newest <= model.max_seq_len;
+    uint4 key = make_uint4(0, 0, 0, 0), value = key;
+    if (has_before && group == 1) {
+        key = __ldcg(reinterpret_cast<const uint4*>(cache_row<T>(a, layer, 0, part.row, part.head, newest - 1)) + mine);
+        value = __ldcg(reinterpret_cast<const uint4*>(cache_row<T>(a, layer, 1, part.row, part.head, newest - 1)) + mine);
+    }
+    // Of the words' columns [rows][query, key, value][heads][head_dim] this lane's
+    const auto words = [&](int which) {
+        const int row_words = model.width / model.per_word();
+        return a.words + a.plan.exchange.qkv + (part.row * 3 + which) * row_words +
+               part.head * (head_dim / model.per_word()) + mine * WORDS;
+    };
+    float query[SIZE];
+    Vector<T>::unpack(query, sixteen_bytes<T>(words(0), tag - 1));
+    const float scale = a.vectors[layer * a.plan.layer_vectors + a.plan.scale] * LOG2_E;
+    UNROLL
+    for (int i = 0; i < SIZE; ++i) query[i] *= scale;
+    if (last && group == 0) key = sixteen_bytes<T>(words(1), tag - 1), value = sixteen_bytes<T>(words(2), tag - 1);
+
+    LaneState<T> sum;
+    const int each = a.plan.tokens_per_piece;
+    for (int first = part.begin; first < part.end; first += each) {
+        const int count = min(each, part.end - first);
+        const unsigned char* const piece = stream.wait();
+        const uint4* const keys = reinterpret_cast<const uint4*>(piece);      // [each][lanes]
+        const uint4* const values = keys + each * lanes;                      // the same
+        const int warp_first = warp * (32 / lanes);
+        for (int token = warp_first; token < count; token += groups) {
+            const int at = token + lane / lanes;
+            const bool inside = at < count;
+            sum.add(query, keys[(inside ? at : token) * lanes + mine], values[(inside ? at : token) * lanes + mine], lanes,
+                    inside);
+        }
+        stream.release();
+        if (threadIdx.x == ISSUER) stream.refill(source, stream.slots() / 2);
+    }
+    if (last && warp <= lanes / 32) sum.add(query, key, value, lanes, group == 0 || (group == 1 && has_before));
+    sum.add_groups(lanes);
+
+    // The warps' states: o [BLOCK_WARPS][head_dim], m and l [BLOCK_WARPS]
+    float2* const sums = reinterpret_cast<float2*>(m.states + BLOCK_WARPS * head_dim);
+    if (lane < lanes) {
+        UNROLL
+        for (int i = 0; i < SIZE; i += 4)
+            *reinterpret_cast<float4*>(m.states + warp * head_dim + lane * SIZE + i) =
+                make_float4(sum.o[i], sum.o[i + 1], sum.o[i + 2], sum.o[i + 3]);
+        if (lane == 0) sums[warp] = make_float2(sum.m, sum.l);
+    }
+    __syncthreads();
+    const int col = 4 * static_cast<int>(threadIdx.x);
+    if (col < head_dim) {
+        State all;
+        UNROLL
+        for (int w = 0; w < BLOCK_WARPS; ++w)
+            all.add({sums[w].x, sums[w].y, *reinterpret_cast<const float4*>(m.states + w * head_dim + col)});
+        TaggedWord* const to = a.words + a.plan.exchange.states +
+                               ((part.row * model.heads + part.head) * a.plan.splits + part.split) * (head_dim + 2);
+        put_tagged_pair(to + col, __float_as_uint(all.o.x), __float_as_uint(all.o.y), tag);
+        put_tagged_pair(to + col + 2, __float_as_uint(all.o.z), __float_as_uint(all.o.w), tag);
+        if (col == 0) put_tagged_pair(to + head_dim, __float_as_uint(all.m), __float_as_uint(all.l), tag);
+    }
+}

@@ -1,0 +1,109 @@
+// phase_output.cuh - what becomes of a product's sums: bias, activation, and on to where the next phase looks for them.
+//
+//   1. Words      put_pair          two neighbouring numbers as tagged words
+//   2. Output     UnitOutput        two numbers of one sequence: asked for before the product, finished behind it
+//   3. Best       hand_on_best      the block's largest logits
+//
+// Warp r finishes sequence r: lane 4 i + p has numbers 2 p and 2 p + 1 of the batch's unit i. What it needs besides the
+// sums (bias, the residual stream) it asks for before the product.
+#pragma once
+#include "common/cuda/float_conversion.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/gpt2/best.cuh"
+#include "common/kernels/gpt2/gelu.cuh"
+#include "common/kernels/gpt2/phase_block.cuh"
+
+// ---------------------------------------------------------------------------------------------------- 1. Words
+
+// Elements `at` (even) and at + 1 of words that hold T.
+template <typename T>
+__device__ __forceinline__ void put_pair(TaggedWord* words, int at, float first, float second, unsigned tag) {
+    if constexpr (sizeof(T) == 2)
+        put_tagged(words + at / 2, pack<T>(first, second), tag);
+    else
+        put_tagged_pair(words + at, __float_as_uint(first), __float_as_uint(second), tag);
+}
+
+// --------------------------------------------------------------------------------------------------- 2. Output
+
+// The lane's numbers of the batch of units that begins with `first`.
+template <typename T>
+struct UnitOutput {
+    int row, col;
+    bool exists, has_second;  // of the logits the last one may stand alone
+    float2 plus;              // bias, and what the residual stream was
+
+    __device__ __forceinline__ UnitOutput(const Steps& a, const BlockMemory& m, PhaseKind kind, const Phase& phase,
+                                          int layer, int first)
+        : row(static_cast<int>(threadIdx.x) / 32) {
+        const int lane = static_cast<int>(threadIdx.x) % 32, unit = first + lane / 4 * a.plan.blocks;
+        col = unit * UNIT_ROWS + lane % 4 * 2;
+        exists = row < a.model.rows && unit < phase.units && col < phase.n;
+        has_second = exists && col + 1 < phase.n;
+        plus = make_float2(0.0f, 0.0f);
+        if (!exists) return;
+        if (phase.bias >= 0)
+            plus = __ldg(reinterpret_cast<const float2*>(a.vectors + layer * a.plan.layer_vectors + phase.bias + col));
+        if (kind == PhaseKind::PROJECTION || kind == PhaseKind::CONTRACT) {
+            const float2 before = *reinterpret_cast<const float2*>(m.residual + row * a.model.width + col);
+            plus.x += before.x, plus.y += before.y;
+        }
+    }
+
+    // The sums of all warps, and what is added to them.
+    __device__ __forceinline__ float2 value(const float* partial, int rows) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        float2 sum = plus;
+        UNROLL
+        for (int w = 0; w < BLOCK_WARPS; ++w) {
+            const int at = ((w * UNIT_BATCH + lane / 4) * rows + row) * UNIT_ROWS + lane % 4 * 2;
+            const float2 one = *reinterpret_cast<const float2*>(partial + at);
+            sum.x += one.x, sum.y += one.y;
+        }
+        return sum;
+    }
+
+    __device__ __forceinline__ void store(const Steps& a, PhaseKind kind, const Phase& phase, int layer, int position,
+                                          float2 value, unsigned tag, Best& best) const {
+        if (!exists) return;
+        const Exchange& at = a.plan.exchange;
+        const int index = row * phase.n + col;
+        if (kind == PhaseKind::PROJECTION || kind == PhaseKind::CONTRACT) {
+            put_pair<float>(a.words + (kind == PhaseKind::PROJECTION ? at.attended : at.residual), index, value.x,
+                            value.y, tag);
+        } else if (kind == PhaseKind::EXPAND) {
+            put_pair<T>(a.words + at.activated, index, gelu(value.x), gelu(value.y), tag);
+        } else if (kind == PhaseKind::QKV) {
+            put_pair<T>(a.words + at.qkv, index, value.x, value.y, tag);
+            const int width = a.model.width, head_dim = a.model.head_dim(), part = col / width, inside = col % width;
+            if (part == 0 || position < 0 || position >= a.model.max_seq_len) return;
+            T* const to = cache_row<T>(a, layer, part - 1, row, inside / head_dim, position) + inside % head_dim;
+            if constexpr (sizeof(T) == 2)
+                *reinterpret_cast<unsigned*>(to) = pack<T>(value.x, value.y);
+            else
+                *reinterpret_cast<float2*>(to) = value;
+        } else {
+            for (int i = 0; i < 1 + has_second; ++i) {
+                const Best one = {i ? value.y : value.x, col + i};
+                if (a.logits) a.logits[int64_t{row} * phase.n + one.token] = one.value;
+                if (is_better(one, best)) best = one;
+            }
+        }
+    }
+};
+
+// ----------------------------------------------------------------------------------------------------- 3. Best
+
+constexpr unsigned CANCELLED = 0x80000000u;  // beside a token: the run ends here
+
+// What the lanes of warp r found, as the block's word for sequence r.
+__device__ __forceinline__ void hand_on_best(const Steps& a, const Best& best, bool cancel, unsigned tag) {
+    const int row = static_cast<int>(threadIdx.x) / 32;
+    if (row >= a.model.rows) return;
+    const Best all = best_of_lanes(best);
+    TaggedWord* const words = a.words + a.plan.exchange.best + 2 * (row * a.plan.blocks + static_cast<int>(blockIdx.x));
+    if (threadIdx.x % 32 == 0)
+        put_tagged_pair(words, __float_as_uint(all.value), static_cast<unsigned>(all.token) | (cancel ? CANCELLED : 0),
+                        tag);
+}

@@ -1,0 +1,140 @@
+// step_phases.h - a decode step as a list of phases, which one persistent kernel works off (persistent_step.cu).
+//
+//   1. Model     StepModel              the sizes of a GPT-2, and of a batch
+//   2. Phase     Phase                  one entry of the list: which units of work, where its weights lie
+//   3. Plan      StepPlan, plan_steps   how many blocks, what lies in shared memory; whether it fits
+//   4. Launch    Steps, run_steps
+//
+// A layer is five phases, and behind the last layer comes the head:
+//
+//       phase         reads                         computes                            hands on
+//   0   QKV           residual stream               layernorm, product, bias            queries, keys, values
+//   1   ATTENTION     queries, new key and value    a part of the cache of one head     a state for each part
+//   2   PROJECTION    states                        merged; product, bias               residual stream +=
+//   3   EXPAND        residual stream               layernorm, product, bias, gelu      hidden
+//   4   CONTRACT      hidden                        product, bias                       residual stream +=
+//       ... of all layers
+//   5   LOGITS        residual stream               layernorm, product                  each block's largest
+//
+// The next step's first phase finds the largest of all, which is the token, and begins with its embedding.
+//
+// A phase is divided into units, which go round the blocks: 8 rows of a weight matrix with all their columns, or, of
+// ATTENTION, a part of the cache of one head of one sequence. The next phase's units begin with the block behind the
+// last, so that all blocks get equally much in the long run.
+//
+// Weights lie in memory as the warps take them (persistent_step.py packs them):
+//
+//   weights   [layers][QKV, PROJECTION, EXPAND, CONTRACT] and then LOGITS, each [units][groups][8][64 bytes]
+//             a group is 64 bytes of each of the unit's 8 rows: 512 bytes, 16 per lane
+//   vectors   float [layers][norm_1 weight, bias; QKV bias; PROJECTION bias; norm_2 weight, bias; EXPAND bias;
+//             CONTRACT bias; scale, 0, 0, 0] and then norm weight, bias
+//
+// "T" is float32, float16 or bfloat16. What the phases hand on are tagged words (common/cuda/tagged_words.cuh): PER_WORD =
+// 4 / sizeof(T) elements of type T in each, or one float.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/cuda/float_type.h"
+#include "common/cuda/tagged_words.cuh"
+
+// ---------------------------------------------------------------------------------------------------- 1. Model
+
+struct StepModel {
+    FloatType type;
+    int layers, width, heads, hidden, vocab;
+    int rows;  // sequences of the batch, 1 .. MAX_STEP_ROWS
+    int max_seq_len;
+
+    __host__ __device__ int head_dim() const { return width / heads; }
+    __host__ __device__ int element_bytes() const { return type == FloatType::FLOAT32 ? 4 : 2; }
+    __host__ __device__ int per_word() const { return 4 / element_bytes(); }
+};
+
+constexpr int UNIT_ROWS = 8, GROUP_BYTES = 512, GROUP_ROW_BYTES = GROUP_BYTES / UNIT_ROWS;
+
+// ---------------------------------------------------------------------------------------------------- 2. Phase
+
+enum class PhaseKind { QKV, ATTENTION, PROJECTION, EXPAND, CONTRACT, LOGITS };
+constexpr int LAYER_PHASES = 5;
+
+// Of the first layer; the other layers' lie StepPlan::layer_bytes and layer_vectors further on.
+struct Phase {
+    int units;
+    int units_before;          // of the layer's earlier phases
+    int n, k;                  // of the product: [n][k] weights
+    int groups;                // of a unit
+    int pieces, piece_groups;  // as which a unit passes through the stream
+    size_t weights;            // bytes from the beginning of all weights
+    int bias;                  // floats from the beginning of all vectors; -1: none
+    int norm;                  // the same of weight [k] and bias [k] of the layernorm before it; -1: none
+
+    __host__ __device__ size_t unit_bytes() const { return size_t{GROUP_BYTES} * groups; }
+};
+
+// ----------------------------------------------------------------------------------------------------- 3. Plan
+
+// Tagged words of a step, by what they hand on; numbers of words from the beginning of all.
+struct Exchange {
+    int attended;   // residual stream behind PROJECTION   float [rows][width]
+    int residual;   // residual stream behind CONTRACT     float [rows][width]
+    int qkv;        // T [rows][3 width]
+    int states;     // float [rows][heads][splits][head_dim + 2]: a sum of values, then m and l (attention_states.cuh)
+    int activated;  // T [rows][hidden]
+    int best;       // [rows][blocks][2]: value and token
+    int words;      // of all
+};
+
+struct StepPlan {
+    bool fits;
+    int blocks;
+    int splits;  // parts of a head's cache
+    Phase phases[LAYER_PHASES + 1];
+    int layer_units;  // of all phases of a layer
+    size_t layer_bytes, weight_bytes;
+    int layer_vectors, vectors;
+    int scale;  // of the attention's scores, floats from the beginning of a layer's vectors
+    Exchange exchange;
+    int slots;
+    unsigned slot_bytes;
+    int tokens_per_piece;  // of keys and values
+    int shared_bytes;
+
+    __host__ __device__ int phase_count(int layers) const { return LAYER_PHASES * layers + 1; }
+};
+
+// most_blocks, splits: 0 for as many as suit the GPU. If it does not fit, `fits` is false and the rest of no meaning.
+StepPlan plan_steps(const StepModel& model, int most_blocks, int splits);
+
+// --------------------------------------------------------------------------------------------------- 4. Launch
+
+struct Steps {
+    StepModel model;
+    StepPlan plan;
+    const unsigned char* weights;
+    const float* vectors;
+    const void *wte, *wpe;  // T [vocab, width], [context, width]
+    int context;
+    float eps;
+    void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]; the first `rows` of the batch are used
+    int batch;
+    TaggedWord* words;  // [exchange.words]
+    float* logits;      // [rows, vocab], or nullptr
+
+    int *positions, *lengths, *steps, *finished;  // [rows]; see NextToken in gpt2.h
+    const int* stop;                              // [1], a token; -1: none
+    int* history;                                 // [history_steps, rows]
+    int history_steps;
+    int* arrived;       // [history_steps, rows] of host memory that the device reaches: the same tokens as they come
+    const int* cancel;  // [1] of such memory: ends the run behind the step in which it is no longer 0
+    int count;          // steps
+    unsigned first_tag;  // the run uses those from here on to first_tag + count * phases - 1; none twice
+    cudaStream_t stream;
+};
+
+// `count` steps, fewer if all sequences have come to their stop token or `cancel` is set. Token number steps[] - 1 of the
+// history is the first one's input. Behind it positions, lengths and steps have moved on by the number of steps; a
+// sequence that is finished goes on with the others, and what it makes is for nobody.
+void run_steps(const Steps& steps);

@@ -1,0 +1,366 @@
+"""All steps of a text as one kernel, against transformers' own modules and the step of separate kernels."""
+
+import copy
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from common.compiling.load import load
+from common.compiling.program import build_program
+from common.compiling.request import BuildRequest
+from common.kernels.gpt2.decode_step import DecodeState
+from common.kernels.gpt2.engine import Engine
+from common.kernels.gpt2.engine_kernels import EngineKernels, tuned_kernels
+from common.kernels.gpt2.persistent_step import PackedWeights, PersistentStep, Plan, packed
+from common.kernels.gpt2.weights import weights_of
+from task7.tools import models
+
+ROOT = Path(__file__).resolve().parents[4]
+DTYPES = ("float32", "float16", "bfloat16")
+PROMPTS = [[5, 17, 80, 3, 41], [9, 2], [60, 61, 62, 63, 64, 65, 66, 67, 68], [1]]
+
+
+def kernels_for(backend, checked=False):
+    """In the simulator the persistent kernel is in builds for sm_90a only; the other rooms' are built anyway."""
+    if backend == "cuda":
+        return tuned_kernels("cuda")
+    flash, decode = (load(BuildRequest(room, backend="simulator")) for room in ("flash", "decode"))
+    gpt2 = load(BuildRequest("gpt2", backend="simulator", arch="sm_90a", checked=checked))
+    return EngineKernels(flash, decode, gpt2, "tuned")
+
+
+@pytest.fixture(scope="module")
+def kernels(backend):
+    found = kernels_for(backend)
+    if backend == "cuda" and torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("needs compute capability 9.0")
+    return found
+
+
+def unruly(**sizes):
+    """A GPT-2 so small and so unruly that its greedy texts do not repeat themselves."""
+    torch.manual_seed(1)
+    config = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 97, "n_positions": 64} | sizes
+    return GPT2LMHeadModel(GPT2Config(initializer_range=0.4, **config)).eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return unruly()
+
+
+def written_by(model, prompt, new_tokens):
+    made = model.generate(torch.tensor([prompt]), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
+    return made[0, len(prompt) :].tolist()
+
+
+def step_of(model, kernels, dtype, batch, blocks=0, keep_logits=False, weights=None):
+    """A step at the beginning of the context: (PersistentStep, its cache)."""
+    weights = weights or weights_of(model, getattr(torch, dtype), kernels.device)
+    plan = Plan.of(weights, kernels, batch, weights.context, blocks)
+    shape = (len(weights.layers), 2, batch, weights.heads, weights.context, weights.head_dim)
+    cache = torch.zeros(shape, dtype=weights.wte.dtype, device=kernels.device)
+    state = DecodeState.empty(batch, weights.context, kernels.device)
+    state.begin(torch.full((batch,), -1, dtype=torch.int32, device=kernels.device), None)
+    return PersistentStep(weights, kernels, PackedWeights.of(weights), plan, cache, state, keep_logits, blocks)
+
+
+def run(step, first, count):
+    """The tokens after `first`, one per sequence: a list for every sequence."""
+    step.advance(torch.tensor(first, device=step.kernels.device))
+    step.start(count)
+    return [list(one) for one in zip(*(step.tokens(1 + i) for i in range(count)), strict=True)]
+
+
+# -------------------------------------------------------------------------------------------------------- the text
+
+
+def test_the_storyteller_writes_what_it_writes_in_transformers(kernels):
+    tokenizer, model = models.load(str(models.STORYTELLER), local=True)
+    model.set_attn_implementation("sdpa")
+    prompt = tokenizer("Once upon a time").input_ids
+    engine = Engine(model, kernels, max_seq_len=64, persistent=True)
+    assert engine.how(1).startswith("part of one persistent kernel")
+    assert engine.generate([prompt], max_new_tokens=4).tokens == [written_by(model, prompt, 4)]
+
+
+def test_a_batch_of_different_lengths_and_each_alone(model, kernels):
+    expected = [written_by(model, prompt, 8) for prompt in PROMPTS]
+    engine = Engine(model, kernels, max_batch=4, persistent=True)
+    for batch in (4, 1, 3):
+        assert engine.generate(PROMPTS[:batch], max_new_tokens=8).tokens == expected[:batch]
+
+
+def test_up_to_the_end_of_the_context(model, kernels):
+    new_tokens = 64 - len(PROMPTS[0])
+    engine = Engine(model, kernels, persistent=True)
+    assert engine.generate([PROMPTS[0]], max_new_tokens=new_tokens).tokens == [
+        written_by(model, PROMPTS[0], new_tokens)
+    ]
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 12])
+def test_however_many_blocks(model, kernels, blocks):
+    """Units go round the blocks, parts of the cache are more or fewer; words of one run are no other's."""
+    step = step_of(model, kernels, "float32", 1, blocks)
+    assert step.plan.blocks == blocks
+    expected = written_by(model, [9], 10)
+    assert run(step, [9], 10) == [expected]
+    step.state.begin(torch.full_like(step.state.positions, -1), None)
+    assert run(step, [9], 10) == [expected]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"n_head": 1, "n_embd": 64, "vocab_size": 530},
+        {"n_head": 2, "n_embd": 160, "n_layer": 1, "n_inner": 352},
+        {"n_head": 4, "n_embd": 512, "n_layer": 1, "vocab_size": 40},
+    ],
+    ids=lambda sizes: f"width {sizes['n_embd']}",
+)
+def test_logits_against_float64(kernels, dtype, sizes):
+    """Several pieces to a unit, batches of units, lanes to a token: relative to the largest logit."""
+    model = unruly(**sizes | ({"n_head": 10} if sizes["n_embd"] == 160 else {}))
+    step = step_of(model, kernels, dtype, 2, blocks=3, keep_logits=True)
+    tokens = run(step, [9, 11], 5)
+    fed = torch.tensor([[first, *rest[:-1]] for first, rest in zip([9, 11], tokens, strict=True)])
+    with torch.no_grad():
+        expected = copy.deepcopy(model).double()(fed).logits[:, -1]
+    bound = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}[dtype]
+    assert float((step.logits.cpu() - expected).abs().max()) <= bound * float(expected.abs().max())
+    assert step.logits.argmax(-1).tolist() == [one[-1] for one in tokens]
+
+
+# -------------------------------------------------------------------------------------------------------- its end
+
+
+def test_each_sequence_stops_at_its_own_end_of_text(model, kernels):
+    expected = [written_by(model, prompt, 20) for prompt in PROMPTS[:3]]
+    stop = max(expected[0], key=expected[0].index)
+    result = Engine(model, kernels, max_batch=3, persistent=True).generate(
+        PROMPTS[:3], max_new_tokens=20, stop_token=stop
+    )
+    ends = [tokens.index(stop) if stop in tokens else None for tokens in expected]
+    assert result.tokens == [tokens[:end] for tokens, end in zip(expected, ends, strict=True)]
+
+
+def test_the_kernel_ends_where_all_texts_have(model, kernels):
+    expected = written_by(model, [9], 30)
+    stop = max(expected[:10], key=expected.index)
+    step = step_of(model, kernels, "float32", 1)
+    step.state.stop.fill_(stop)
+    step.advance(torch.tensor([9], device=kernels.device))
+    step.start(30)
+    made = expected.index(stop) + 1
+    assert [step.tokens(1 + i)[0] for i in range(made)] == expected[:made]
+    step.cancel()  # waits
+    assert step.state.steps.tolist() == [1 + made] and step.state.finished.tolist() == [1]
+    assert int((step.arrived >= 0).sum()) == made
+
+
+def test_it_can_be_cancelled(model, kernels):
+    """Behind the step that is under way; what it was asked for then goes on from there."""
+    step = step_of(model, kernels, "float32", 1)
+    step.cancelled.fill_(1)
+    expected = written_by(model, [9], 6)
+    step.advance(torch.tensor([9], device=kernels.device))
+    step.start(30)
+    assert step.tokens(1) == expected[:1]
+    step.cancel()
+    assert step.state.steps.tolist() == [2] and step.state.positions.tolist() == [1]
+    step.start(5)
+    assert [step.tokens(2 + i)[0] for i in range(5)] == expected[1:]
+
+
+def test_an_interruption_ends_the_kernel(model, kernels):
+    engine = Engine(model, kernels, persistent=True)
+
+    def interrupt(sequence, token):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([PROMPTS[0]], max_new_tokens=10, on_token=interrupt)
+    assert engine.generate([PROMPTS[0]], max_new_tokens=6).tokens == [written_by(model, PROMPTS[0], 6)]
+
+
+# ------------------------------------------------------------------------------------------ where it does not fit
+
+
+def test_it_says_where_it_is_not_used(model, kernels):
+    engine = Engine(model, kernels, max_batch=5, persistent=True)
+    assert engine.how(4).startswith("part of one persistent kernel of ")
+    assert "not one persistent kernel: it samples" in engine.how(1, sampled=True)
+    assert "not one persistent kernel: it does not fit" in engine.how(5)
+    sampled = {"temperature": 0.9, "seed": 5}
+    plain = Engine(model, kernels, max_batch=5, persistent=False)
+    for prompts, how in ((PROMPTS[:2], sampled), ([[7]] * 5, {})):
+        found = engine.generate(prompts, max_new_tokens=5, **how).tokens
+        assert found == plain.generate(prompts, max_new_tokens=5, **how).tokens
+    odd = unruly(n_head=2, n_embd=48)  # columns that are no whole groups
+    assert Plan.of(weights_of(odd, torch.float16, kernels.device), kernels, 1, 64) is None
+
+
+def test_the_simulator_of_older_gpus_has_none(model, backend):
+    if backend == "cuda":
+        pytest.skip("of the simulator's default target")
+    old = load(BuildRequest("gpt2", backend="simulator", arch="sm_89"))
+    weights = weights_of(model, torch.float32, old.device)
+    assert Plan.of(weights, EngineKernels(old, old, old, "tuned"), 1, 64) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights": torch.zeros(8, dtype=torch.uint8)}, r"weights has shape .8.; for this model it must be .111616"),
+        ({"words": torch.zeros(6, dtype=torch.int64)}, r"words has shape \[6\]"),
+        ({"cache": torch.zeros(2, 2, 1, 2, 64, 8)}, "cache has shape .* heads head_dim = width"),
+        ({"first_tag": 0}, "first_tag is 0; it must be 1 .. "),
+        ({"count": 0}, "count is 0"),
+        ({"cancel": torch.zeros(1)}, "cancel must be a contiguous int32 tensor in the host's memory"),
+        ({"arrived": torch.zeros(3, 1, dtype=torch.int32)}, "arrived has shape .3, 1.; it must hold 64 numbers"),
+    ],
+)
+def test_bad_arguments_are_named(model, kernels, change, words):
+    step = step_of(model, kernels, "float32", 1)
+    arguments = {
+        "weights": step.packed.weights,
+        "vectors": step.packed.vectors,
+        "wte": step.weights.wte,
+        "wpe": step.weights.wpe,
+        "cache": step.cache,
+        "words": step.words,
+        "logits": None,
+        "positions": step.state.positions,
+        "lengths": step.state.lengths,
+        "steps": step.state.steps,
+        "finished": step.state.finished,
+        "stop": step.state.stop,
+        "history": step.state.history,
+        "arrived": step.arrived,
+        "cancel": step.cancelled,
+        "eps": 1e-5,
+        "hidden": 128,
+        "count": 1,
+        "first_tag": 1,
+    }
+    host = {"arrived", "cancel"}
+    moved = {k: x.to(kernels.device) if isinstance(x, torch.Tensor) and k not in host else x for k, x in change.items()}
+    with pytest.raises(ValueError, match=words):
+        kernels.gpt2.run_steps(**arguments | moved)
+
+
+def test_packed_weights_hold_every_number_once():
+    weight = torch.arange(11 * 64, dtype=torch.float32).view(11, 64)
+    units = packed(weight).view(torch.float32).view(2, 4, 8, 16)  # [units][groups][rows][64 bytes]
+    assert torch.equal(units[1, 2, 1], weight[9, 32:48]) and torch.equal(units[0, 3, 7], weight[7, 48:])
+    assert float(units[1, :, 3:].abs().max()) == 0 and float(units.sum()) == float(weight.sum())
+
+
+# ------------------------------------------------------------------------------------------------- the checked build
+
+
+@pytest.mark.parametrize(("dtype", "batch"), [("float16", 2), ("float32", 1)])
+def test_no_race_and_no_stray_access(dtype, batch):
+    """The stream's slots, words between blocks, the cache's old tokens and those of a step ago."""
+    from common.inspect.checked_library import CHECK, CheckedLibrary
+
+    kernels = kernels_for("simulator", checked=True)
+    library = CheckedLibrary(kernels.gpt2.libraries[0].path)
+    step = step_of(unruly(n_layer=1, vocab_size=40), kernels, dtype, batch, blocks=2)
+    step.state.begin(torch.full((batch,), 11, dtype=torch.int32), None)
+    step.advance(torch.tensor([9, 11][:batch]))
+    library.begin(CHECK)
+    try:
+        step.start(3)
+        assert library.report()["findings"] == []
+    finally:
+        library.begin(0)
+
+
+# -------------------------------------------------------------------------------------------- bare, and on GPUs
+
+
+@pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_bare_kernel_reads_every_word_once(backend):
+    program = build_program(ROOT / "common/kernels/gpt2/bare/bare_step.cu", backend).path
+    done = subprocess.run([program, "small"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "WRONG" not in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("right") >= 10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_thousand_tokens_ten_times(kernels, dtype):
+    """Without drift, hang or leak: the same text every time, and no more memory."""
+    model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
+    engine = Engine(model, kernels, dtype, persistent=True)
+    assert engine.how(1).startswith("part of one persistent kernel")
+    texts, used = [], []
+    for _ in range(10):
+        texts.append(engine.generate([[7, 8, 9]], max_new_tokens=1000).tokens[0])
+        used.append(torch.cuda.memory_allocated())
+    assert all(text == texts[0] for text in texts) and len(texts[0]) == 1000
+    assert used[1:] == used[1:2] * 9
+    if dtype == "float32":
+        expected = Engine(model, kernels, dtype, persistent=False).generate([[7, 8, 9]], max_new_tokens=100).tokens[0]
+        assert texts[0][:100] == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("width", "heads", "layers"), [(768, 12, 12), (1024, 16, 3), (1280, 20, 3), (1600, 25, 2)])
+def test_logits_at_the_sizes_of_gpt2(kernels, dtype, width, heads, layers):
+    """Against float64, behind 40 tokens of its own; float32 of the largest does not fit."""
+    model = unruly(n_layer=layers, n_head=heads, n_embd=width, n_positions=1024, vocab_size=50257)
+    for batch in (1, 4):
+        weights = weights_of(model, getattr(torch, dtype), kernels.device)
+        if Plan.of(weights, kernels, batch, 1024) is None:
+            assert dtype == "float32" or batch == 4
+            continue
+        step = step_of(model, kernels, dtype, batch, keep_logits=True, weights=weights)
+        first = [9, 11, 13, 15][:batch]
+        tokens = run(step, first, 40)
+        fed = torch.tensor([[one, *rest[:-1]] for one, rest in zip(first, tokens, strict=True)])
+        with torch.no_grad():
+            expected = copy.deepcopy(model).double().cuda()(fed.cuda()).logits[:, -1]
+        bound = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}[dtype]
+        assert float((step.logits - expected).abs().max()) <= bound * float(expected.abs().max())
+
+
+@pytest.mark.gpu
+def test_cancelling_ends_the_run_within_a_second(kernels):
+    model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
+    step = step_of(model, kernels, "float16", 1)
+    step.advance(torch.tensor([9], device=kernels.device))
+    step.start(1000)
+    step.tokens(5)
+    start = time.perf_counter()
+    step.cancel()
+    assert time.perf_counter() - start < 1.0
+    assert 5 <= int(step.state.steps) < 1001
+
+
+@pytest.mark.gpu
+def test_the_host_reads_while_the_kernel_runs(kernels):
+    """Another thread sees tokens arrive one after the other, long before the last one."""
+    model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
+    step = step_of(model, kernels, "float16", 1)
+    step.advance(torch.tensor([9], device=kernels.device))
+    step.start(1000)
+    seen = []
+
+    def look():
+        while not seen or seen[-1] < 1000:
+            seen.append(int((step.arrived >= 0).sum()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive() and len(set(seen)) > 10

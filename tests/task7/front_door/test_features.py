@@ -1,0 +1,294 @@
+"""The table of features in task7/README.md: our column, row by row, is what happens.
+
+A row that "has" a feature is compared with PyTorch's function or with another oracle; one that is "refused" raises an
+error in words; the table and the checks below have the same rows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+
+from common.console.paths import ROOT
+from common.kernels.decode.decode import decode_attention, decode_attention_paged
+from common.kernels.sparse.sparse import (
+    block_sparse_attention,
+    compress_block_mask,
+    sliding_window_attention,
+)
+from task7.front_door import CUDAAttention, export_onnx, scaled_dot_product_attention
+
+CHECKS: dict[str, tuple[str, Callable[[], None]]] = {}
+S, HEAD_DIM = 7, 8
+
+
+def has(feature: str):
+    return lambda check: CHECKS.setdefault(feature, ("has", check))
+
+
+def refused(feature: str, error: type[Exception], words: str):
+    """The check must raise this."""
+
+    def take(check):
+        def raises() -> None:
+            with pytest.raises(error, match=words):
+                check()
+
+        return CHECKS.setdefault(feature, ("refused", raises))
+
+    return take
+
+
+def inputs(*sizes: tuple[int, ...], dtype: torch.dtype = torch.float32, gradients: bool = False) -> list[Tensor]:
+    """query, key, value of these sizes; [1, 2, 7, 8] unless given."""
+    sizes = sizes or [(1, 2, S, HEAD_DIM)] * 3
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(size, generator=generator).to(dtype).requires_grad_(gradients) for size in sizes]
+
+
+def assert_as_pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options) -> None:
+    own = {name: options.pop(name) for name in ("mode", "variant") if name in options}
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = F.scaled_dot_product_attention(*(x.double() for x in (query, key, value)), mask, **options)
+    for variant in (None, "tuned"):
+        out = scaled_dot_product_attention(query, key, value, mask, **options, **({"variant": variant} | own))
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@has("causal, from the upper left")
+def _():
+    assert_as_pytorch(*inputs((1, 2, 5, 8), (1, 2, S, 8), (1, 2, S, 8)), is_causal=True)
+
+
+@has("causal, from the lower right")
+def _():
+    query, key, value = inputs((1, 2, 5, 8), (1, 2, S, 8), (1, 2, S, 8))
+    mask = torch.ones(5, S, dtype=torch.bool).tril(S - 5)
+    expected = F.scaled_dot_product_attention(query, key, value, mask)
+    for variant in (None, "tuned"):
+        out = scaled_dot_product_attention(query, key, value, causal_lower_right(5, S), variant=variant)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@has("a mask tensor, bool or added")
+def _():
+    mask = torch.rand(2, S, S, generator=torch.Generator().manual_seed(1)) < 0.7
+    assert_as_pytorch(*inputs(), mask, mode="naive", variant="solution")
+    assert_as_pytorch(*inputs(), mask)
+    added = torch.randn(S, S)
+    expected = F.scaled_dot_product_attention(*inputs(), added)
+    torch.testing.assert_close(scaled_dot_product_attention(*inputs(), added), expected, rtol=1e-5, atol=1e-5)
+
+
+@refused("gradient of an added mask", ValueError, "attn_mask requires a gradient, and no kernel here computes one")
+def _():
+    scaled_dot_product_attention(*inputs(), torch.zeros(S, S, requires_grad=True))
+
+
+@has("fewer heads of keys (GQA)")
+def _():
+    assert_as_pytorch(*inputs((1, 4, S, 8), (1, 2, S, 8), (1, 2, S, 8)), enable_gqa=True)
+
+
+@has("float32")
+def _():
+    assert_as_pytorch(*inputs())
+
+
+@refused("float64", ValueError, "query has dtype torch.float64; it must be")
+def _():
+    scaled_dot_product_attention(*inputs(dtype=torch.float64))
+
+
+@has("head_dim up to 128")
+def _():
+    for head_dim in (1, 72, 128):
+        assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3))
+
+
+@refused("head_dim up to 256, tuned", ValueError, "head_dim is 256 .*up to 128: use mode='naive' or mode='tiled'")
+def _():
+    scaled_dot_product_attention(*inputs(*[(1, 1, S, 256)] * 3), variant="tuned")
+
+
+@has("values of another head_dim")
+def _():
+    assert_as_pytorch(*inputs((1, 2, S, 8), (1, 2, S, 8), (1, 2, S, 20)))
+
+
+@has("rows that see no key are zeros")
+def _():
+    mask = torch.ones(S, S, dtype=torch.bool)
+    mask[2] = False
+    for mode, variant in (("naive", None), ("tiled", None), ("flash", "tuned")):
+        out = scaled_dot_product_attention(*inputs(), mask, mode=mode, variant=variant)
+        assert bool((out[:, :, 2] == 0).all()) and bool((out[:, :, 3] != 0).any())
+
+
+@has("NaN at hidden keys reaches nobody, tuned")
+def _():
+    query, key, value = inputs()
+    clean = scaled_dot_product_attention(query, key, value, is_causal=True, variant="tuned")
+    key[:, :, 4, 1] = value[:, :, 4, 1] = math.nan
+    out = scaled_dot_product_attention(query, key, value, is_causal=True, variant="tuned")
+    torch.testing.assert_close(out[:, :, :4], clean[:, :, :4])
+    assert bool(out[:, :, 4:, 1].isnan().all())
+
+
+def gradients_of(function, *tensors: Tensor, **options) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(function(*tensors, **options).square().sum(), tensors)
+
+
+@has("gradients")
+def _():
+    tensors = inputs(gradients=True)
+    found = gradients_of(scaled_dot_product_attention, *tensors, is_causal=True)
+    expected = gradients_of(F.scaled_dot_product_attention, *tensors, is_causal=True)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+@has("the same bits of gradients every time")
+def _():
+    tensors = inputs(*[(1, 1, 150, 8)] * 3, gradients=True)
+    first, *others = (gradients_of(scaled_dot_product_attention, *tensors, deterministic=True) for _ in range(4))
+    assert all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
+
+
+@refused("second derivatives", NotImplementedError, "no second derivative")
+def _():
+    tensors = inputs(gradients=True)
+    out = scaled_dot_product_attention(*tensors)
+    (grad,) = torch.autograd.grad(out.square().sum(), tensors[:1], create_graph=True)
+    grad.sum().backward()
+
+
+@refused("forward mode (jvp)", NotImplementedError, "no forward-mode derivative")
+def _():
+    query, key, value = inputs()
+    torch.func.jvp(lambda x: scaled_dot_product_attention(x, key, value), (query,), (query,))
+
+
+@has("torch.func.grad and vmap")
+def _():
+    tensors = inputs(*[(3, 1, 2, S, 8)] * 3)
+    found, expected = (
+        torch.vmap(torch.func.grad(lambda *x, f=f: f(*x).square().sum()))(*tensors)
+        for f in (scaled_dot_product_attention, torch_math)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def torch_math(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.mT / query.size(-1) ** 0.5).softmax(-1) @ value
+
+
+@refused("dropout", ValueError, "dropout_p is 0.1; it must be 0.0")
+def _():
+    scaled_dot_product_attention(*inputs(), dropout_p=0.1)
+
+
+@has("sliding window")
+def _():
+    tensors = inputs(dtype=torch.float16)
+    i, j = torch.arange(S)[:, None], torch.arange(S)
+    expected = F.scaled_dot_product_attention(*(x.float() for x in tensors), (i - 3 < j) & (j <= i))
+    torch.testing.assert_close(sliding_window_attention(*tensors, 3).float(), expected, rtol=0, atol=0.01)
+
+
+@refused("gradients of a sliding window", NotImplementedError, "sliding_window_attention has no backward pass")
+def _():
+    sliding_window_attention(*inputs(dtype=torch.float16, gradients=True), 3).sum().backward()
+
+
+@has("blocks from a mask")
+def _():
+    tensors = inputs(*[(1, 1, 64, 8)] * 3, dtype=torch.float16)
+    blocks = torch.tensor([[[True, False], [True, True]]])
+    out = block_sparse_attention(*tensors, *compress_block_mask(blocks), 32)
+    seen = blocks[0].repeat_interleave(32, 0).repeat_interleave(32, 1)
+    expected = F.scaled_dot_product_attention(*(x.float() for x in tensors), seen)
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
+
+
+def asked_by_a_model(**others) -> None:
+    """The attention function of transformers' door, as an architecture calls it."""
+    from task7.front_door import register
+
+    attention = register("tuned", "simulator", name="features")
+    attention.forward(torch.nn.Module(), *inputs(), None, **others)
+
+
+@refused("a cap on the scores (softcap)", ValueError, r"do not support a cap on the scores \(softcap\)")
+def _():
+    asked_by_a_model(softcap=30.0)
+
+
+@refused("attention sinks", ValueError, r"do not support attention sinks \(s_aux\)")
+def _():
+    asked_by_a_model(s_aux=torch.zeros(2))
+
+
+@refused("packed sequences without padding", ValueError, "query is nested; it must be dense")
+def _():
+    nested = torch.nested.nested_tensor([torch.randn(5, 8), torch.randn(3, 8)], layout=torch.jagged)
+    scaled_dot_product_attention(nested, nested, nested)
+
+
+@has("one token over a KV cache, and in pages")
+def _():
+    query, key, value = inputs((1, 2, 1, 8), (1, 2, 32, 8), (1, 2, 32, 8))
+    lengths = torch.tensor([21], dtype=torch.int32)
+    expected = F.scaled_dot_product_attention(query, key[:, :, :21], value[:, :, :21])
+    torch.testing.assert_close(decode_attention(query, key, value, lengths), expected, rtol=1e-5, atol=1e-5)
+    pages = [x[0].unflatten(1, (2, 16)).transpose(0, 1).contiguous() for x in (key, value)]
+    table = torch.tensor([[0, 1]], dtype=torch.int32)
+    out = decode_attention_paged(query, *pages, lengths, table)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@has("torch.compile in one graph, torch.export")
+def _():
+    module, tensors = CUDAAttention(is_causal=True, variant="tuned"), tuple(inputs())
+    expected = module(*tensors)
+    torch.compiler.reset()
+    assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(*tensors), expected)
+    assert torch.equal(torch.export.export(module, tensors).module()(*tensors), expected)
+
+
+@has("ONNX, as the standard operator")
+def _():
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install -e '.[export]'")
+    program = export_onnx(CUDAAttention(is_causal=True, variant="tuned"), tuple(inputs()))
+    assert "Attention" in {node.op_type for node in program.model_proto.graph.node}
+
+
+@has("runs without a GPU")
+def _():
+    assert scaled_dot_product_attention(*inputs()).device.type == "cpu"
+
+
+def table() -> dict[str, str]:
+    """Feature -> what our column begins with."""
+    text = (ROOT / "task7" / "README.md").read_text()
+    rows = re.search(r"\| feature \| ours \|.*?\n\n", text, re.DOTALL)[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row]
+    assert {len(row) for row in cells} == {8}
+    return {row[0]: row[1].split(",")[0] for row in cells}
+
+
+def test_the_table_and_the_checks_have_the_same_rows():
+    assert table() == {feature: answer for feature, (answer, _) in CHECKS.items()}
+
+
+@pytest.mark.parametrize("feature", CHECKS)
+def test_a_row_of_the_table(feature):
+    CHECKS[feature][1]()
