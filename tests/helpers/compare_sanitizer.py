@@ -195,7 +195,7 @@ def ours(cases: Sequence[Case], folder: Path, jobs: int) -> dict[str, Verdict]:
 
 def title_of(error: str) -> str:
     """What a launch's error text says first, without the places: "deadlock", "barrier divergence"."""
-    line = error.splitlines()[0].removeprefix("undefined operation: ")
+    line = re.sub(r"^\S+:\d+: ", "", error.splitlines()[0].removeprefix("undefined operation: "))
     return re.split(r"[,(]|: (?:in|this) ", re.sub(r" at \S+:\d+", "", line))[0].strip()
 
 
