@@ -128,13 +128,13 @@ def ring_attention(
     places = [slice(0, size), slice(size, 2 * size)]
     out = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
     lse = torch.full(query.shape[:3], -torch.inf, device=query.device)  # no key seen yet
-    here = torch.stack((key, value))  # [2, batch, heads, 2 pieces of tokens, head_dim]
+    here = key.contiguous(), value.contiguous()
     for step in range(ranks):
         on_its_way = Travel(here, group, "keys and values") if step + 1 < ranks else None
         for pair in pairs(order[rank], order[(rank - step) % ranks], causal):
             rows, cols = places[pair.queries], places[pair.keys]
             part, part_lse = ops.flash_attention_forward(
-                query[:, :, rows], *here[:, :, :, cols], pair.causal, query.size(3) ** -0.5
+                query[:, :, rows], *(x[:, :, cols] for x in here), pair.causal, query.size(3) ** -0.5
             )
             out[:, :, rows], lse[:, :, rows] = merged(merge, out[:, :, rows], lse[:, :, rows], part, part_lse)
         here = on_its_way.arrived() if on_its_way else here

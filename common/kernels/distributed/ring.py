@@ -5,7 +5,8 @@
     1           at rank 1           at rank 2           at rank 0           and so on: `ranks` steps, ranks - 1 journeys
 
 In a step a rank asks for the next keys, computes attention over those it has, with the logsumexp, and merges that into
-what it has so far. So it never holds more than two shards of keys, and memory grows with S / ranks.
+what it has so far, some rows at a time. So it never holds more than two shards of keys beside its own and the sums in
+float32, and memory grows with S / ranks.
 
 Under a causal mask the zigzag of shards.py makes every step either whole or half, and never needs a mask but in step 0:
 
@@ -32,6 +33,7 @@ from common.kernels.distributed.merge import merge_into
 from common.kernels.distributed.transfers import Travel
 
 ALL = slice(None)
+MOST_ROWS = 2**17  # of which a partial result is held at a time: enough to keep a GPU busy
 
 
 @dataclass(frozen=True)
@@ -75,29 +77,35 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, ops, group, causal, scale) -> Tensor:
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        half = query.size(2) // 2
-        mine = torch.stack((key, value))  # [2, batch, kv_heads, S_k / ranks, head_dim]
-        here = mine
+        key, value = key.contiguous(), value.contiguous()
+        here = key, value
+        out, lse = (
+            query.new_empty(query.shape, dtype=torch.float32),
+            query.new_empty(query.shape[:3], dtype=torch.float32),
+        )
         for number in range(ranks):
             on_its_way = Travel(here, group, "keys and values") if number + 1 < ranks else None
-            step = step_of(rank, (rank - number) % ranks, half, causal)
-            part, part_lse = ops.flash_attention_forward(
-                query[:, :, step.queries], *here[:, :, :, step.keys], step.causal, scale
-            )
-            if number == 0:
-                out, lse = part.float(), part_lse
-            else:
-                merge_into(out[:, :, step.queries], lse[:, :, step.queries], part, part_lse)
-            here = on_its_way.arrived() if on_its_way else here
+            step = step_of(rank, (rank - number) % ranks, query.size(2) // 2, causal)
+            keys = [x[:, :, step.keys] for x in here]
+            for rows in _in_parts(step.queries, query.size(2)):
+                # under the mask of step 0 the part's last row sees the keys up to its own
+                seen = [x[:, :, : rows.stop] for x in keys] if step.causal else keys
+                part, part_lse = ops.flash_attention_forward(query[:, :, rows], *seen, step.causal, scale, step.causal)
+                if number == 0:
+                    out[:, :, rows], lse[:, :, rows] = part, part_lse
+                else:
+                    merge_into(out[:, :, rows], lse[:, :, rows], part, part_lse)
+            here = on_its_way.arrived() if on_its_way else ()
+        del keys, part
         out = out.to(query.dtype)
-        ctx.save_for_backward(query, mine, out, lse)
+        ctx.save_for_backward(query, key, value, out, lse)
         ctx.options = ops, group, causal, scale
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_out: Tensor) -> tuple:
-        query, here, out, lse = ctx.saved_tensors
+        query, *here, out, lse = ctx.saved_tensors
         ops, group, causal, scale = ctx.options
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         half, grad_out = query.size(2) // 2, grad_out.contiguous()
@@ -109,16 +117,22 @@ class _Ring(torch.autograd.Function):
             rows = (x[:, :, step.queries] for x in (grad_out, query))
             ended = (x[:, :, step.queries].contiguous() for x in (out, lse))
             of_queries, *of_keys = ops.flash_attention_backward(
-                *rows, *here[:, :, :, step.keys], *ended, step.causal, scale
+                *rows, *(x[:, :, step.keys] for x in here), *ended, step.causal, scale
             )
             grad_query[:, :, step.queries] += of_queries
             if number == 0:
-                total = torch.stack(of_keys).float()
+                total = [x.float() for x in of_keys]
             else:
                 total = grads.arrived()
-                for one, more in zip(total[:, :, :, step.keys], of_keys, strict=True):
-                    one += more
+                for one, more in zip(total, of_keys, strict=True):
+                    one[:, :, step.keys] += more
             grads = Travel(total, group, "gradients of keys") if ranks > 1 else None
             here = on_its_way.arrived() if on_its_way else here
         total = grads.arrived() if grads else total
-        return grad_query.to(query.dtype), *total.to(query.dtype), None, None, None, None
+        return grad_query.to(query.dtype), *(x.to(query.dtype) for x in total), None, None, None, None
+
+
+def _in_parts(rows: slice, count: int) -> list[slice]:
+    """The rows of `count` that the slice names, at most MOST_ROWS at a time."""
+    first, behind, _ = rows.indices(count)
+    return [slice(at, min(at + MOST_ROWS, behind)) for at in range(first, behind, MOST_ROWS)]

@@ -1,8 +1,9 @@
 """What goes from rank to rank, and what is said when nobody answers.
 
-    travel = Travel(x, group)       x goes to the next rank of the ring, the previous one's comes, in the background
-    other = travel.arrived()        waits for it (on a GPU: the stream does, not the host)
-    exchange(x, group)              piece r of x goes to rank r; each rank's piece for this one comes
+    travel = Travel((key, value), group, ...)   they go to the next rank of the ring, the previous one's come, in the
+                                                background
+    key, value = travel.arrived()               waits for them (on a GPU: the stream does, not the host)
+    exchange(x, group)                          piece r of x goes to rank r; each rank's piece for this one comes
 
 The process group does the talking: NCCL on GPUs, gloo on CPUs. Its timeout is the longest that anybody waits: gloo
 raises then, which becomes a RankLost here; NCCL's watchdog ends the process, after a message of its own.
@@ -10,7 +11,7 @@ raises then, which becomes a RankLost here; NCCL's watchdog ends the process, af
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -34,24 +35,27 @@ def asked(what: str, group: dist.ProcessGroup | None, function: Callable, /, *ar
 
 
 class Travel:
-    """One step around the ring: sends x to the next rank and takes the previous one's, both at the same time.
+    """One step around the ring: sends tensors to the next rank and takes the previous one's, all at the same time.
 
     Args:
-        x: contiguous; of the same shape and dtype on every rank. It must not change before arrived().
-        what: of what it is, for errors: "keys and values".
+        sent: contiguous; of the same shapes and dtypes on every rank. They must not change before arrived().
+        what: of what they are, for errors: "keys and values".
     """
 
-    def __init__(self, x: Tensor, group: dist.ProcessGroup | None, what: str) -> None:
-        self._group, self._sent, self._coming = group, x, torch.empty_like(x)
+    def __init__(self, sent: Sequence[Tensor], group: dist.ProcessGroup | None, what: str) -> None:
+        self._group, self._sent, self._coming = group, tuple(sent), tuple(map(torch.empty_like, sent))
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        to, self._of = (rank + 1) % ranks, (rank - 1) % ranks
-        self._what = f"{what} from rank {self._of}"
-        peers = [(dist.isend, x, to), (dist.irecv, self._coming, self._of)]
-        operations = [dist.P2POp(function, tensor, group=group, group_peer=peer) for function, tensor, peer in peers]
+        to, of = (rank + 1) % ranks, (rank - 1) % ranks
+        self._what = f"{what} from rank {of}"
+        operations = [
+            dist.P2POp(function, tensor, group=group, group_peer=peer, tag=tag)
+            for tag, (out, coming) in enumerate(zip(self._sent, self._coming, strict=True))
+            for function, tensor, peer in ((dist.isend, out, to), (dist.irecv, coming, of))
+        ]
         self._works = asked(self._what, group, dist.batch_isend_irecv, operations)
 
-    def arrived(self) -> Tensor:
-        """What the previous rank sent, of x's shape."""
+    def arrived(self) -> tuple[Tensor, ...]:
+        """What the previous rank sent, of the shapes of what this one did."""
         for work in self._works:
             asked(self._what, self._group, work.wait)
         return self._coming
