@@ -224,12 +224,10 @@ def _report(
         inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed)
     if inside:
         look_inside.print_inside(console, inside)
-    with_findings = [part for part, groups in inside.items() if groups]
-    clean = [part for part, groups in inside.items() if not groups]
-    print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
+    print_failures(console, verdicts, inside, options.all, test.built_of)
     if fine:
         say(console, f"\n{', '.join(fine)}: these pass, tested alone. Look first at what calls them, and with what")
-    if clean:
+    if inside:
         look_inside.print_nothing_found(console, inside)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases
     found = found and _found_in_passing(console, test, verdicts, workers, options.seed)

@@ -131,13 +131,11 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     page = io.StringIO()
     console = Console(file=page, width=120)
     look_inside.print_inside(console, inside)
-    with_findings = [part for part, groups in inside.items() if groups]
-    clean = [part for part, groups in inside.items() if not groups]
-    print_failures(console, verdicts, with_findings, False, built_of, clean)
+    print_failures(console, verdicts, inside, built_of=built_of)
     look_inside.print_nothing_found(console, inside)
     found.report = page.getvalue()
     groups = [(part, group) for part, every in inside.items() for group in every]
-    groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
+    groups.sort(key=lambda one: look_inside.lead_of(one[1]))
     for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):
         accesses = [access for finding in group.findings for access in finding.accesses if access.place]
         lines = dict.fromkeys((Path(access.place.file).name, access.place.line) for access in accesses)
@@ -157,10 +155,10 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         if failed_stages(part, parts, built_of):
             continue
         causes = causes_of(failures)
-        if not any(cause.says for cause in causes) and (told := only_these(failures, verdicts)):
+        if told := only_these(failures, verdicts):
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))
-        for number, cause in enumerate(causes[:4]):
-            found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
+        for cause in causes[:4]:
+            found.claims.append(_claim_of(part, cause, hidden=bool(inside.get(part)) and not cause.says))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
 
 

@@ -35,13 +35,13 @@ ABOUT = (
 
 
 def only_these(failures: Sequence[Verdict], verdicts: Sequence[Verdict]) -> tuple[str, str] | None:
-    """(a name, what to tell of a part), or None.
+    """(a name, what to tell of a part), or None, also where an output equals a known wrong answer: that tells more.
 
     Args:
         failures: those of the part.
         verdicts: of all parts.
     """
-    if not failures or any(one.status != FAIL for one in failures):
+    if not failures or any(one.status != FAIL or one.possible for one in failures):
         return None
     passed = [one.case.name for one in verdicts if one.ok and one.case.part == failures[0].case.part]
     for pattern, name, says in ABOUT:
