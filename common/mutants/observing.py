@@ -94,10 +94,9 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
         more = [case for case in more[1:] if (sizes[id(case)] or 1 << 40) <= SMALL]
         if any(not one.ok for one in verdicts[-2:] if one.case.part == part):
             verdicts += _run(planted, more[:MORE], quiet, seed)
-    stages = {stage for one in verdicts if not one.ok for stage in planted.test.built_of.get(one.case.part, ())}
+    stages = planted.test.stages_of(one.case.part for one in verdicts if not one.ok)
     ran = {id(one.case) for one in verdicts}
-    of_stages = [case for case in cases if case.part in stages.intersection(planted.test.stages)]
-    verdicts += _run(planted, [case for case in of_stages if id(case) not in ran], quiet, seed)
+    verdicts += _run(planted, [case for case in cases if case.part in stages and id(case) not in ran], quiet, seed)
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
         left = [case for case in cases if all(case is not one.case for one in verdicts)]
         for case in sorted(left, key=lambda one: sizes[id(one)] or 1 << 40):
