@@ -38,6 +38,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.console.words import error_words
 from common.course.grading.cgroup import ControlGroup
 from common.testing.worker.process_stat import stat_of
 
@@ -106,7 +107,7 @@ def why_no_bubblewrap(user: int | None = None) -> str:
     try:
         done = subprocess.run(command, capture_output=True, timeout=20, user=user, group=user)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bwrap does not start: {error}"
+        return f"bwrap does not start: {error_words(error)}"
     said = done.stderr.decode(errors="replace").strip()
     return (said or f"bwrap ends with {done.returncode}") if done.returncode else ""
 
