@@ -13,14 +13,14 @@ from common.testing.case import FAIL, Verdict
 LEAST = 2  # cases that pass
 ABOUT = (
     (
-        re.compile(r"beyond 88|large offsets|far below|10,000|of 1000|rise and fall"),
+        re.compile(r"beyond 88|large offsets|far below|10,000|rise and fall"),
         "only large scores",
         "Only cases with numbers far from 0 fail, those with ordinary ones pass: an exponential overflows, or all "
         "underflow. Which one is not relative to the largest maximum? (exp(x) in place of exp(x - m); a maximum that "
         "leaves something out, that starts at 0, or that is a minimum; sums relative to different maxima.)",
     ),
     (
-        re.compile(r"masked|empty|see nothing|sees nothing|no key"),
+        re.compile(r"masked|empty|see nothing|no key"),
         "only empty rows",
         "Only cases in which a row, a tile, a warp or a part sees no key fail: its maximum is -infinity, and "
         "-infinity - (-infinity) is NaN, as is 0 / 0. What is subtracted there, and what is divided by?",

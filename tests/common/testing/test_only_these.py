@@ -1,9 +1,12 @@
 """What the failing cases of a part have in common."""
 
+from importlib import import_module
+
 import pytest
 
+from common.compiling.manifest import tasks
 from common.testing.case import ERROR, FAIL, PASS, Case, Verdict
-from common.testing.only_these import only_these
+from common.testing.only_these import ABOUT, only_these
 
 
 def verdict(name: str, status: str, **possible: str) -> Verdict:
@@ -35,3 +38,10 @@ def test_nothing_is_told_where_too_few_pass_or_something_tells_more() -> None:
     assert only_these([failure], [PASSED[0], verdict("causal, 5 tokens", PASS), failure]) is None
     for other in (verdict("causal, 7 tokens", ERROR), verdict("causal, 7 tokens", FAIL, transposed="K is transposed.")):
         assert only_these([failure, other], [*PASSED, failure, other]) is None
+
+
+def test_every_word_that_is_looked_for_is_in_a_case_s_name() -> None:
+    """So that a case that gets another name takes its word with it."""
+    names = "\n".join(case.name for task in tasks() for case in import_module(f"{task}.cases").cases())
+    words = [word for pattern, *_ in ABOUT for word in pattern.pattern.split("|")]
+    assert [word for word in words if word not in names] == []
