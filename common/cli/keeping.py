@@ -15,6 +15,7 @@ from rich.console import Console
 from common.compiling.manifest import read_manifest
 from common.compiling.variant import Variant
 from common.console.terminal import say
+from common.console.words import error_words
 from common.testing.case import NOT_IMPLEMENTED, SKIPPED, Case, Verdict
 from common.testing.kept import Failure, KeptPart, digests, keep
 from common.testing.points import PartPoints, points_of
@@ -88,4 +89,4 @@ def _keep(console: Console, task: str, parts: Mapping[str, KeptPart]) -> None:
         if parts:
             keep(task, parts)
     except OSError as error:
-        say(console, f"not kept for `python -m common.course progress`: {error}", "dim")
+        say(console, f"not kept for `python -m common.course progress`: {error_words(error)}", "dim")

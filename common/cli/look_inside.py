@@ -296,9 +296,13 @@ def print_nothing_found(console: Console, found: Mapping[str, Sequence[Group]]) 
         say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
 
 
+def lead_of(group: Group) -> int:
+    """Its place among findings: the smallest is told first."""
+    return LEADS.index(group.kind) if group.kind in LEADS else len(LEADS)
+
+
 def _print_most(console: Console, every: Sequence[Group]) -> None:
-    every = sorted(every, key=lambda group: LEADS.index(group.kind) if group.kind in LEADS else len(LEADS))
-    every = _each_once(every)
+    every = _each_once(sorted(every, key=lead_of))
     print_findings(console, every[:MOST_FINDINGS])
     if len(every) > MOST_FINDINGS:
         say(console, f"... and {counted(len(every) - MOST_FINDINGS, 'more finding')}: --check tells all")

@@ -43,9 +43,8 @@ def only_first(
             say(console, warning, "yellow")
         looked_at = [one for one in wrong[:1] if one.case.part not in in_python]
         inside = look_inside.at_failures(console, looked_at, workers.checked, seed)
-        if any(inside.values()):
-            look_inside.print_inside(console, inside)
-        print_failures(console, wrong[:1], [part for part, groups in inside.items() if groups])
+        look_inside.print_inside(console, inside)
+        print_failures(console, wrong[:1], inside)
     elif unfilled:
         print_failures(console, unfilled[:1])
     words = [f"\n{passed} of {counted(here, 'case')} pass"]

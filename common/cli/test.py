@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -85,13 +86,16 @@ class TaskTest:
         """Part -> help, of all measurements."""
         return {name: text for one in self.measurements for name, text in one.parts.items()}
 
+    def stages_of(self, parts: Iterable[str]) -> set[str]:
+        """Those of the stages that these parts are built of."""
+        return {stage for part in parts for stage in self.built_of.get(part, ()) if stage in self.stages}
+
 
 def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
     """`python -m taskN.test`; returns the exit status.
 
     0: every chosen case passed, the checked build found nothing, and nothing that was measured lost points. 1: one did
-    not, or it did.
-    2: nothing was run. 130: Ctrl-C.
+    not, or it did. 2: nothing was run. 130: Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_of(test)
@@ -157,21 +161,20 @@ def _main(
 def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Workers, options: argparse.Namespace) -> int:
     """The cases, then what is measured, then the points of both."""
     plain = workers.plain
-    verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed), options.first)
-    found_inside, fine = False, []
+    judged = partial(judge, ops=plain, seed=options.seed)
+    verdicts, found_inside, sound = run_cases(cases, plain, console, judged, options.first), False, []
     if not options.first:
-        of_stages = _stages_of(test, cases, verdicts, options.variant)
-        told = run_cases(of_stages, plain, console, lambda case: judge(case, plain, options.seed))
-        wrong = {one.case.part for one in told if one.status in (FAIL, ERROR)}
-        verdicts = [*(one for one in told if one.case.part in wrong), *verdicts]
-        fine = list(dict.fromkeys(one.case.part for one in told)) if told and not wrong else []
+        alone = run_cases(_stages_of(test, cases, verdicts, options.variant), plain, console, judged)
+        wrong = {one.case.part for one in alone if one.status in (FAIL, ERROR)}
+        verdicts = [*(one for one in alone if one.case.part in wrong), *verdicts]
+        sound = list(dict.fromkeys(one.case.part for one in alone)) if all(one.ok for one in alone) else []
     if verdicts and options.first:
         only_first(console, verdicts, cases, workers, options.seed, test.in_python)
     elif verdicts:
         draws = [one.case.draws for one in verdicts]
         twice = f", {'each case' if min(draws) > 1 else 'most cases'} on 2 inputs" if max(draws) > 1 else ""
         title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"
-        found_inside = _report(console, test, title, verdicts, workers, options, fine)
+        found_inside = _report(console, test, title, verdicts, workers, options, sound)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts) and not found_inside, [], False
     keep_verdicts(console, test.task, cases, verdicts, plain.backend, options)
     for number, parts in _chosen_measurements(test, options):
@@ -194,8 +197,7 @@ def _stages_of(test: TaskTest, cases: Sequence[Case], verdicts: Sequence[Verdict
     if variant == Variant.TUNED:  # other kernels
         return []
     wrong = {one.case.part for one in verdicts if one.status in (FAIL, ERROR)}
-    wanted = {stage for part in wrong for stage in test.built_of.get(part, ()) if stage in test.stages}
-    wanted -= {case.part for case in cases}
+    wanted = test.stages_of(wrong) - {case.part for case in cases}
     return [case for case in test.cases(variant) if case.part in wanted] if wanted else []
 
 
@@ -206,11 +208,11 @@ def _report(
     verdicts: Sequence[Verdict],
     workers: Workers,
     options: argparse.Namespace,
-    fine: Sequence[str] = (),
+    sound: Sequence[str] = (),
 ) -> bool:
     """The table, what the compiler warned of, what the checked build says, and what each failure is.
 
-    The table comes at once; the checked build takes as long again. `fine` are stages that were tested alone because
+    The table comes at once; the checked build takes as long again. `sound` are stages that were tested alone because
     what is built of them fails, and pass. Returns whether the checked build found something where every case passes.
     """
     report.print_table(console, title, verdicts, not options.cases, options.all)
@@ -224,12 +226,10 @@ def _report(
         inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed)
     if inside:
         look_inside.print_inside(console, inside)
-    with_findings = [part for part, groups in inside.items() if groups]
-    clean = [part for part, groups in inside.items() if not groups]
-    print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
-    if fine:
-        say(console, f"\n{', '.join(fine)}: these pass, tested alone. Look first at what calls them, and with what")
-    if clean:
+    print_failures(console, verdicts, inside, options.all, test.built_of)
+    if sound:
+        say(console, f"\n{', '.join(sound)}: these pass, tested alone. Look first at what calls them, and with what")
+    if inside:
         look_inside.print_nothing_found(console, inside)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases
     found = found and _found_in_passing(console, test, verdicts, workers, options.seed)

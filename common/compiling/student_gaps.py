@@ -212,8 +212,3 @@ def _in(now: list[str], original: list[str], places: list[tuple[int, int]]) -> l
         before, after = image.get(begin - 1), image.get(end + 1)
         found.append((before + 1, after - 1) if before is not None and after is not None and after > before else None)
     return found
-
-
-def untouched(task: str) -> bool:
-    """Whether every file of the task is as it was given out."""
-    return all(file.is_file() and read_source(file) == given_out(file) for file in files_with_gaps(task))

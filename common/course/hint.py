@@ -147,8 +147,8 @@ def _next_stage(task: str, subject: Subject, again: bool) -> int:
 
 def _print(console: Console, subject: Subject, stage: int) -> None:
     gap = subject.gap
-    where = Text(f"gap {gap.number}  {gap.place}  ", "bold") if gap else Text()
-    console.print(where + Text(f"({subject.why})"))
+    where = f"gap {gap.number}  {gap.place}  " if gap else ""
+    console.print(Text.assemble((where, "bold"), f"({subject.why})"))
     if subject.known:
         console.print(Text(f"the test knows this one: {subject.known}", "yellow"))
     if not subject.hints:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from common.compiling.student_gaps import chosen_gap, filled_with, gaps_of
 from common.console.files import write_whole
 from common.console.paths import shown_path
+from common.console.words import error_words
 from common.course.arguments import EXPECTED
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         try:
             print(put(task, name, cell))
         except EXPECTED as error:
-            print(f"nothing was written: {error}")
+            print(f"nothing was written: {error_words(error)}")
 
     def page(line: str):
         from IPython.display import HTML
@@ -61,7 +62,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         try:
             return HTML(framed(Path(line.strip())))
         except OSError as error:
-            print(f"no page to show: {error}")
+            print(f"no page to show: {error_words(error)}")
 
     shell.register_magic_function(gap, "cell", "gap")
     shell.register_magic_function(page, "line", "page")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from common.compiling import toolchain
 from common.compiling.toolchain import ToolchainError
+from common.console.words import error_words
 from common.testing import judging
 from common.testing.case import Case
 from common.testing.case_choice import full_name
@@ -95,7 +96,7 @@ def output_of(command: Sequence[str | Path], **environment: str) -> str:
             timeout=TIMEOUT,
         )
     except OSError as error:
-        raise ToolchainError(f"{command[0]} could not be started: {error}") from None
+        raise ToolchainError(f"{command[0]} could not be started: {error_words(error)}") from None
     except subprocess.TimeoutExpired:
         name = Path(command[0]).name
         raise ToolchainError(f"{name} ran for over {TIMEOUT} seconds; choose fewer cases with --case") from None

@@ -19,6 +19,7 @@ from common.mutants.observing import Claim, Observation
 
 NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT = "named", "near", "caught", "misled", "missed", "equivalent"
 VERDICTS = (NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT)
+_OFFERS_AN_INDEX = re.compile(r"[Cc]heck (?:the index|how blockIdx)|index is wrong")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
             return NAMED
         if in_gap or OF_FINDING.get(claim.name, set()) & topics_of(mutant):
             return NEAR
-        if re.search(r"[Cc]heck (?:the index|how blockIdx)|index is wrong", claim.says):  # if, and only if, it says so
+        if _OFFERS_AN_INDEX.search(claim.says):
             return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
         return MISLED if claim.name == "race" else ""
     if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
@@ -87,4 +88,4 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
 
 def _asks_for_a_barrier(claim: Claim) -> bool:
     """Whether a race is said to need a barrier, and no index is offered."""
-    return "__sync" in claim.says and not re.search(r"[Cc]heck (?:the index|how blockIdx)|index is wrong", claim.says)
+    return "__sync" in claim.says and not _OFFERS_AN_INDEX.search(claim.says)

@@ -27,7 +27,7 @@ from common.testing.only_these import only_these
 from common.testing.run import ENDLESS, run_cases
 
 USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run in a moment
-SMALL = 30_000
+SMALL, HUGE = 30_000, 1 << 40
 MORE = 4  # cases of a part in which one failed
 
 
@@ -85,27 +85,23 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
     planted.choose(mutant)
     quiet = Console(file=io.StringIO(), width=120)
     cases = [case for case in planted.test.cases("solution") if not case.gpu_only]
-    sizes = {id(case): small_size(case, seed) for case in cases}
-    order = {id(case): (not case.required, abs((sizes[id(case)] or 1 << 40) - USUAL)) for case in cases}
+    sizes = {case: small_size(case, seed) or HUGE for case in cases}
+    small = [case for case in cases if sizes[case] <= SMALL]
     verdicts: list[Verdict] = []
     for part in dict.fromkeys(case.part for case in cases):
-        first, *more = sorted((case for case in cases if case.part == part), key=lambda case: order[id(case)])
-        verdicts += _run(planted, [first, *more[:1]], quiet, seed)
-        more = [case for case in more[1:] if (sizes[id(case)] or 1 << 40) <= SMALL]
+        of_part = [case for case in cases if case.part == part]
+        of_part.sort(key=lambda case: (not case.required, abs(sizes[case] - USUAL)))
+        verdicts += _run(planted, of_part[:2], quiet, seed)
         if any(not one.ok for one in verdicts[-2:] if one.case.part == part):
-            verdicts += _run(planted, more[:MORE], quiet, seed)
-    stages = {stage for one in verdicts if not one.ok for stage in planted.test.built_of.get(one.case.part, ())}
-    ran = {id(one.case) for one in verdicts}
-    of_stages = [case for case in cases if case.part in stages.intersection(planted.test.stages)]
-    verdicts += _run(planted, [case for case in of_stages if id(case) not in ran], quiet, seed)
+            verdicts += _run(planted, [case for case in of_part[2:] if case in small][:MORE], quiet, seed)
+    stages = planted.test.stages_of(one.case.part for one in verdicts if not one.ok)
+    verdicts += _run(planted, [case for case in _left(cases, verdicts) if case.part in stages], quiet, seed)
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
-        left = [case for case in cases if all(case is not one.case for one in verdicts)]
-        for case in sorted(left, key=lambda one: sizes[id(one)] or 1 << 40):
+        for case in sorted(_left(cases, verdicts), key=sizes.get):
             verdicts += _run(planted, [case], quiet, seed)
             if not verdicts[-1].ok:  # what passes beside it tells as well
-                run = {id(one.case) for one in verdicts}
-                same = [one for one in left if one.part == case.part and id(one) not in run]
-                verdicts += _run(planted, [one for one in same if (sizes[id(one)] or 1 << 40) <= SMALL], quiet, seed)
+                same = [one for one in _left(small, verdicts) if one.part == case.part]
+                verdicts += _run(planted, same, quiet, seed)
                 break
     inside = {}
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
@@ -123,6 +119,12 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
     return found
 
 
+def _left(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[Case]:
+    """Those that have not run."""
+    ran = {one.case for one in verdicts}
+    return [case for case in cases if case not in ran]
+
+
 def _run(planted: TaskMutants, cases: Sequence[Case], console: Console, seed: int) -> list[Verdict]:
     return run_cases(cases, planted.plain, console, lambda case: judge(case, planted.plain, seed))
 
@@ -131,13 +133,11 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     page = io.StringIO()
     console = Console(file=page, width=120)
     look_inside.print_inside(console, inside)
-    with_findings = [part for part, groups in inside.items() if groups]
-    clean = [part for part, groups in inside.items() if not groups]
-    print_failures(console, verdicts, with_findings, False, built_of, clean)
+    print_failures(console, verdicts, inside, built_of=built_of)
     look_inside.print_nothing_found(console, inside)
     found.report = page.getvalue()
     groups = [(part, group) for part, every in inside.items() for group in every]
-    groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
+    groups.sort(key=lambda one: look_inside.lead_of(one[1]))
     for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):
         accesses = [access for finding in group.findings for access in finding.accesses if access.place]
         lines = dict.fromkeys((Path(access.place.file).name, access.place.line) for access in accesses)
@@ -157,10 +157,10 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         if failed_stages(part, parts, built_of):
             continue
         causes = causes_of(failures)
-        if not any(cause.says for cause in causes) and (told := only_these(failures, verdicts)):
+        if told := only_these(failures, verdicts):
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))
-        for number, cause in enumerate(causes[:4]):
-            found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
+        for cause in causes[:4]:
+            found.claims.append(_claim_of(part, cause, hidden=bool(inside.get(part)) and not cause.says))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
 
 

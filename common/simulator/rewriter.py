@@ -2,7 +2,8 @@
 
     translate(source, out_dir, include_dirs)   a .cu file and the local headers it includes
     rewrite(text, name)                        one file's text
-    CXX_FLAGS, CHECKED_FLAGS, COUNTED_FLAGS, INCLUDE_DIR, RUNTIME_SOURCES    what else the build needs
+    CXX_FLAGS, CHECKED_FLAGS, COUNTED_FLAGS, INCLUDE_DIR     what else building kernels needs
+    RUNTIME_FLAGS, RUNTIME_SOURCES                           the runtime, see common/compiling/runtime.py
 
 The edits, all in place, so that lines keep their numbers (`#line` names the original file):
 
@@ -39,7 +40,8 @@ from common.simulator.targets import Target
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
 RUNTIME_SOURCES = [HERE / "runtime" / "runtime.cpp"]
-CXX_FLAGS = [
+_CLANG = "clang" in os.environ.get("CXX", "")
+RUNTIME_FLAGS = [
     "-std=c++20",
     "-O2",
     "-g",
@@ -50,37 +52,38 @@ CXX_FLAGS = [
     "-Wno-unknown-pragmas",
     "-Wno-sign-compare",
     "-Wno-psabi",  # of a CUtensorMap by value
-    "-Wno-deprecated-volatile" if "clang" in os.environ.get("CXX", "") else "-Wno-volatile",  # C++20: volatile x += 1
+    "-Wno-deprecated-volatile" if _CLANG else "-Wno-volatile",  # C++20: volatile x += 1
     "-Wframe-larger-than=131072",  # a CUDA thread's stack has 256 KB
-    # A call of runtime/undefined.cpp where a static array is left or a vector misaligned.
-    "-fsanitize=bounds,alignment",
-    "-fno-sanitize-recover=bounds,alignment,integer-divide-by-zero",
 ]
+# For kernels: a call of runtime/undefined.cpp where a static array is left or a vector misaligned. The runtime has no
+# use for it, and would take twice as long to compile.
+_WATCHED = ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=bounds,alignment,integer-divide-by-zero"]
 if platform.machine() not in ("x86_64", "AMD64"):
-    CXX_FLAGS.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
-if sys.platform != "darwin" and "clang" not in os.environ.get("CXX", ""):
+    _WATCHED.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
+if sys.platform != "darwin" and not _CLANG:
     # gcc: merged calls of fail() would lose their line numbers; and knowing where each local variable is at each
     # instruction of optimised code takes a fifth of the compile time
-    CXX_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
+    RUNTIME_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
     # gcc: also an array at the end of a struct, which might be one of any length in C
-    CXX_FLAGS += ["-fsanitize=bounds-strict", "-fno-sanitize-recover=bounds-strict"]
+    _WATCHED += ["-fsanitize=bounds-strict", "-fno-sanitize-recover=bounds-strict"]
+RUNTIME_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
+CXX_FLAGS = [*_WATCHED, *RUNTIME_FLAGS]
+# A call at the beginning of every basic block; clang would leave out those that others imply.
+_EVERY_BLOCK = "-fsanitize-coverage=trace-pc" + (",no-prune" if _CLANG else "")
 # For kernels in the checked build: calls before every load, store and basic block, which runtime/checked.cpp answers.
 # A plain store's alignment is checked there too, with a better message than a trap's.
 CHECKED_FLAGS = [
     "-DSIMULATOR_CHECKED",
     "-fsanitize=thread",
-    "-fsanitize-coverage=trace-pc",
+    _EVERY_BLOCK,
     "-fno-sanitize=alignment",
     "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
     "-fno-tree-slp-vectorize",
 ]
 # For kernels whose threads' work is counted, see runtime/work.cpp.
-COUNTED_FLAGS = ["-fsanitize-coverage=trace-pc"]
-if "clang" in os.environ.get("CXX", ""):  # it would leave out blocks that others imply, and the read of `x += 1`
-    CHECKED_FLAGS[2] += ",no-prune"
+COUNTED_FLAGS = [_EVERY_BLOCK]
+if _CLANG:  # it would leave out the read of `x += 1`
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1"]
-CXX_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
-
 
 LOCKSTEP = (
     "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading "

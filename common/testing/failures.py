@@ -96,22 +96,22 @@ def failed_stages(part: str, parts: Collection[str], built_of: Mapping[str, Sequ
 def print_failures(
     console: Console,
     verdicts: Sequence[Verdict],
-    found: Collection[str] = (),
+    inside: Mapping[str, Collection] | None = None,
     everything: bool = False,
     built_of: Mapping[str, Sequence[str]] | None = None,
-    clean: Collection[str] = (),
 ) -> None:
     """Of each part the cause that most cases share in full, of the others a line.
 
     Args:
         console: where to print.
         verdicts: all of them.
-        found: parts in which the checked build found a mistake, which is told already: of these what is certain.
+        inside: part -> what the checked build found in it, which is told already: of these parts what is certain. Where
+            it looked and found nothing, nothing is said of memory that nobody wrote.
         everything: tell every failure in full.
         built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
-        clean: parts in which the checked build found no mistake: nothing is said of memory that nobody wrote.
     """
     console = wide(console)
+    inside = inside or {}
     parts: dict[str, list[Verdict]] = {}
     for one in verdicts:
         if failed(one):
@@ -126,12 +126,13 @@ def print_failures(
             say(console, f"\n{part}: {count} failed as well. It is built of {' and '.join(stages)}: correct that first")
             continue
         causes = causes_of(failures)
-        if not any(cause.says for cause in causes) and (told := only_these(failures, verdicts)):
+        if told := only_these(failures, verdicts):
             say(console, f"\n{part}: {told[1]}")
-        if part not in found:
-            _print_whole(console, causes.pop(0), part in clean)
+        with_finding = bool(inside.get(part))
+        if not with_finding:
+            _print_whole(console, causes.pop(0), part in inside)
         for cause in causes[:MOST_BRIEF]:
-            _print_brief(console, cause, part in found)
+            _print_brief(console, cause, with_finding)
         if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
 

@@ -1,7 +1,7 @@
-"""Where NaN in an attention output come from: nan_told(caller, case, inputs, out, around).
+"""Where NaN in an attention output come from: nan_told(caller, case, inputs, out, ref, around).
 
 Outputs that are NaN throughout hold no numbers to compare with wrong answers. The same call with Q = 0, where every
-score is 0, tells whether the size of the scores has to do with it.
+score that counts is 0, tells whether the size of the scores has to do with it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from common.testing.calling import Around, Caller, CallFailed
 from common.testing.case import Case
 
 OF_LARGE_SCORES = (
-    "With Q = 0, so that every score is 0, the same call gives no NaN: it is the size of the scores that makes them. "
-    "What overflows? A product, or an exponential that is not relative to the largest maximum so far: exp(m - m_new) "
-    "is at most 1, its inverse overflows."
+    "With Q = 0, so that every score that counts is 0, the same call gives no NaN: it is the size of the scores that "
+    "makes them. What overflows? A product, or an exponential that is not relative to the largest maximum so far: "
+    "exp(m - m_new) is at most 1, its inverse overflows."
 )
 OF_ANY_SCORES = (
-    "With Q = 0, so that every score is 0, the same call gives these NaN as well: no score is too large. What is left: "
-    "-inf - (-inf) or 0 * exp(inf), made with -infinity, the maximum before the first key; 0 / 0 in a row that sees no "
-    f"key; a factor that is infinite{OR_UNWRITTEN}."
+    "With Q = 0, so that every score that counts is 0, the same call gives these NaN as well: no score is too large. "
+    "What is left: -inf - (-inf) or 0 * exp(inf), made with -infinity, the maximum before the first key; 0 / 0 in a "
+    f"row that sees no key; a factor that is infinite{OR_UNWRITTEN}."
 )
 
 

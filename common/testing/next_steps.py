@@ -32,11 +32,11 @@ def print_next(
         chosen: whether the cases were chosen by name.
     """
     if wrong:
-        looked_at = [one for one in wrong if one.case.part in inside]
-        one = shlex.quote(full_name((looked_at or wrong)[0].case))
+        first = next((one for one in wrong if one.case.part in inside), wrong[0])
+        one = shlex.quote(full_name(first.case))
         steps = [] if chosen else [f"python -m {program} --case {one} runs one case"]
-        ends = not any(ENDLESS in line for line in wrong[0].diagnosis)
-        if ends:  # an output is there to be shown
+        ends = not any(ENDLESS in line for line in first.diagnosis)
+        if ends:  # else there is no output to be shown
             steps.append(
                 f"--show {one} prints its numbers" if steps else f"python -m {program} --show {one} prints numbers"
             )

@@ -22,6 +22,7 @@ from torch import Tensor
 from common.cli.options import EXPECTED_ERRORS, add_variant_arguments
 from common.compiling.variant import Variant
 from common.console.terminal import say, wide, working
+from common.console.words import error_words
 from common.kernels.distributed.shards import piece_size, tokens_of
 from common.kernels.flash import flash
 from common.reference import oracle as reference
@@ -158,7 +159,7 @@ def _operators(console: Console, device: torch.device):
             with working(console, "compiling common/kernels/flash ...") if console.is_terminal else nullcontext():
                 ops = flash.load(backend)
         except EXPECTED_ERRORS as error:
-            problem = [str(error)]
+            problem = [error_words(error)]
     dist.broadcast_object_list(problem, device=device if device.type == "cuda" else None)
     if problem[0]:
         raise ValueError(problem[0])

@@ -32,7 +32,7 @@ from common.cli.benchmark import FAILED, MEASURED, positive
 from common.cli.options import EXPECTED_ERRORS, add_variant_arguments, command_of
 from common.compiling.variant import Variant
 from common.console.terminal import say, wide
-from common.console.words import counted
+from common.console.words import counted, error_words
 from common.kernels.gpt2.engine import Engine
 from common.measure import report
 from common.measure.limits import measure_limits
@@ -211,7 +211,7 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
         try:
             measured[name] = measure(makers[name](), prompts, options.new_tokens, options.rounds)
         except (*EXPECTED_ERRORS, RuntimeError) as error:
-            say(console, f"{name}: {error}", "red")
+            say(console, f"{name}: {error_words(error)}", "red")
             status = FAILED
             if name == ours:
                 return status

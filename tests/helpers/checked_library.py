@@ -20,19 +20,19 @@ def compile_checked(sources: list[Path], folder: Path, processes: int = 2) -> Pa
     """The library's path; fails when the compiler says anything at all. The runtime is not instrumented."""
     folder.mkdir(parents=True, exist_ok=True)
     compiler = os.environ.get("CXX", "c++")
-    common = [*rewriter.CXX_FLAGS, "-DCUDA_SIMULATOR", "-DSIMULATOR_CHECKED", "-fPIC"]
+    common = ["-DCUDA_SIMULATOR", "-DSIMULATOR_CHECKED", "-fPIC"]
     includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
     jobs = []
     for source in sources:
         target = target_for_program([source.read_text()])
         file = rewriter.translate(source, folder / target.name, [ROOT], target).path
-        jobs.append((file, [*rewriter.CHECKED_FLAGS, *target.flags, f"-I{folder / target.name}"]))
-    jobs += [(source, []) for source in rewriter.RUNTIME_SOURCES]
+        jobs.append((file, [*rewriter.CXX_FLAGS, *rewriter.CHECKED_FLAGS, *target.flags, f"-I{folder / target.name}"]))
+    jobs += [(source, rewriter.RUNTIME_FLAGS) for source in rewriter.RUNTIME_SOURCES]
 
     def compile_one(job: tuple[Path, list[str]]) -> Path:
         file, flags = job
         result = folder / f"{file.name}.o"
-        command = [compiler, *common, *flags, *includes, "-c", file, "-o", result]
+        command = [compiler, *flags, *common, *includes, "-c", file, "-o", result]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0 and not done.stderr, done.stderr
         return result

@@ -29,18 +29,19 @@ def run(command: list) -> str:
 def compile_library(sources: list[Path], folder: Path, name: str = "kernels") -> Path:
     """The .cu files and the runtime as one shared library; fails when the compiler says anything at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [rewriter.translate(source, folder, [ROOT]).path for source in sources] + rewriter.RUNTIME_SOURCES
+    kernels = [rewriter.translate(source, folder, [ROOT]).path for source in sources]
     compiler = os.environ.get("CXX", "c++")
     includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
 
     def compile_one(file: Path) -> Path:
         result = folder / f"{file.name}.o"
-        said = run([compiler, *rewriter.CXX_FLAGS, "-DCUDA_SIMULATOR", "-fPIC", *includes, "-c", file, "-o", result])
+        flags = rewriter.CXX_FLAGS if file in kernels else rewriter.RUNTIME_FLAGS
+        said = run([compiler, *flags, "-DCUDA_SIMULATOR", "-fPIC", *includes, "-c", file, "-o", result])
         assert not said, said
         return result
 
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, files))
+        objects = list(pool.map(compile_one, [*kernels, *rewriter.RUNTIME_SOURCES]))
     library = folder / f"{name}.so"
     run([compiler, "-shared", "-pthread", *objects, "-o", library, "-ldl"])
     return library

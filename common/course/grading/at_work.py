@@ -1,8 +1,8 @@
 """How many threads did the work, by what a counted build says of a run (common/simulator/runtime/work.cpp).
 
 A thousand threads may be launched and one of them do everything. Then the work of all is that of the busiest one; in a
-parallel program it is that of many. The right variants in tests/variants have 164 or
-more at work in a launch, 27 or more in a block.
+parallel program it is that of many. The right variants in tests/variants have 164 or more at work in a launch, 27 or
+more in a block.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def too_few(counts: Mapping[str, int]) -> str:
     working = at_work(counts)
     if working >= FEWEST:
         return ""
+    if not working:
+        return "What the threads of its kernels do could not be counted."
     return (
         f"Of {counts.get('threads', 0):,} threads few do all the work: what they do is {working:.1f} times what the "
         f"busiest one does; at least {FEWEST} are expected."

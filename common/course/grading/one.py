@@ -335,7 +335,7 @@ def _stopped_by(verdict: Verdict, seconds: float) -> str:
     """Why the rest of the part is not run: every further case might take as long as this one, which took `seconds`."""
     endless = any("endless loop" in line for line in verdict.diagnosis)
     if verdict.status == ERROR and (endless or seconds > STALLED * patience()):
-        return "An earlier case of this part did not end."
+        return "An earlier case of this part did not end, or took too long."
     return ""
 
 
@@ -387,8 +387,8 @@ def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop
     counts = {name: value for name, value in worker.more.items() if isinstance(value, int)}
     if verdict.ended:
         return (
-            "With inputs that only kernels can see (as on a GPU) the process ended: host code reads or writes the "
-            f"tensors itself. {verdict.diagnosis[0] if verdict.diagnosis else ''}"
+            "With inputs that only kernels can see (as on a GPU) the process ended, as it does where host code reads "
+            f"or writes the tensors itself. {verdict.diagnosis[0] if verdict.diagnosis else ''}"
         ), counts
     if not counts.get("launches"):
         return "No kernel was launched.", counts

@@ -38,7 +38,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.console.words import error_words
 from common.course.grading.cgroup import ControlGroup
+from common.testing.worker.process_stat import stat_of
 
 KINDS = ("bubblewrap", "user", "trusted")
 PAGE = resource.getpagesize()
@@ -105,7 +107,7 @@ def why_no_bubblewrap(user: int | None = None) -> str:
     try:
         done = subprocess.run(command, capture_output=True, timeout=20, user=user, group=user)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bwrap does not start: {error}"
+        return f"bwrap does not start: {error_words(error)}"
     said = done.stderr.decode(errors="replace").strip()
     return (said or f"bwrap ends with {done.returncode}") if done.returncode else ""
 
@@ -411,27 +413,22 @@ def _of_user(user: int) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user and _state(int(name)) != "Z":
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user and stat_of(int(name))[0] != "Z":
                 found.append(int(name))
     return found
-
-
-def _state(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _cpu_seconds(process: int) -> float:
     """Of a process and of its children that have ended."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, stat_of(process)[11:15])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return 0.0
 
 
 def _threads(process: int) -> int:
     try:
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[17])
+        return int(stat_of(process)[17])
     except (OSError, ValueError):
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from common.console.words import error_words
 from common.course.grading.sandbox import Sandbox, patience
 from common.testing.worker.messages import send
 from common.testing.worker.nursery import Nursery
@@ -40,7 +41,7 @@ class SandboxedWorker(Worker):
             super().load()
         except (OSError, KeyError, TypeError) as error:
             self._end()
-            words = f"No process can be started in the sandbox: {error}. {self._box.said}".strip()
+            words = f"No process can be started in the sandbox: {error_words(error)}. {self._box.said}".strip()
             raise NotLoaded(self._box.ended_because or words, "ended") from None
         if self.backend != "simulator" or not isinstance(self.about.get("log"), str):
             self._end()

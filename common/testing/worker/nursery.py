@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
+from common.testing.worker.process_stat import stat_of
+
 _PR_SET_PDEATHSIG = 1
 NURSERY_SECONDS = 60  # for a fork, or the end of a killed process
 MOST_ROUNDS = 100  # of killing what a killed worker had started
@@ -142,9 +144,10 @@ def _of_session(leader: int) -> list[int]:
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, _, _, session = (place / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader != int(place.name) and state not in "ZX":
-                found.append(int(place.name))
+            process = int(place.name)
+            state, _, _, session, *_ = stat_of(process)
+            if int(session) == leader != process and state not in "ZX":
+                found.append(process)
     return found
 
 

@@ -35,7 +35,10 @@ CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator its
 LOOK_UP = 0.5  # seconds after which it looks whether somebody wants it to end
 ANSWER_SECONDS = 7200  # for what is no call: trainings and benchmarks, which take minutes
 NO_ANSWER = "The process that runs your code gave no answer that can be read"
-NO_MORE = "No further process can be started: the one that starts them was ended, by your code or for want of memory."
+NO_MORE = (
+    "No further process can be started: the one that starts them does not answer, or was ended, by your code or for "
+    "want of memory."
+)
 NOT_IN_TIME = "an endless loop, or threads that wait for each other"
 
 

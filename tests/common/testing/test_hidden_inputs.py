@@ -13,7 +13,7 @@ import torch
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.console.paths import ROOT
-from common.course.grading.at_work import FEW_IN_BLOCK, at_work, at_work_in_block
+from common.course.grading.at_work import FEW_IN_BLOCK, at_work, at_work_in_block, too_few
 from common.testing.calling import CallFailed
 from common.testing.case import Case
 from common.testing.hidden_inputs import HiddenInputs
@@ -101,9 +101,8 @@ def test_who_works_is_counted(ops) -> None:
     # each of 79 blocks of 64 threads has the same work, the last of them a little less
     assert seen[1][0] > 0.9 * 5000 and 60 < seen[1][1] <= 64
     assert seen[6][0] == 1 and seen[6][1] < FEW_IN_BLOCK  # 5,055 threads look whether they are the first
-    assert (
-        546 < seen[7][0] <= 547 and 1 <= seen[7][1] < 1.1
-    )  # the last block holds one element for each of its first lanes
+    # one thread of each of 547 blocks; the last block has fewer elements
+    assert 546 < seen[7][0] <= 547 and 1 <= seen[7][1] < 1.1
 
 
 def test_a_build_that_does_not_count_says_nothing_of_work(ops) -> None:
@@ -111,6 +110,7 @@ def test_a_build_that_does_not_count_says_nothing_of_work(ops) -> None:
     plain.hide = True
     plain.call(case(1), {"x": torch.ones(3, 40)})
     assert plain.more["launches"] and not plain.more["work"]
+    assert too_few(plain.more) == "What the threads of its kernels do could not be counted."
 
 
 def counts(caller: HiddenInputs) -> dict[str, int]:

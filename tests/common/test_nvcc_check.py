@@ -1,0 +1,43 @@
+"""nvcc on the files named."""
+
+from pathlib import Path
+
+import pytest
+
+from common import nvcc_check
+from common.compiling import toolchain
+
+ADD = """#include <cuda_runtime.h>
+__global__ void add(float* x, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    UNUSED
+    if (i < n) x[i] += 1.0f;
+}
+"""
+
+
+def test_only_the_files_named_are_compiled_each_once(monkeypatch, tmp_path, capsys) -> None:
+    seen = []
+    monkeypatch.setattr(nvcc_check, "_compile", lambda source, archs: (not seen.append((source, archs)), "ok"))
+    one = tmp_path / "one.cu"
+    one.write_text(ADD)
+    assert nvcc_check.main([str(one), f"{tmp_path}/../{tmp_path.name}/one.cu", "--arch", "sm_80"]) == 0
+    assert seen == [(one, ["sm_80"])] and "1 of 1 compiled without a warning for sm_80" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["none.cu", "header.cuh"])
+def test_what_is_no_source_is_refused_by_name(name: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "header.cuh").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        nvcc_check.main([str(tmp_path / name)])
+    assert ended.value.code == 2
+    assert f"{name}'; it must be a .cu file that exists" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
+@pytest.mark.parametrize(("line", "status", "said"), [("", 0, "one.cu: ok"), ("int unused;", 1, "unused")])
+def test_a_warning_is_told_and_counts(line: str, status: int, said: str, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("ATTENTION_BUILD_DIR", str(tmp_path / "build"))
+    (tmp_path / "one.cu").write_text(ADD.replace("UNUSED", line))
+    assert nvcc_check.main([str(tmp_path / "one.cu"), "--arch", "sm_80"]) == status
+    assert said in capsys.readouterr().out
