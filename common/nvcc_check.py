@@ -1,13 +1,15 @@
 """python -m common.nvcc_check [FILE ...]: nvcc on every .cu for several architectures; no GPU needed.
 
 Skeletons, solutions and the fast kernels of common/kernels, or the files named. Exit status 0 only if everything
-compiles without a warning.
+compiles without a warning. Every binding.cpp goes through the host's compiler as in a build for a GPU: device code in
+one of its headers would not compile there.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,8 @@ from rich.progress import track
 
 from common.cli.options import EXPECTED_ERRORS
 from common.compiling import report as compile_report
+from common.compiling import toolchain
+from common.compiling.flags import LANGUAGE
 from common.compiling.nvcc import compile_only
 from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
@@ -35,27 +39,55 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__.split(": ")[1].split("\n")[0],
     )
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="a .cu file; default: all of the tasks and common/kernels"
+        "files", nargs="*", metavar="FILE", help="a .cu or .cpp file; default: all of the tasks and common/kernels"
     )
     parser.add_argument("--arch", nargs="+", default=list(ARCHS), metavar="sm_XX", help=f"default: {' '.join(ARCHS)}")
     options = parser.parse_args(argv)
     for name in options.files:
-        if not name.endswith(".cu") or not Path(name).is_file():
-            parser.error(f"FILE is {name!r}; it must be a .cu file that exists")
+        if not name.endswith((".cu", ".cpp")) or not Path(name).is_file():
+            parser.error(f"FILE is {name!r}; it must be a .cu or .cpp file that exists")
     console = Console()
     sources = sorted({Path(name).resolve() for name in options.files} or _every_source())
-    bad = 0
+    compiled: Counter[str] = Counter()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = pool.map(lambda source: _compile(source, options.arch), sources)
-        for ok, words in track(done, "nvcc", len(sources), console=console, disable=not console.is_terminal):
-            bad += not ok
+        done = pool.map(lambda source: check(source, options.arch), sources)
+        shown = track(
+            zip(sources, done, strict=True), "nvcc", len(sources), console=console, disable=not console.is_terminal
+        )
+        for source, (ok, words) in shown:
+            compiled[source.suffix] += ok
             say(console, words)
-    say(console, f"{len(sources) - bad} of {len(sources)} compiled without a warning for {', '.join(options.arch)}")
-    return 1 if bad or not sources else 0
+    number = Counter(source.suffix for source in sources)
+    if number[".cu"]:
+        archs = ", ".join(options.arch)
+        say(console, f"{compiled['.cu']} of {number['.cu']} compiled without a warning for {archs}")
+    if number[".cpp"]:
+        say(console, f"{compiled['.cpp']} of {counted(number['.cpp'], 'binding')} compiled as for a GPU")
+    return 0 if sources and compiled == number else 1
 
 
 def _every_source() -> list[Path]:
-    return [*ROOT.glob("task*/*.cu"), *ROOT.glob("task*/solution/*.cu"), *ROOT.glob("common/kernels/*/*.cu")]
+    kernels = [*ROOT.glob("task*/*.cu"), *ROOT.glob("task*/solution/*.cu"), *ROOT.glob("common/kernels/*/*.cu")]
+    return [*kernels, *ROOT.glob("task*/given/binding.cpp"), *ROOT.glob("common/kernels/*/binding.cpp")]
+
+
+def check(source: Path, archs: Sequence[str]) -> tuple[bool, str]:
+    """Whether a source compiles without a warning, and a line about it."""
+    return _compile_binding(source) if source.suffix == ".cpp" else _compile(source, archs)
+
+
+def _compile_binding(source: Path) -> tuple[bool, str]:
+    """Whether it compiles for a GPU, and a line about it; torch's headers warn, so warnings are left out."""
+    from torch.utils.cpp_extension import include_paths
+
+    try:
+        compiler, nvcc = toolchain.host_compiler(), toolchain.nvcc_for_build()
+    except EXPECTED_ERRORS as error:
+        return False, f"{shown_path(source)}: {error_words(error)}"
+    include = [f"-I{folder}" for folder in (ROOT, *nvcc.include_dirs(), *include_paths())]
+    flags = ["-fsyntax-only", "-w", LANGUAGE, "-DTASK_NAMESPACE=checked"]
+    done = subprocess.run([compiler, *flags, *include, source], capture_output=True, text=True)
+    return done.returncode == 0, f"{shown_path(source)}: {done.stderr.strip() if done.returncode else 'ok'}"
 
 
 def _compile(source: Path, archs: Sequence[str]) -> tuple[bool, str]:

@@ -18,7 +18,7 @@ __global__ void add(float* x, int n) {
 
 def test_only_the_files_named_are_compiled_each_once(monkeypatch, tmp_path, capsys) -> None:
     seen = []
-    monkeypatch.setattr(nvcc_check, "_compile", lambda source, archs: (not seen.append((source, archs)), "ok"))
+    monkeypatch.setattr(nvcc_check, "check", lambda source, archs: (not seen.append((source, archs)), "ok"))
     one = tmp_path / "one.cu"
     one.write_text(ADD)
     assert nvcc_check.main([str(one), f"{tmp_path}/../{tmp_path.name}/one.cu", "--arch", "sm_80"]) == 0
@@ -31,7 +31,7 @@ def test_what_is_no_source_is_refused_by_name(name: str, tmp_path: Path, capsys)
     with pytest.raises(SystemExit) as ended:
         nvcc_check.main([str(tmp_path / name)])
     assert ended.value.code == 2
-    assert f"{name}'; it must be a .cu file that exists" in " ".join(capsys.readouterr().err.split())
+    assert f"{name}'; it must be a .cu or .cpp file that exists" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
@@ -40,4 +40,18 @@ def test_a_warning_is_told_and_counts(line: str, status: int, said: str, tmp_pat
     monkeypatch.setenv("ATTENTION_BUILD_DIR", str(tmp_path / "build"))
     (tmp_path / "one.cu").write_text(ADD.replace("UNUSED", line))
     assert nvcc_check.main([str(tmp_path / "one.cu"), "--arch", "sm_80"]) == status
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [("", 0, "binding.cpp: ok"), ('#include "device.cuh"', 1, "__cvta_generic_to_global")],
+)
+def test_device_code_in_a_header_of_a_binding_is_told(line: str, status: int, said: str, tmp_path, capsys) -> None:
+    (tmp_path / "device.cuh").write_text(
+        "#include <cuda_runtime.h>\n__device__ size_t place(void* x) { return __cvta_generic_to_global(x); }\n"
+    )
+    (tmp_path / "binding.cpp").write_text(f'#include "common/cuda/binding.h"\n{line}\nTASK_OPERATORS(m) {{}}\n')
+    assert nvcc_check.main([str(tmp_path / "binding.cpp")]) == status
     assert said in capsys.readouterr().out
