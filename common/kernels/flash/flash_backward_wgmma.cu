@@ -1,17 +1,15 @@
 // flash_backward_wgmma.cu - the gradients of attention, float16 and bfloat16, for Hopper GPUs (sm_90a).
 //
-//   1. Shapes       Shape, Barriers             what a block has in shared memory
-//   2. Work         Problem, Item, Walk         which keys a block has, which rows see them, and in which order
-//   3. Producer     produce                     draws items and asks for tiles
-//   4. Adders       add_up                      have dQ added up in global memory
-//   5. Consumers    consume                     compute
-//   6. Kernel       flash_backward_wgmma_kernel
-//   7. Launcher     hopper_backward_takes, hopper_backward
+//   1. Consumers    consume                     compute
+//   2. Kernel       flash_backward_wgmma_kernel
+//   3. Launcher     hopper_backward_takes, hopper_backward
 //
-//   flash_backward.cuh    launch_row_numbers: delta and lse, a kernel that runs before
-//   flash_query_sum.cuh   launch_convert_sum: dQ in 16 bits, a kernel that runs after
-//   common/cuda/          hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: gradients -> global memory;
-//                         below them wgmma.cuh, tma.cuh, mbarrier.cuh
+//   hopper_backward_work.cuh      which keys a block has, which rows see them; what it has in shared memory
+//   hopper_backward_copies.cuh    producer and adders: the roles that ask the copy engine for everything
+//   flash_backward.cuh            launch_row_numbers: delta and lse, a kernel that runs before
+//   flash_query_sum.cuh           launch_convert_sum: dQ in 16 bits, a kernel that runs after
+//   common/cuda/                  hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: gradients -> global
+//                                 memory; below them wgmma.cuh, tma.cuh, mbarrier.cuh
 //
 // The algorithm is that of flash_backward_mma.cu, which takes what this kernel does not; who does what comes from
 // FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). A block has 128 keys, each of two groups of four warps 64 of
@@ -63,210 +61,10 @@ bool hopper_backward(const FlashGradients&, bool) { return false; }
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash_query_sum.cuh"
+#include "common/kernels/flash/hopper_backward_copies.cuh"
+#include "common/kernels/flash/hopper_backward_work.cuh"
 
-// ------------------------------------------------------------------------------------------------- 1. Shapes
-//
-// A tile is B_r rows of Q or dO. Q needs one slot more than dO, since the next tile's S is started before this one's
-// dK. K has two, so that an item's K is there before the last item's dQ is done. KV_IN_REGISTERS: a group keeps its
-// rows of K and V there, too, as operands of S and dP; the tensor cores then read half as much from shared memory.
-
-template <typename T_, int D_, bool KV_IN_REGISTERS_, int DS_SLOTS_>
-struct Shape {
-    using T = T_;
-    static constexpr int D = D_, GROUPS = 2, STEP = 64, STEPS = 128 / D;  // STEPS: of a tile
-    static constexpr int B_r = STEP * STEPS, B_c = hopper::GROUP_ROWS * GROUPS;
-    static constexpr int K_SLOTS = 2, Q_SLOTS = 3, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_;
-    static constexpr bool KV_IN_REGISTERS = KV_IN_REGISTERS_;
-    static constexpr int THREADS = hopper::GROUP_THREADS * (1 + GROUPS), CONSUMER_WARPS = 4 * GROUPS;
-    using Registers = hopper::RegisterShares<GROUPS>;
-    using Q = hopper::Tile<B_r, D>;     // or dO
-    using K = hopper::Tile<B_c, D>;     // or V
-    using dS = hopper::Tile<B_c, STEP>;  // dS^T of a step
-    static constexpr int PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float);
-    static_assert(B_r * D == GROUPS * QuerySum<D>::PIECE);
-    // Shared memory, in bytes: K [K_SLOTS], V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], pieces of dQ [GROUPS]
-    static constexpr int V_AT = K_SLOTS * K::BYTES, Q_AT = V_AT + K::BYTES, DO_AT = Q_AT + Q_SLOTS * Q::BYTES;
-    static constexpr int DS_AT = DO_AT + DO_SLOTS * Q::BYTES, DQ_AT = DS_AT + DS_SLOTS * dS::BYTES;
-    static constexpr int BYTES = DQ_AT + GROUPS * PIECE_BYTES + hopper::ALIGNMENT;
-    static_assert(BYTES <= hopper::MAX_SHARED);
-};
-
-template <typename T>
-using D64 = Shape<T, 64, true, 3>;
-template <typename T>
-using D128 = Shape<T, 128, false, 1>;
-
-template <class S>
-struct Barriers {
-    hopper::Slots<S::K_SLOTS> k;
-    hopper::Slots<1> v;
-    hopper::Slots<S::Q_SLOTS> q;
-    hopper::Slots<S::DO_SLOTS> grad_out;
-    hopper::Slots<S::DS_SLOTS> ds;
-    hopper::Slots<1> dq[S::GROUPS];
-
-    __device__ void init() {
-        k.init(S::CONSUMER_WARPS + S::GROUPS);  // the adders read the item, too
-        v.init(S::CONSUMER_WARPS), q.init(S::CONSUMER_WARPS), grad_out.init(S::CONSUMER_WARPS);
-        ds.init(S::CONSUMER_WARPS / S::STEPS, S::CONSUMER_WARPS);  // read by both groups, or by one of them
-        for (auto& piece : dq) piece.init(1, 4);
-        mbarrier_init_done();
-    }
-};
-
-// --------------------------------------------------------------------------------------------------- 2. Work
-
-// FlashArguments and FlashGradients as the kernel wants them; names as there.
-struct Problem {
-    CUtensorMap query, key, value, grad_out;
-    const float *lse, *delta;  // [batch, heads, rows], see launch_row_numbers
-    float* grad_query_sum;
-    void *grad_key, *grad_value;
-    int* counter;  // items drawn beyond the first ones
-    int* turns;    // [batch, heads, rows / 64, D / 64] or nullptr, see add_up
-    float factor, scale;  // factor: scale * log2(e)
-    int S_q, S_k, rows, head_dim, kv_heads, group;  // group: query heads per key head
-    bool causal;
-    int diagonal;
-    int batch_kv, k_blocks, section;
-};
-
-// B_c keys of a K/V head, and the tiles of rows that see one of them, in each of the query heads that use it. Keys that
-// no row sees get the last tile, where they are hidden: their gradients are 0. No tiles: there is no more work.
-struct Item {
-    int batch_kv, k_start, first, tiles;
-};
-
-// Items are drawn in this order: sections of a few heads, so small that what their blocks read and add to at a time
-// stays in the L2 cache; in a section the first keys of all heads, then the second, ... Under a causal mask the first
-// keys have most tiles, so that short items fill up what is uneven in the end. Without a mask a section is one head.
-template <class S>
-__device__ __forceinline__ Item item_of(const Problem& a, int number) {
-    if (number >= a.batch_kv * a.k_blocks) return {};
-    const int first = number / (a.section * a.k_blocks) * a.section;
-    const int heads = min(a.section, a.batch_kv - first), rest = number - first * a.k_blocks;
-    const int k_start = rest / heads * S::B_c, end = ceil_div(a.S_q, S::B_r);
-    const int tile = min(a.causal ? max(k_start - a.diagonal, 0) / S::B_r : 0, end - 1);
-    return {first + rest % heads, k_start, tile, end - tile};
-}
-
-// The tiles of an item: those of the first of its query heads, then the second's, ...
-struct Walk {
-    int head = 0, tile, left;
-
-    __device__ __forceinline__ Walk(const Item& item, int group) : tile(item.first), left(item.tiles * group) {}
-    __device__ __forceinline__ bool advance(const Item& item) {
-        if (++tile == item.first + item.tiles) tile = item.first, ++head;
-        return --left > 0;
-    }
-    // Where the tile's head stands in [batch, heads].
-    __device__ __forceinline__ int head_number(const Item& item, int group) const {
-        return item.batch_kv * group + head;
-    }
-};
-
-// What comes with the tiles: an item with K, numbers of rows with Q and dO.
-template <class S>
-struct Beside {
-    Item items[S::K_SLOTS];
-    alignas(16) float lse[S::Q_SLOTS][S::B_r], delta[S::DO_SLOTS][S::B_r];
-};
-
-// ----------------------------------------------------------------------------------------------- 3. Producer
-
-// One thread asks for everything, in the order in which it is used, as far ahead as there are slots.
-template <class S>
-__device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers, Beside<S>& beside,
-                                        unsigned char* shared) {
-    using namespace hopper;
-    using Q = typename S::Q;
-    using K = typename S::K;
-    Ring<S::K_SLOTS> k;
-    Ring<1> v;
-    Ring<S::Q_SLOTS> q;
-    Ring<S::DO_SLOTS> grad_out;
-    for (int number = blockIdx.x;; number = gridDim.x + atomicAdd(a.counter, 1)) {
-        const Item item = item_of<S>(a, number);
-        wait_until_empty(barriers.k, k);
-        beside.items[k.slot()] = item;
-        if (item.tiles == 0) {
-            mbarrier_arrive(barriers.k.full[k.slot()]);
-            return;
-        }
-        const int batch = item.batch_kv / a.kv_heads, kv_head = item.batch_kv % a.kv_heads;
-        Walk walk(item, a.group);
-        const auto fill_rows = [&](auto& slots, auto& ring, int at, const CUtensorMap& map, auto& numbers,
-                                   const float* from) {
-            const int row = walk.tile * S::B_r;
-            wait_until_empty(slots, ring);
-            fill<Q>(slots, ring, shared + at, map, row, kv_head * a.group + walk.head, batch, numbers,
-                    from + walk.head_number(item, a.group) * a.rows + row);
-            ring.advance();
-        };
-        const auto fill_q = [&] { fill_rows(barriers.q, q, S::Q_AT, a.query, beside.lse, a.lse); };
-        const auto fill_do = [&] {
-            fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, beside.delta, a.delta);
-        };
-        fill<K>(barriers.k, k, shared, a.key, item.k_start, kv_head, batch);
-        fill_q();
-        wait_until_empty(barriers.v, v);
-        fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.k_start, kv_head, batch);
-        fill_do();
-        k.advance(), v.advance();
-#pragma unroll 1
-        while (walk.advance(item)) fill_q(), fill_do();
-    }
-}
-
-// ------------------------------------------------------------------------------------------------- 4. Adders
-//
-// One thread for each group. With `turns` the additions to a piece take place in the order of the keys, so that dQ has
-// the same bits every time: a turn is the first key of the item whose it is. Nobody waits for ever, since items that
-// come before have been drawn before, and a block does its items in the order in which it has drawn them.
-
-__device__ __forceinline__ void wait_for_turn(const int* turn, int mine) {
-    int now;
-    do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
-    while (now != mine);
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-__device__ __forceinline__ void give_turn(int* turn, int next) {
-    asm volatile("fence.proxy.async.global;\nst.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
-}
-
-template <class S>
-__device__ __forceinline__ void add_up(const Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
-                                       const unsigned char* shared, int group) {
-    using namespace hopper;
-    const unsigned char* piece = shared + S::DQ_AT + group * S::PIECE_BYTES;
-    Ring<S::K_SLOTS> k;
-    Ring<1> dq;
-    for (;; k.advance()) {
-        wait_for(barriers.k, k);
-        const Item item = beside.items[k.slot()];
-        mbarrier_arrive(barriers.k.empty[k.slot()]);
-        if (item.tiles == 0) break;
-        Walk walk(item, a.group);
-#pragma unroll 1
-        do {
-            const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + walk.tile;
-            const int number = tile * S::GROUPS + group;
-            wait_for(barriers.dq[group], dq);
-            if (a.turns != nullptr) wait_for_turn(a.turns + number, item.k_start);
-            bulk_add(a.grad_query_sum + int64_t{number} * QuerySum<S::D>::PIECE, piece, S::PIECE_BYTES);
-            if (a.turns != nullptr) {
-                bulk_done();
-                give_turn(a.turns + number, item.k_start + S::B_c);
-            }
-            bulk_read_done();
-            mbarrier_arrive(barriers.dq[group].empty[0]);
-            dq.advance();
-        } while (walk.advance(item));
-    }
-    bulk_done();
-}
-
-// ---------------------------------------------------------------------------------------------- 5. Consumers
+// ---------------------------------------------------------------------------------------------------- 1. Consumers
 
 template <class S>
 __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
@@ -481,7 +279,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
     keep_order(dp);
 }
 
-// ------------------------------------------------------------------------------------------------- 6. Kernel
+// ------------------------------------------------------------------------------------------------------- 2. Kernel
 
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1) flash_backward_wgmma_kernel(const __grid_constant__ Problem a) {
@@ -507,7 +305,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_backward_wgmma_kernel(con
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------- 7. Launcher
+// ----------------------------------------------------------------------------------------------------- 3. Launcher
 
 // How many heads' rows of Q, dO and the sum of dQ the L2 cache holds: 8 bytes for every element.
 template <class S>

@@ -1,0 +1,104 @@
+// hopper_backward_copies.cuh - the two roles of flash_backward_wgmma.cu that compute nothing: the copy engine works for
+// them.
+//
+//   1. Producer     produce                     draws items and asks for tiles
+//   2. Adders       add_up                      have pieces of dQ added up in global memory
+//
+// Needs sm_90a.
+#pragma once
+#include "common/cuda/hopper_tiles.cuh"
+#include "common/kernels/flash/hopper_backward_work.cuh"
+
+// ----------------------------------------------------------------------------------------------------- 1. Producer
+
+// One thread asks for everything, in the order in which it is used, as far ahead as there are slots.
+template <class S>
+__device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers, Beside<S>& beside,
+                                        unsigned char* shared) {
+    using namespace hopper;
+    using Q = typename S::Q;
+    using K = typename S::K;
+    Ring<S::K_SLOTS> k;
+    Ring<1> v;
+    Ring<S::Q_SLOTS> q;
+    Ring<S::DO_SLOTS> grad_out;
+    for (int number = blockIdx.x;; number = gridDim.x + atomicAdd(a.counter, 1)) {
+        const Item item = item_of<S>(a, number);
+        wait_until_empty(barriers.k, k);
+        beside.items[k.slot()] = item;
+        if (item.tiles == 0) {
+            mbarrier_arrive(barriers.k.full[k.slot()]);
+            return;
+        }
+        const int batch = item.batch_kv / a.kv_heads, kv_head = item.batch_kv % a.kv_heads;
+        Walk walk(item, a.group);
+        const auto fill_rows = [&](auto& slots, auto& ring, int at, const CUtensorMap& map, auto& numbers,
+                                   const float* from) {
+            const int row = walk.tile * S::B_r;
+            wait_until_empty(slots, ring);
+            fill<Q>(slots, ring, shared + at, map, row, kv_head * a.group + walk.head, batch, numbers,
+                    from + walk.head_number(item, a.group) * a.rows + row);
+            ring.advance();
+        };
+        const auto fill_q = [&] { fill_rows(barriers.q, q, S::Q_AT, a.query, beside.lse, a.lse); };
+        const auto fill_do = [&] {
+            fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, beside.delta, a.delta);
+        };
+        fill<K>(barriers.k, k, shared, a.key, item.k_start, kv_head, batch);
+        fill_q();
+        wait_until_empty(barriers.v, v);
+        fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.k_start, kv_head, batch);
+        fill_do();
+        k.advance(), v.advance();
+#pragma unroll 1
+        while (walk.advance(item)) fill_q(), fill_do();
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------- 2. Adders
+//
+// One thread for each group. With `turns` the additions to a piece take place in the order of the keys, so that dQ has
+// the same bits every time: a turn is the first key of the item whose it is. Nobody waits for ever, since items that
+// come before have been drawn before, and a block does its items in the order in which it has drawn them.
+
+__device__ __forceinline__ void wait_for_turn(const int* turn, int mine) {
+    int now;
+    do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    while (now != mine);
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+__device__ __forceinline__ void give_turn(int* turn, int next) {
+    asm volatile("fence.proxy.async.global;\nst.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+}
+
+template <class S>
+__device__ __forceinline__ void add_up(const Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
+                                       const unsigned char* shared, int group) {
+    using namespace hopper;
+    const unsigned char* piece = shared + S::DQ_AT + group * S::PIECE_BYTES;
+    Ring<S::K_SLOTS> k;
+    Ring<1> dq;
+    for (;; k.advance()) {
+        wait_for(barriers.k, k);
+        const Item item = beside.items[k.slot()];
+        mbarrier_arrive(barriers.k.empty[k.slot()]);
+        if (item.tiles == 0) break;
+        Walk walk(item, a.group);
+#pragma unroll 1
+        do {
+            const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + walk.tile;
+            const int number = tile * S::GROUPS + group;
+            wait_for(barriers.dq[group], dq);
+            if (a.turns != nullptr) wait_for_turn(a.turns + number, item.k_start);
+            bulk_add(a.grad_query_sum + int64_t{number} * QuerySum<S::D>::PIECE, piece, S::PIECE_BYTES);
+            if (a.turns != nullptr) {
+                bulk_done();
+                give_turn(a.turns + number, item.k_start + S::B_c);
+            }
+            bulk_read_done();
+            mbarrier_arrive(barriers.dq[group].empty[0]);
+            dq.advance();
+        } while (walk.advance(item));
+    }
+    bulk_done();
+}
