@@ -319,7 +319,14 @@ class Sandbox:
         bound += [part for path in devices for part in ("--dev-bind-try", path, path)]
         bound += ["--ro-bind-try", "/sys", "/sys"] if self._gpu else []
         return [
-            *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            *(
+                shutil.which("bwrap") or "bwrap",
+                "--unshare-all",
+                "--die-with-parent",
+                "--new-session",
+                "--cap-drop",
+                "ALL",
+            ),
             *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox"),
             *("--ro-bind", "/usr", "/usr", *_links()),
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"),

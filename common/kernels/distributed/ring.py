@@ -23,6 +23,7 @@ balanced).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,17 +87,8 @@ class _Ring(torch.autograd.Function):
         for number in range(ranks):
             on_its_way = Travel(here, group, "keys and values") if number + 1 < ranks else None
             step = step_of(rank, (rank - number) % ranks, query.size(2) // 2, causal)
-            keys = [x[:, :, step.keys] for x in here]
-            for rows in _in_parts(step.queries, query.size(2)):
-                # under the mask of step 0 the part's last row sees the keys up to its own
-                seen = [x[:, :, : rows.stop] for x in keys] if step.causal else keys
-                part, part_lse = ops.flash_attention_forward(query[:, :, rows], *seen, step.causal, scale, step.causal)
-                if number == 0:
-                    out[:, :, rows], lse[:, :, rows] = part, part_lse
-                else:
-                    merge_into(out[:, :, rows], lse[:, :, rows], part, part_lse)
+            _attend(ops, query, here, step, scale, out, lse, number == 0)
             here = on_its_way.arrived() if on_its_way else ()
-        del keys, part
         out = out.to(query.dtype)
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.options = ops, group, causal, scale
@@ -130,6 +122,23 @@ class _Ring(torch.autograd.Function):
             here = on_its_way.arrived() if on_its_way else here
         total = grads.arrived() if grads else total
         return grad_query.to(query.dtype), *(x.to(query.dtype) for x in total), None, None, None, None
+
+
+def _attend(
+    ops, query: Tensor, here: Sequence[Tensor], step: Step, scale: float, out: Tensor, lse: Tensor, first: bool
+):
+    """The step's results over the keys and values that are here, written to out and lse, or merged into them."""
+    key, value = (x[:, :, step.keys] for x in here)
+    for rows in _in_parts(step.queries, query.size(2)):
+        # under the mask of step 0 the part's last row sees the keys up to its own
+        seen = slice(rows.stop if step.causal else None)
+        part, part_lse = ops.flash_attention_forward(
+            query[:, :, rows], key[:, :, seen], value[:, :, seen], step.causal, scale, lower_right=step.causal
+        )
+        if first:
+            out[:, :, rows], lse[:, :, rows] = part, part_lse
+        else:
+            merge_into(out[:, :, rows], lse[:, :, rows], part, part_lse)
 
 
 def _in_parts(rows: slice, count: int) -> list[slice]:

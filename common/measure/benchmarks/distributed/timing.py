@@ -45,7 +45,7 @@ def measure_setting(
             if name in left_out:
                 continue
             why, seconds = "", 0.0
-            with versions[name].around() if not versions[name].alone else nullcontext():
+            with versions[name].around(setting.causal) if not versions[name].alone else nullcontext():
                 dist.barrier()
                 try:
                     seconds = stopwatch.seconds(calls[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,21 @@ from common.measure.benchmarks.distributed.versions import Version
 from common.measure.benchmarks.sdpa import sdpa
 from common.reference.bounds import max_error_of
 
-Checked = tuple[str, bool, list[tuple[float, float]]]
+
+class Checked(NamedTuple):
+    """What verify found of one version.
+
+    Attributes:
+        what: "ring, causal".
+        fine: whether everything is within its bound.
+        errors: (error, bound) of out and the gradients of query, key and value; none if it did not run.
+        left_out: why it did not run.
+    """
+
+    what: str
+    fine: bool
+    errors: list[tuple[float, float]]
+    left_out: str = ""
 
 
 def verify(
@@ -21,12 +36,9 @@ def verify(
 ) -> list[Checked]:
     """Output and gradients of every version that runs on all ranks, put together, against float64.
 
-    Returns:
-        (what: "ring, causal", whether all is within its bound, (error, bound) of out and the gradients of query, key
-        and value). A bound is twice the error of PyTorch in the same precision, and a rounding to dtype for each part
-        that is merged.
+    A bound is twice the error of PyTorch in the same precision, and a rounding to dtype for each part that is merged.
     """
-    found = []
+    found: list[Checked] = []
     for causal in (True, False):
         generator = torch.Generator(device).manual_seed(5)
         shapes = [(1, h, tokens, head_dim) for h in (heads, kv_heads, kv_heads, heads)]
@@ -36,17 +48,22 @@ def verify(
         for name, version in versions.items():
             if version.alone:
                 continue
+            what = f"{name}, {'causal' if causal else 'full'}"
             leaves = [shard(x).requires_grad_() for x in given[:3]]
-            with version.around():
-                out = version.attend(*leaves, causal)
-                parts = [out.detach(), *torch.autograd.grad(out, leaves, shard(given[3]))]
+            try:
+                with version.around(causal):
+                    out = version.attend(*leaves, causal)
+                    parts = [out.detach(), *torch.autograd.grad(out, leaves, shard(given[3]))]
+            except (RuntimeError, ValueError) as error:  # the same on every rank
+                found.append(Checked(what, False, [], str(error).strip().split("\n")[0]))
+                continue
             errors = []
             for part, right, same in zip(parts, exact, peer, strict=True):
                 rounding = dist.get_world_size() * torch.finfo(dtype).eps / 2 * float(right.abs().max())
                 bound = 2 * max_error_of(same, right) + 1e-5 + rounding
                 errors.append((max_error_of(unshard(part), right), bound))
             fine = all(error <= bound for error, bound in errors)
-            found.append((f"{name}, {'causal' if causal else 'full'}", fine, errors))
+            found.append(Checked(what, fine, errors))
     return found
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -25,12 +26,12 @@ class Version:
     Attributes:
         attend: attend(query, key, value, causal) -> the output.
         alone: it takes the whole sequence, and runs on the first rank only.
-        around: what must hold around a call, and is not timed.
+        around: around(causal): what must hold around a call, and is not timed.
     """
 
     attend: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
     alone: bool = False
-    around: Callable[[], AbstractContextManager] = field(default=nullcontext)
+    around: Callable[[bool], AbstractContextManager] = field(default=lambda causal: nullcontext())
 
 
 def versions_of(ops: Operators) -> dict[str, Version]:
@@ -45,8 +46,8 @@ def versions_of(ops: Operators) -> dict[str, Version]:
     return {
         "ring": ours("ring"),
         "ulysses": ours("ulysses"),
-        "context_parallel": Version(cudnn, around=lambda: _context_parallel("allgather")),
-        "context_parallel_alltoall": Version(cudnn, around=lambda: _context_parallel("alltoall")),
+        "context_parallel": Version(cudnn, around=partial(_context_parallel, "allgather")),
+        "context_parallel_alltoall": Version(cudnn, around=partial(_context_parallel, "alltoall")),
         "ulysses_cudnn": Version(
             lambda q, k, v, causal: dealt_out(lambda *whole: cudnn(*whole, causal), q, k, v, None)
         ),
@@ -56,15 +57,17 @@ def versions_of(ops: Operators) -> dict[str, Version]:
 
 
 @contextlib.contextmanager
-def _context_parallel(rotate: str):
-    """PyTorch's context_parallel, for tensors that are sharded already: its order is that of shards.py."""
+def _context_parallel(rotate: str, causal: bool):
+    """PyTorch's context_parallel, for tensors that are sharded already: under a causal mask its order is that of
+    shards.py; without one it takes none that balances, and the order does not matter."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.experimental import context_parallel
-    from torch.distributed.tensor.experimental._attention import set_rotate_method
+    from torch.distributed.tensor.experimental._attention import _cp_options, set_rotate_method
 
     ranks = dist.get_world_size()
     nothing = torch.zeros(2 * ranks, device="cuda")  # it wants something to shard
     set_rotate_method(rotate)
+    _cp_options.enable_load_balance = causal
     mesh = init_device_mesh("cuda", (ranks,))
     with context_parallel(mesh, buffers=[nothing], buffer_seq_dims=[0], no_restore_buffers={nothing}):
         yield

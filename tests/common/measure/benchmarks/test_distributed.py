@@ -122,6 +122,10 @@ def test_without_torchrun_or_a_gpu_it_says_what_it_needs(monkeypatch, capsys):
         assert "A benchmark needs a GPU" in capsys.readouterr().out
 
 
+def broken(query, key, value, causal):
+    raise RuntimeError("no such backend\nand more")
+
+
 def verified(rank: int, ranks: int) -> list:
     from common.kernels.flash import flash
     from common.measure.benchmarks.distributed.verify import verify
@@ -131,14 +135,16 @@ def verified(rank: int, ranks: int) -> list:
     right = versions["ulysses"]
     chosen = {"ring": versions["ring"], "ulysses": right, "one": versions["one"]}
     chosen["wrong"] = Version(lambda q, k, v, causal: 1.01 * right.attend(q, k, v, causal))
+    chosen["broken"] = Version(broken)
     return verify(chosen, torch.device("cpu"), 8, 4, 2, 8, torch.float32)
 
 
 def test_what_is_right_is_verified_and_what_is_not_is_told():
     checked = in_ranks(2, verified)[0]
     assert not isinstance(checked, Exception), checked
-    found = {what: fine for what, fine, _ in checked}
-    assert found == {
-        f"{name}, {mask}": name != "wrong" for mask in ("causal", "full") for name in ("ring", "ulysses", "wrong")
-    }
-    assert all(len(errors) == 4 for _, _, errors in checked)
+    found = {one.what: one.fine for one in checked}
+    names = ("ring", "ulysses", "wrong", "broken")
+    assert found == {f"{name}, {mask}": name in ("ring", "ulysses") for mask in ("causal", "full") for name in names}
+    for one in checked:
+        is_broken = one.what.startswith("broken")
+        assert len(one.errors) == (0 if is_broken else 4) and one.left_out == ("no such backend" if is_broken else "")
