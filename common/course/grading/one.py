@@ -333,8 +333,7 @@ def _part(
 
 def _stopped_by(verdict: Verdict, seconds: float) -> str:
     """Why the rest of the part is not run: every further case might take as long as this one, which took `seconds`."""
-    endless = any("endless loop" in line for line in verdict.diagnosis)
-    if verdict.status == ERROR and (endless or seconds > STALLED * patience()):
+    if verdict.status == ERROR and (verdict.is_endless or seconds > STALLED * patience()):
         return "An earlier case of this part did not end, or took too long."
     return ""
 
