@@ -44,7 +44,7 @@ from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
 from common.testing.failures import failed
 from common.testing.judging import judge
-from common.testing.run import ENDLESS, run_cases
+from common.testing.run import run_cases
 from common.testing.worker.here import Here
 from common.testing.worker.worker import NotLoaded, Worker
 
@@ -266,9 +266,8 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
     work; none that did not end."""
     sized: dict[Case, int] = {}
     for one in verdicts:
-        endless = any(ENDLESS in line for line in one.diagnosis)
         size = checked_run.small_size_of(one)
-        if one.status in (FAIL, ERROR) and not endless and size is not None:
+        if one.status in (FAIL, ERROR) and not one.is_endless and size is not None:
             sized[one.case] = size
     parts = list(dict.fromkeys(case.part for case in sized))[:MOST_LOOKED_AT]
     of_part = [[case for case in sized if case.part == part] for part in parts]

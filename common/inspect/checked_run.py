@@ -40,7 +40,9 @@ def small_size(case: Case, seed: int = 0) -> int | None:
 
 def small_size_of(verdict: Verdict) -> int | None:
     """The same of a case that ran."""
-    return _if_small(verdict.elements, verdict.matrices) if verdict.elements else None
+    if verdict.case.gpu_only or not verdict.elements:
+        return None
+    return _if_small(verdict.elements, verdict.matrices)
 
 
 def _if_small(elements: int, matrices: int) -> int | None:

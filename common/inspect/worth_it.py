@@ -14,7 +14,6 @@ from common.inspect.checked_run import small_size
 from common.inspect.profile.ncu import kernels_in
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.first_operator import first_operator
-from common.testing.run import ENDLESS
 
 MOST_FAILING = 3  # one of each part
 LEAST_ELEMENTS = 256  # of a case's inputs: in smaller ones few threads have something to do
@@ -42,17 +41,13 @@ def worth_it(
         reach: see kernels_of.
         seed: of the inputs.
     """
-    sizes = {case.name: size for case in cases if (size := small_size(case, seed)) is not None}
-    small = sorted((case for case in cases if case.name in sizes), key=lambda case: _awkward(sizes[case.name]))
-    failing = {
-        (one.case.part, one.case.name)
-        for one in verdicts
-        if one.status in (FAIL, ERROR) and not any(ENDLESS in line for line in one.diagnosis)
-    }
+    sizes = {case: size for case in cases if (size := small_size(case, seed)) is not None}
+    small = sorted(sizes, key=lambda case: _awkward(sizes[case]))
+    failing = {one.case for one in verdicts if one.status in (FAIL, ERROR) and not one.is_endless}
     if failing:
         of_part: dict[str, Case] = {}
         for case in small:
-            if (case.part, case.name) in failing:
+            if case in failing:
                 of_part.setdefault(case.part, case)
         return list(of_part.values())[:MOST_FAILING]
     chosen: list[Case] = []

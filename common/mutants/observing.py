@@ -24,7 +24,7 @@ from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.failures import causes_of, failed_stages, print_failures
 from common.testing.judging import judge
 from common.testing.only_these import only_these
-from common.testing.run import ENDLESS, run_cases
+from common.testing.run import run_cases
 
 USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run in a moment
 SMALL, HUGE = 30_000, 1 << 40
@@ -173,7 +173,7 @@ def _claim_of(part: str, cause, hidden: bool) -> Claim:
         words = " ".join(first.diagnosis)
         lines = tuple((match[1], int(match[2])) for match in re.finditer(r"([\w.]+\.(?:cuh?|py)):(\d+)", words))
         lines += tuple((lines[0][0], int(match[1])) for match in re.finditer(r"\bline (\d+) in\b", words) if lines)
-        kind = "endless" if ENDLESS in words else "ended"
+        kind = "endless" if first.is_endless else "ended"
         return Claim("ended", kind, words[:600], part, lines, len(cause.verdicts))
     if first.status == FAIL and first.mistakes and not hidden:
         return Claim("sign", first.mistakes[0], " ".join(first.diagnosis)[:900], part, cases=len(cause.verdicts))

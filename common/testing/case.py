@@ -109,3 +109,8 @@ class Verdict:
     @property
     def ok(self) -> bool:
         return self.status == PASS
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the simulator, or who waited for an answer, speaks of an endless loop."""
+        return any("endless loop" in line for line in self.diagnosis)

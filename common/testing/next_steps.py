@@ -10,7 +10,6 @@ from rich.console import Console
 from common.console.terminal import say
 from common.testing.case import PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
-from common.testing.run import ENDLESS
 
 
 def print_next(
@@ -35,7 +34,7 @@ def print_next(
         first = next((one for one in wrong if one.case.part in inside), wrong[0])
         one = shlex.quote(full_name(first.case))
         steps = [] if chosen else [f"python -m {program} --case {one} runs one case"]
-        ends = not any(ENDLESS in line for line in first.diagnosis)
+        ends = not first.is_endless
         if ends:  # else there is no output to be shown
             steps.append(
                 f"--show {one} prints its numbers" if steps else f"python -m {program} --show {one} prints numbers"

@@ -10,8 +10,6 @@ from rich.progress import Progress
 from common.testing.calling import Caller, InProcess, caller_of, gpu_is_lost
 from common.testing.case import ERROR, FAIL, NOT_RUN, Case, Verdict
 
-ENDLESS = "endless loop"  # in the simulator's message on a kernel that makes no progress
-
 
 def _stopped_by(verdict: Verdict, caller: Caller, parts: Sequence[str]) -> dict[str, str]:
     """The parts that cannot go on after this verdict, each with the reason."""
@@ -20,7 +18,7 @@ def _stopped_by(verdict: Verdict, caller: Caller, parts: Sequence[str]) -> dict[
     if isinstance(caller, InProcess) and caller.device.type == "cuda" and gpu_is_lost():
         why = "The GPU refuses all work after the error above: correct that one, then run again."
         return dict.fromkeys(parts, why)
-    if any(ENDLESS in line for line in verdict.diagnosis):
+    if verdict.is_endless:
         return {
             verdict.case.part: "A kernel of this part did not end, see above; every further case would take as long."
         }

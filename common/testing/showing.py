@@ -12,7 +12,7 @@ from common.diagnosis.locating import place, wrong_mask
 from common.testing.calling import Caller, CallFailed
 from common.testing.case import Case
 from common.testing.case_choice import full_name
-from common.testing.judging import make_inputs, oracle
+from common.testing.judging import make_inputs, oracle, size_of
 
 MOST_ROWS = 8
 CELL, LABEL = 10, 6  # characters of a number and of a row's label
@@ -32,7 +32,7 @@ def show_case(console: Console, case: Case, caller: Caller, seed: int, others: S
     inputs = make_inputs(case, seed)
     console.print()
     say(console, f"{full_name(case)}, first inputs", "bold")
-    numbers = sum(x.numel() for x in inputs.values())
+    numbers, _ = size_of(inputs)
     if numbers > BY_HAND:
         smaller = _smallest(case, others, seed)
         instead = f"; a smaller case: --show {full_name(smaller)!r}" if smaller is not case else ""
@@ -86,7 +86,7 @@ def _smallest(case: Case, others: Sequence[Case], seed: int) -> Case:
     alike = [one for one in others if one.part == case.part and not one.gpu_only]
 
     def size(one: Case) -> int:
-        return sum(x.numel() for x in make_inputs(one, seed).values())
+        return size_of(make_inputs(one, seed))[0]
 
     return min((one for one in alike if size(one) > 4), key=size, default=case)
 

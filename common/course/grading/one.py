@@ -32,7 +32,7 @@ from common.course.grading.flags import flags_of
 from common.course.grading.hidden import HiddenCase, hidden_cases
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.salt import mark_of, seed_of
-from common.course.grading.sandbox import Limits, Sandbox, patience
+from common.course.grading.sandbox import FairClock, Limits, Sandbox
 from common.course.grading.speed import NotTimed, has_speed, implausible, part_of, time_all
 from common.course.grading.submissions import Submission
 from common.course.grading.worker import SandboxedWorker
@@ -47,8 +47,8 @@ from common.testing.worker.worker import NotLoaded
 
 FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
 COUNTS = ("launches", "threads", "read_back", *WORK)
-PART_SECONDS = 400  # of wall clock, see sandbox.patience
-STALLED = 25  # seconds; after an error that took longer the part's other cases are not tried
+PART_SECONDS = 400  # of a FairClock
+STALLED = 25  # of one; after an error that took longer the part's other cases are not tried
 MOST_BOXES = 12  # sandboxes in a row for one submission; each is ended by its watcher before there is a next one
 PYTORCHS_OWN = ("scaled_dot_product", "multi_head_attention", "flex_attention", "_transformer_encoder")
 MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
@@ -309,18 +309,18 @@ def _part(
     shown: dict[str, bool],
 ) -> PartOutcome:
     """Every case of a part, public ones first; then the run that shows who did the work."""
-    begun = time.monotonic()
+    clock = FairClock()
     listed = [(case, case.name, False) for case in cases] + [(one.case, one.title, True) for one in hidden]
     verdicts, outcomes, stopped = [], [], ""
     for case, title, is_hidden in listed:
-        if not stopped and time.monotonic() - begun > PART_SECONDS * patience():
+        begun = clock.seconds()
+        if not stopped and begun > PART_SECONDS:
             stopped = "The part took too long."
         if stopped:
             verdict = Verdict(case, NOT_RUN, diagnosis=[stopped])
         else:
-            case_begun = time.monotonic()
             verdict = judge(case, worker, seed_of(workshop.salt, f"{task} {title}"))
-            stopped = _stopped_by(verdict, time.monotonic() - case_begun)
+            stopped = _stopped_by(verdict, clock.seconds() - begun)
         verdicts.append(verdict)
         outcomes.append(_case_outcome(verdict, title, is_hidden))
     earned, possible = points_of(verdicts)
@@ -333,8 +333,7 @@ def _part(
 
 def _stopped_by(verdict: Verdict, seconds: float) -> str:
     """Why the rest of the part is not run: every further case might take as long as this one, which took `seconds`."""
-    endless = any("endless loop" in line for line in verdict.diagnosis)
-    if verdict.status == ERROR and (endless or seconds > STALLED * patience()):
+    if verdict.status == ERROR and (verdict.is_endless or seconds > STALLED):
         return "An earlier case of this part did not end, or took too long."
     return ""
 

@@ -83,6 +83,20 @@ def patience() -> float:
     return min(max(1.0, os.getloadavg()[0] / cores), MOST_PATIENCE)
 
 
+class FairClock:
+    """Seconds of wall clock since it was made, each divided by the patience() of its time: a load that ends in between
+    takes nothing of what it earned. It is to be read now and then."""
+
+    def __init__(self) -> None:
+        self._read, self._seconds = time.monotonic(), 0.0
+
+    def seconds(self) -> float:
+        now = time.monotonic()
+        self._seconds += (now - self._read) / patience()
+        self._read = now
+        return self._seconds
+
+
 class NoSandbox(RuntimeError):
     """None of the kinds works here; the message says why, and what can be done."""
 
@@ -353,9 +367,9 @@ class Sandbox:
     # ---- who watches
 
     def _watch(self) -> None:
-        begun = time.monotonic()
-        limits = self.limits
+        clock, limits = FairClock(), self.limits
         while not self._over.wait(LOOK_EVERY):
+            seconds = clock.seconds()
             processes = self._processes()
             memory = sum(map(_own_bytes, processes))
             self.peak_bytes = max(self.peak_bytes, memory)
@@ -366,7 +380,7 @@ class Sandbox:
                 self._end(f"It started more than {limits.processes} processes.")
             elif sum(map(_threads, processes)) > THREADS * limits.processes:
                 self._end(f"It started more than {THREADS * limits.processes:,} threads.")
-            elif time.monotonic() - begun > limits.seconds * patience():
+            elif seconds > limits.seconds:
                 self._end(f"It took longer than {limits.seconds:g} seconds.")
 
     def _end(self, why: str) -> None:

@@ -31,9 +31,17 @@ class SandboxedWorker(Worker):
     def __init__(self, box: Sandbox, nursery: Nursery, task: str) -> None:
         super().__init__(None, nursery)
         self._box, self.task = box, task
-        self.load_seconds = round(box.limits.load * patience())
-        self.call_seconds = {"simulator": round(box.limits.call * patience())}
         self.hide = self.watch = False
+
+    @property
+    def load_seconds(self) -> float:
+        """Of wall clock, as things are now."""
+        return round(self._box.limits.load * patience())
+
+    @property
+    def call_seconds(self) -> dict[str, float]:
+        """The same of one call, by backend."""
+        return {"simulator": round(self._box.limits.call * patience())}
 
     def load(self) -> None:
         """See Worker.load."""

@@ -49,4 +49,4 @@ def smaller_than(case: Case, cases: Sequence[Case], seed: int) -> Case | None:
 
 def elements(case: Case, seed: int) -> int:
     """How many elements the case's inputs have."""
-    return sum(x.numel() for x in judging.make_inputs(case, seed).values())
+    return judging.size_of(judging.make_inputs(case, seed))[0]

@@ -110,11 +110,9 @@ class Worker(Caller):
             raise NotLoaded(self._no_more(), "ended") from None
         try:
             self._begin()
-            if not answers(self._connection, self.load_seconds):
+            if not answers(self._connection, seconds := self.load_seconds):
                 self._end()
-                raise NotLoaded(
-                    f"Your code was not built and loaded within {self.load_seconds:g} seconds.", "not in time"
-                )
+                raise NotLoaded(f"Your code was not built and loaded within {seconds:g} seconds.", "not in time")
             self.about, _ = receive(self._connection, self.most_bytes)
         except (EOFError, OSError):
             raise NotLoaded("\n".join(self._ending("while your code was loaded")), "ended") from None

@@ -26,7 +26,7 @@ from common.inspect.source_lines import Place
 from common.measure.gpus import find
 from common.reference import oracle as reference
 from common.testing import calling, judging
-from common.testing.case import Case
+from common.testing.case import FAIL, NOT_RUN, Case, Verdict
 from common.testing.first_operator import first_operator
 from task2.cases import cases
 
@@ -50,6 +50,14 @@ def case(shape, name="a case", call=None, **options) -> Case:
 def test_small_cases(shape, small):
     assert checked_run.is_small(case(shape)) == small
     assert not checked_run.is_small(case(shape, gpu_only=True))
+
+
+def test_what_ran_on_a_gpu_alone_is_not_looked_at_in_the_simulator():
+    """The sizes of a verdict are those of its inputs, wherever it ran."""
+    sized = {"elements": 28, "matrices": 4}
+    assert checked_run.small_size_of(Verdict(case((4, 6)), FAIL, **sized)) == 28
+    assert checked_run.small_size_of(Verdict(case((4, 6), gpu_only=True), FAIL, **sized)) is None
+    assert checked_run.small_size_of(Verdict(case((4, 6)), NOT_RUN)) is None
 
 
 def test_what_is_left_out_is_said():

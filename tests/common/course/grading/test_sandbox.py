@@ -102,3 +102,14 @@ def test_who_shares_its_cores_gets_more_time(monkeypatch, load: float, times: fl
     monkeypatch.setattr(sandbox.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(sandbox.os, "getloadavg", lambda: (load, 0.0, 0.0))
     assert sandbox.patience() == times
+
+
+def test_a_load_that_ends_takes_nothing_back(monkeypatch) -> None:
+    now, load = [100.0], [4.0]
+    monkeypatch.setattr(sandbox.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sandbox, "patience", lambda: load[0])
+    clock = sandbox.FairClock()
+    now[0] += 400  # four programs take turns
+    assert clock.seconds() == 100
+    now[0], load[0] = now[0] + 10, 1.0
+    assert clock.seconds() == 110
