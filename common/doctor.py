@@ -217,7 +217,7 @@ def main() -> int:
     if any(finding.stops for finding in findings):
         print(_coloured("tasks cannot be built yet", RED))
         return 1
-    print("tasks can be built: python -m task2.compile")
+    print("tasks can be built. The first is task1/README.md; python -m common.course progress says where you are")
     return 0
 
 

@@ -12,6 +12,7 @@ TEST = TaskTest(
     [SPEED],
     groups={"stages": ("test the functions of gaps 1 to 6, one at a time", STAGES)},
     stages=STAGES,
+    built_of={"full": STAGES, "causal": STAGES},
 )
 
 if __name__ == "__main__":

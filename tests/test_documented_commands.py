@@ -17,6 +17,7 @@ import pytest
 from filled_checkout import copy_of_the_checkout
 from forked_python import run_python
 
+from common.compiling.locking import locked
 from common.compiling.toolchain import choose_backend
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +88,13 @@ def marked(command: str):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory) -> Path:
-    return copy_of_the_checkout(tmp_path_factory.mktemp("filled"))
+    """One for all processes of the run: what one has built the others need not build."""
+    mine = tmp_path_factory.getbasetemp()
+    folder = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "filled"
+    with locked(folder):
+        if not (folder / "common").exists():
+            copy_of_the_checkout(folder)
+    return folder
 
 
 def test_the_documents_are_read():

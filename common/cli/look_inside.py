@@ -199,12 +199,16 @@ def sources_of(task: str, options: argparse.Namespace) -> list[Path]:
 def at_failures(
     console: Console, verdicts: Sequence[Verdict], checked: Worker | Here, seed: int
 ) -> dict[str, list[Group]]:
-    """What the checked build finds in failing cases, the smallest of each part: part -> findings.
+    """What the checked build finds in failing cases: part -> findings. The smallest case of a part is looked at, and if
+    nothing is found in that, another one in which threads share work.
 
     A part without findings was looked at, and nothing was found. If the build cannot be made there are no parts: the
     verdicts stand without it.
     """
-    return _inside(console, _smallest(verdicts, seed), checked, seed)
+    chosen, usual = _failing(verdicts)
+    found = _inside(console, chosen, checked, seed)
+    more = [case for case in usual if case not in chosen and found.get(case.part) == []]
+    return found | _inside(console, more, checked, seed) if more else found
 
 
 def at_passes(
@@ -214,13 +218,12 @@ def at_passes(
 
     A value that is read outside an array and not used, or a write to what nobody reads, changes no output.
     """
-    found = _inside(console, _small(verdicts, seed), checked, seed)
-    return {part: groups for part, groups in found.items() if groups}
+    return _inside(console, _small(verdicts), checked, seed)
 
 
 def print_passes(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
     """The findings of at_passes."""
-    if found:
+    if any(found.values()):
         console = wide(console)
         console.print()
         say(console, "Every case passes, and yet the checked build, which watches every access, found:", "bold red")
@@ -248,44 +251,49 @@ def _inside(console: Console, chosen: Sequence[Case], checked: Worker | Here, se
     return found
 
 
-def _small(verdicts: Sequence[Verdict], seed: int) -> list[Case]:
+def _small(verdicts: Sequence[Verdict]) -> list[Case]:
     """Of each part the smallest case, in which one thread too many is outside, and one in which threads share work."""
+    sized = {one.case: size for one in verdicts if one.ok and (size := checked_run.small_size_of(one) or LARGE) < LARGE}
     chosen = []
-    sizes = {id(one.case): checked_run.small_size(one.case, seed) for one in verdicts if one.ok}
-    for part in dict.fromkeys(one.case.part for one in verdicts):
-        cases = [one.case for one in verdicts if one.case.part == part and (sizes.get(id(one.case)) or LARGE) < LARGE]
-        cases.sort(key=lambda case: sizes[id(case)])
-        if cases:
-            usual = min(cases, key=lambda case: abs(sizes[id(case)] - USUAL))
-            chosen += [cases[0]] if usual is cases[0] else [cases[0], usual]
+    for part in dict.fromkeys(case.part for case in sized):
+        cases = sorted((case for case in sized if case.part == part), key=sized.get)
+        chosen += dict.fromkeys((cases[0], min(cases, key=lambda case: abs(sized[case] - USUAL))))
     return chosen
 
 
-def _smallest(verdicts: Sequence[Verdict], seed: int) -> list[Case]:
-    """The smallest failing case of each part, of three parts at most; none that did not end."""
-    best: dict[str, tuple[int, Case]] = {}
+def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
+    """Of the failing cases the smallest of each part, of three parts at most, and one of each in which threads share
+    work; none that did not end."""
+    sized: dict[Case, int] = {}
     for one in verdicts:
         endless = any(ENDLESS in line for line in one.diagnosis)
-        if one.status not in (FAIL, ERROR) or endless:
-            continue
-        size = checked_run.small_size(one.case, seed)
-        if size is not None and (one.case.part not in best or size < best[one.case.part][0]):
-            best[one.case.part] = size, one.case
-    return [case for _, case in list(best.values())[:MOST_LOOKED_AT]]
+        size = checked_run.small_size_of(one)
+        if one.status in (FAIL, ERROR) and not endless and size is not None:
+            sized[one.case] = size
+    parts = list(dict.fromkeys(case.part for case in sized))[:MOST_LOOKED_AT]
+    of_part = [[case for case in sized if case.part == part] for part in parts]
+    smallest = [min(cases, key=sized.get) for cases in of_part]
+    usual = [min(cases, key=lambda case: abs(sized[case] - USUAL)) for cases in of_part]
+    return smallest, [case for case in usual if sized[case] < LARGE]
 
 
 def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
-    """The findings of at_failures, those that matter most first."""
+    """The findings of at_failures, those that matter most first; nothing if there are none."""
     console = wide(console)
     every = [group for groups in found.values() for group in groups]
-    if nothing := [part for part, groups in found.items() if not groups]:
-        what = "no race, nothing out of bounds, nothing read before it was written"
-        console.print()
-        say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
     if not every:
         return
     console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
     _print_most(console, every)
+
+
+def print_nothing_found(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
+    """The parts in whose failing cases at_failures found nothing: what a report says last."""
+    if nothing := [part for part, groups in found.items() if not groups]:
+        what = "no race, nothing out of bounds, nothing read before it was written"
+        console = wide(console)
+        console.print()
+        say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
 
 
 def _print_most(console: Console, every: Sequence[Group]) -> None:

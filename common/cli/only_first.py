@@ -9,26 +9,33 @@ from rich.console import Console
 from common.cli.workers import Workers
 from common.console.terminal import say
 from common.console.words import counted
-from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, NOT_RUN, SKIPPED, Verdict
+from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, NOT_RUN, SKIPPED, Case, Verdict
 from common.testing.failures import print_failures
 
 
 def only_first(
-    console: Console, verdicts: Sequence[Verdict], chosen: int, workers: Workers, seed: int, in_python: Collection[str]
+    console: Console,
+    verdicts: Sequence[Verdict],
+    chosen: Sequence[Case],
+    workers: Workers,
+    seed: int,
+    in_python: Collection[str],
 ) -> None:
     """Tells of the first wrong case; if none is wrong, of the first gap; else that all is well.
 
     Args:
         console: where to.
         verdicts: of the cases that ran, the last being the first wrong one if there is one.
-        chosen: how many cases there are.
+        chosen: all cases that were to run.
         workers: the processes that run kernels; the checked one looks at the wrong case.
         seed: of the inputs.
         in_python: the parts that run no kernel: there is nothing in them for the checked build to look at.
     """
     wrong = [one for one in verdicts if one.status in (FAIL, ERROR)]
     unfilled = [one for one in verdicts if one.status in (NOT_IMPLEMENTED, NOT_RUN)]
-    passed, skipped = sum(one.ok for one in verdicts), sum(one.status == SKIPPED for one in verdicts)
+    ran = [one for one in verdicts if one.status != SKIPPED]
+    on_a_gpu = 0 if workers.plain.backend == "cuda" else sum(case.gpu_only for case in chosen)
+    here, passed = len(chosen) - on_a_gpu, sum(one.ok for one in verdicts)
     if wrong:
         from common.cli import look_inside
 
@@ -41,8 +48,8 @@ def only_first(
         print_failures(console, wrong[:1], [part for part, groups in inside.items() if groups])
     elif unfilled:
         print_failures(console, unfilled[:1])
-    words = [f"\n{passed} of {counted(chosen - skipped, 'case')} pass"]
+    words = [f"\n{passed} of {counted(here, 'case')} pass"]
     words += [f"{len(unfilled)} wait for a gap"] * bool(unfilled)
-    words += [f"{chosen - len(verdicts)} not run yet"] * (chosen > len(verdicts))
-    words += [f"{skipped} more need a GPU"] * bool(skipped)
-    say(console, ", ".join(words), "green" if passed + skipped == chosen else "")
+    words += [f"{here - len(ran)} not run yet"] * (here > len(ran))
+    words += [f"{on_a_gpu} more need a GPU"] * bool(on_a_gpu)
+    say(console, ", ".join(words), "green" if passed == here else "")

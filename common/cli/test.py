@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.cli import known_clean
 from common.cli.keeping import keep_lines, keep_verdicts
 from common.cli.only_first import only_first
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, command_of, request_of, say_backend
@@ -31,7 +32,7 @@ from common.console.terminal import say, working
 from common.testing import report
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
-from common.testing.case_choice import choose, for_operators, print_list
+from common.testing.case_choice import choose, for_operators, full_name, print_list
 from common.testing.failures import print_failures
 from common.testing.judging import judge
 from common.testing.measurement import Measurement
@@ -41,7 +42,7 @@ from common.testing.run import chosen_parts, run_cases
 from common.testing.showing import show_case
 from common.testing.worker.worker import NotLoaded
 
-PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses
+PASSED, FAILED, NOTHING_RUN, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 MOST_WARNINGS = 3  # of the compiler, beside a failure
 
 
@@ -56,8 +57,8 @@ class TaskTest:
         measurements: the parts that are not.
         groups: flag -> (help, the parts that it chooses together).
         modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
-        stages: parts that test pieces of what other parts test whole. They run where their flag is given, and by
-            default as long as there are gaps.
+        stages: parts that test pieces of what other parts test whole. They run where their flag is given, by default
+            as long as there are gaps, and where a part fails that is built of them.
         optional: part -> the functions with its gaps. While nobody has begun it, it runs only where its flag is given.
         built_of: part -> the parts that test its stages one by one.
         in_python: the parts that call no kernel: for these alone nothing is compiled.
@@ -90,7 +91,7 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
 
     0: every chosen case passed, the checked build found nothing, and nothing that was measured lost points. 1: one did
     not, or it did.
-    2: nothing was run.
+    2: nothing was run. 130: Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_of(test)
@@ -104,8 +105,12 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         parser.error(refused)
     if options.list or options.under_tool:  # nothing runs, or a tool watches this very process
         options.in_process = True
-    with workers_of(test, options, arguments) as workers:
-        return _main(Console(), test, options, arguments, workers)
+    try:
+        with workers_of(test, options, arguments) as workers:
+            return _main(Console(), test, options, arguments, workers)
+    except KeyboardInterrupt:
+        say(Console(), f"\n{test.task}: interrupted", "red")
+        return INTERRUPTED
 
 
 test_main.__test__ = False  # for pytest, which would take it for a test
@@ -153,14 +158,20 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     """The cases, then what is measured, then the points of both."""
     plain = workers.plain
     verdicts = run_cases(cases, plain, console, lambda case: judge(case, plain, options.seed), options.first)
-    found_inside = False
+    found_inside, fine = False, []
+    if not options.first:
+        of_stages = _stages_of(test, cases, verdicts, options.variant)
+        told = run_cases(of_stages, plain, console, lambda case: judge(case, plain, options.seed))
+        wrong = {one.case.part for one in told if one.status in (FAIL, ERROR)}
+        verdicts = [*(one for one in told if one.case.part in wrong), *verdicts]
+        fine = list(dict.fromkeys(one.case.part for one in told)) if told and not wrong else []
     if verdicts and options.first:
-        only_first(console, verdicts, len(cases), workers, options.seed, test.in_python)
+        only_first(console, verdicts, cases, workers, options.seed, test.in_python)
     elif verdicts:
         draws = [one.case.draws for one in verdicts]
         twice = f", {'each case' if min(draws) > 1 else 'most cases'} on 2 inputs" if max(draws) > 1 else ""
         title = f"{test.task}, {options.variant.words}, {plain.backend}{twice}"
-        found_inside = _report(console, test, title, verdicts, workers, options)
+        found_inside = _report(console, test, title, verdicts, workers, options, fine)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts) and not found_inside, [], False
     keep_verdicts(console, test.task, cases, verdicts, plain.backend, options)
     for number, parts in _chosen_measurements(test, options):
@@ -178,6 +189,16 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     return PASSED if passed else FAILED
 
 
+def _stages_of(test: TaskTest, cases: Sequence[Case], verdicts: Sequence[Verdict], variant: Variant) -> list[Case]:
+    """The cases of the stages of failed parts, where nobody has asked for them."""
+    if variant == Variant.TUNED:  # other kernels
+        return []
+    wrong = {one.case.part for one in verdicts if one.status in (FAIL, ERROR)}
+    wanted = {stage for part in wrong for stage in test.built_of.get(part, ()) if stage in test.stages}
+    wanted -= {case.part for case in cases}
+    return [case for case in test.cases(variant) if case.part in wanted] if wanted else []
+
+
 def _report(
     console: Console,
     test: TaskTest,
@@ -185,11 +206,12 @@ def _report(
     verdicts: Sequence[Verdict],
     workers: Workers,
     options: argparse.Namespace,
+    fine: Sequence[str] = (),
 ) -> bool:
     """The table, what the compiler warned of, what the checked build says, and what each failure is.
 
-    The table comes at once; the checked build takes as long again. Returns whether it found something where every case
-    passes.
+    The table comes at once; the checked build takes as long again. `fine` are stages that were tested alone because
+    what is built of them fails, and pass. Returns whether the checked build found something where every case passes.
     """
     report.print_table(console, title, verdicts, not options.cases, options.all)
     for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
@@ -205,6 +227,10 @@ def _report(
     with_findings = [part for part, groups in inside.items() if groups]
     clean = [part for part, groups in inside.items() if not groups]
     print_failures(console, verdicts, with_findings, options.all, test.built_of, clean)
+    if fine:
+        say(console, f"\n{', '.join(fine)}: these pass, tested alone. Look first at what calls them, and with what")
+    if clean:
+        look_inside.print_nothing_found(console, inside)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases
     found = found and _found_in_passing(console, test, verdicts, workers, options.seed)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
@@ -220,11 +246,17 @@ def _found_in_passing(
     in_kernels = [one for one in verdicts if one.ok and one.case.part not in test.in_python]
     if workers.plain.backend == "cuda" or not in_kernels:
         return False
+    names = [full_name(one.case) for one in in_kernels]
+    mark = known_clean.mark_of(workers.plain.libraries, names, seed)
+    if known_clean.is_known(mark):
+        return False
     from common.cli import look_inside
 
     found = look_inside.at_passes(console, in_kernels, workers.checked, seed)
     look_inside.print_passes(console, found)
-    return bool(found)
+    if found and not any(found.values()):
+        known_clean.remember(mark)
+    return any(found.values())
 
 
 def _measured(

@@ -27,11 +27,12 @@ def forget_stale(folder: Path) -> list[str]:
     """Deletes the products of a build folder that cannot be trusted; ninja builds them again.
 
     Returns:
-        The names of those that were damaged: not as the last build had left them.
+        The names of those that were damaged: not as the last build had left them; of the record, if it cannot be read.
     """
     products = [file for pattern in PRODUCTS for file in folder.glob(pattern)]
     known = _read(folder / RECORD)
-    damaged = []
+    damaged = [RECORD] if known is None else []
+    known = known or {}
     for file in products:
         was = known.get(file.name)
         if (
@@ -57,13 +58,16 @@ def remember(folder: Path) -> None:
     write_whole(folder / RECORD, json.dumps(record))
 
 
-def _read(file: Path) -> dict:
+def _read(file: Path) -> dict | None:
+    """{}: there is none; None: it is no record."""
+    if not file.exists():
+        return {}
     try:
         known = json.loads(file.read_text())
         assert all(isinstance(one["is"], str) and isinstance(one["from"], dict) for one in known.values())
         return known
     except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
-        return {}
+        return None
 
 
 def _mark(file: Path) -> str:

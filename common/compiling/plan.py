@@ -33,6 +33,7 @@ class Plan:
         backend: "cuda" or "simulator".
         arch: nvcc's target, or the simulator's where that is not the usual one; else None.
         checked: the simulator's checked build.
+        counted: its build that counts what each thread does.
     """
 
     place: Place
@@ -40,6 +41,7 @@ class Plan:
     backend: str
     arch: str | None
     checked: bool
+    counted: bool = False
 
     @cached_property
     def gaps(self) -> list[Gap]:
@@ -63,8 +65,8 @@ class Plan:
 
     @property
     def target(self) -> str:
-        """The backend, or the simulator's checked build."""
-        return "checked" if self.checked else self.backend
+        """The backend, or a further build of the simulator."""
+        return "checked" if self.checked else "counted" if self.counted else self.backend
 
     @property
     def log_file(self) -> Path:
@@ -106,7 +108,8 @@ class Plan:
             ]
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
-        flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if self.checked else [])]
+        further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
+        flags = [*rewriter.CXX_FLAGS, *further]
         unfilled = ["-Wno-unused"] if self.gaps else []
         return {
             "sources": [str(source) for source in (*translated, self.place.binding)],
@@ -139,5 +142,7 @@ def plans_of(request: BuildRequest) -> list[Plan]:
         check_arch(arch)
     if request.checked and backend != "simulator":
         raise ValueError(f"checked is True with backend {backend!r}; only the simulator has a checked build")
+    if request.counted and backend != "simulator":
+        raise ValueError(f"counted is True with backend {backend!r}; only the simulator counts")
     variant = request.label or request.variant.value
-    return [Plan(place, variant, backend, arch, request.checked) for place in places]
+    return [Plan(place, variant, backend, arch, request.checked, request.counted) for place in places]

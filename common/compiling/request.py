@@ -25,11 +25,12 @@ class BuildRequest:
         arch: nvcc's target such as "sm_90a"; None: the GPU that is present. In the simulator
             sm_90a brings wgmma and TMA.
         checked: the simulator's checked build, which can look for races and bad accesses and count transactions.
+        counted: a build of the simulator that counts what each thread does; not together with `checked`.
         sources: other .cu files than the task's own, built with its binding.cpp.
         label: a name for those in place of the variant's: part of the build folder and of the operators' namespace.
 
     Raises:
-        ValueError: no such variant, or sources without a label.
+        ValueError: no such variant, sources without a label, or both checked and counted.
     """
 
     task: str
@@ -39,6 +40,7 @@ class BuildRequest:
     checked: bool = False
     sources: Iterable[Path | str] | None = None
     label: str | None = None
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if self.variant is None:
@@ -46,6 +48,8 @@ class BuildRequest:
         else:
             variant = Variant.of(self.variant)
         object.__setattr__(self, "variant", variant)
+        if self.checked and self.counted:
+            raise ValueError("checked and counted are True; there is no build that is both")
         if self.sources is not None:
             object.__setattr__(self, "sources", tuple(Path(source).resolve() for source in self.sources))
             if not self.label:

@@ -7,6 +7,8 @@ import shutil
 import threading
 from pathlib import Path
 
+from common.console.paths import shown_path
+
 
 def read_source(path: Path) -> str:
     """A source file's text.
@@ -20,7 +22,7 @@ def read_source(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file in that encoding "
+            f"{shown_path(path)}:{line}: byte 0x{data[error.start]:02x} is not UTF-8: save the file in that encoding "
             "(`iconv -f latin1 -t utf-8` converts most)"
         ) from None
 

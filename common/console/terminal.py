@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from common.console.words import error_words
+
 
 def wide(console: Console) -> Console:
     """The same console; where it is no terminal, with room for tables."""
@@ -27,11 +29,11 @@ def say(console: Console, text: object, style: str = "", indent: int | None = No
 
     Args:
         console: where to.
-        text: what.
+        text: what; an error's words.
         style: of rich.
         indent: for a paragraph of a report: blanks before each of its lines; it breaks at the width anywhere.
     """
-    text, margin = str(text), " " * (indent or 0)
+    text, margin = error_words(text) if isinstance(text, BaseException) else str(text), " " * (indent or 0)
     if (console.is_terminal or indent is not None) and "\n" not in text.strip():
         margins = {"initial_indent": margin, "subsequent_indent": margin}
         before = "\n" * (len(text) - len(text.lstrip("\n")))

@@ -35,9 +35,15 @@ def small_size(case: Case, seed: int = 0) -> int | None:
     """How many elements the case's inputs have; None if the checked build would not run it in seconds."""
     if case.gpu_only:
         return None
-    inputs = judging.make_inputs(case, seed).values()
-    elements = sum(x.numel() for x in inputs)
-    matrices = max((x.size(0) for x in inputs if x.dim() > 1), default=0)
+    return _if_small(*judging.size_of(judging.make_inputs(case, seed)))
+
+
+def small_size_of(verdict: Verdict) -> int | None:
+    """The same of a case that ran."""
+    return _if_small(verdict.elements, verdict.matrices) if verdict.elements else None
+
+
+def _if_small(elements: int, matrices: int) -> int | None:
     return elements if elements <= MOST_ELEMENTS and matrices <= MOST_MATRICES else None
 
 

@@ -282,7 +282,7 @@ def _operands(node: Node, text: str, function: str) -> Iterator[Found]:
         others = [b if node.op == a else a for a, b in _CONFUSED if node.op in (a, b)]
         for other in others:
             alike = "." in other or "::" in other or _type_of(node.op, function) == _type_of(other, function)
-            if alike and re.search(rf"\b{re.escape(other)}\b", known):
+            if alike and re.search(rf"(?<![.>])\b{re.escape(other)}\b", known):  # a member is no name of its own
                 yield "operands", _place(node), other
     if node.kind == "binary" and node.op == "/" and not _is_address(node, text):
         left, right = (_text(part, text) for part in node.parts)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from common.mutants.expected import MEASURED, OF_FINDING, STAGES, targets, topics_of, topics_of_claim
+from common.mutants.expected import (
+    MEASURED,
+    OF_FINDING,
+    STAGES,
+    targets,
+    topics_of,
+    topics_of_claim,
+    topics_of_function,
+)
 from common.mutants.mutation import Mutant
 from common.mutants.observing import Claim, Observation
 
@@ -49,6 +57,8 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
     own = {line for file, line in claim.lines if file.split("/")[-1] == mutant.file}
     in_gap = any(mutant.first_line - 25 <= line <= mutant.last_line + 25 for line in own)
     if claim.kind in ("finding", "ended"):
+        if claim.name == "race" and _asks_for_a_barrier(claim) and "barrier" not in topics_of(mutant):
+            return MISLED  # whatever its lines are
         if own & right:
             return NAMED
         if claim.kind == "ended":
@@ -60,7 +70,7 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
             return NEAR
         if re.search(r"[Cc]heck (?:the index|how blockIdx)|index is wrong", claim.says):  # if, and only if, it says so
             return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
-        return MISLED if claim.name == "race" else ""  # it is said that a barrier is missing
+        return MISLED if claim.name == "race" else ""
     if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
         return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""
@@ -69,5 +79,12 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
     if claim.kind in ("cause", "sign"):
         if claim.name != "all zeros" and topics_of_claim(claim) & topics_of(mutant):
             return NAMED
+        if topics_of_claim(claim) & topics_of_function(mutant):
+            return NEAR
         return "" if claim.name in MEASURED or claim.name.startswith(("other elements", "elements of")) else MISLED
     return ""
+
+
+def _asks_for_a_barrier(claim: Claim) -> bool:
+    """Whether a race is said to need a barrier, and no index is offered."""
+    return "__sync" in claim.says and not re.search(r"[Cc]heck (?:the index|how blockIdx)|index is wrong", claim.says)

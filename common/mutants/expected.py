@@ -77,7 +77,7 @@ OF_CAUSE = (
     (r"other elements", "head"),
     (r"rescal|exp\(m_old|old terms|exp\(m_w|relative to|merged without", "rescale"),
     (r"maximum|max subtraction|no max|overflows", "maximum"),
-    (r"sum\b|sums|normalis|average|divided|denominator|only the sum|logarithm|lse", "sum"),
+    (r"sum\b|sums|normalis|average|divided?\b|denominator|only the sum|logarithm|lse", "sum"),
     (r"added up|\+=|overwritten|accumulator|summed|last product|assigned|last part|only the last|first tile", "adding"),
     (r"-inf|empty|NaN|no key|sees no|nothing", "empty row"),
     (r"\bheads?\b|batch|first matrix|\bgroup|sequence", "head"),
@@ -97,18 +97,32 @@ OF_CAUSE = (
     (r"never written|unwritten|every thread store|not written|nothing was written|[Ss]oftmax is missing", "store"),
     (r"never written|unwritten|grid cover|blocks of threads|launch", "grid"),
     (r"last (?:tile|key|column|row|part|product)|partial|off by one|left out|leaves out|loop|rounded up", "bound"),
+    (r"stops before|step of the tree", "loop"),
+    (r"behind the end|one too (?:far|many|few)|ends too early", "bound"),
+    (r"first_row|first row of|rows of warp|first warp", "offset"),
     (r"runs while|padding|past the end|never written|only the first|first \d+|first tile", "bound"),
     (r"loop|first columns only|each thread adds one|steps of", "loop"),
     (r"float16|half|rounded to|65,504|16-bit", "type"),
 )  # fmt: skip
-# Names whose sentences tell what was measured: true whatever the mistake is, and right only where a topic says so.
+# Names whose sentences tell what was measured and send nobody anywhere: true whatever the mistake is, and right only
+# where a topic says so. What says where to look, such as "look at the rescaling", misleads where that is not the place.
 MEASURED = (
     "all zeros", "unwritten outputs", "changes from run to run", "mean of V", "equal weights", "no key counts",
-    "keys left out", "times one factor", "keys without a score", "hidden keys count", "all weights times one factor",
-    "rows not normalised", "nothing written", "tiles do not fit together", "scores times a factor",
-    "weights on other keys", "products counted wrongly", "only large scores", "only empty rows", "only causal",
+    "keys left out", "times one factor", "keys without a score", "nothing written", "products counted wrongly",
     "negative weights",
 )  # fmt: skip
+# What a function is about, by its name: a claim with that topic leads to the function, so it is near.
+OF_FUNCTION = (
+    (r"mask|hidden|outside|pieces", "mask"),
+    (r"window|outside", "window"),
+    (r"softmax|accumulate|merge", "rescale"),
+    (r"softmax|merge", "sum"),
+    (r"softmax|merge", "maximum"),
+    (r"softmax", "exponential"),
+    (r"scores", "scale"),
+    (r"update_cache|position", "cache"),
+    (r"block|list|compress", "blocks"),
+)
 # What a finding of the checked build may be about, besides the very line.
 OF_FINDING = {
     "race": {"barrier"},
@@ -121,6 +135,7 @@ STAGES = {
     "task1": ("scores", "softmax", "output"),
     "task2": ("softmax", "gemm"),
     "task3": ("softmax", "merge"),
+    "task4": ("load", "scores", "mask", "softmax", "output", "store"),
     "task6": ("update",),
     "task7": ("layernorm", "gelu"),
 }
@@ -139,10 +154,18 @@ def topics_of(mutant: Mutant) -> set[str]:
         found.add("mask")
     if re.match(r"for\b|while\b", one.statement):
         found |= {"loop", "bound"}
+    target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", one.statement)
+    if target and re.search(r"end\b|left\b|seen|count|tiles\b", target[1]):  # the bound of a loop
+        found |= {"bound", "loop"}
     for pattern, topic in OF_WORDS:
         if re.search(pattern, words):
             found.add(topic)
     return found
+
+
+def topics_of_function(mutant: Mutant) -> set[str]:
+    """What the function is about that the mutant is in."""
+    return {topic for pattern, topic in OF_FUNCTION if re.search(pattern, mutant.function)}
 
 
 def _changed(old: str, new: str) -> str:

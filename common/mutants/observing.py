@@ -94,6 +94,10 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
         more = [case for case in more[1:] if (sizes[id(case)] or 1 << 40) <= SMALL]
         if any(not one.ok for one in verdicts[-2:] if one.case.part == part):
             verdicts += _run(planted, more[:MORE], quiet, seed)
+    stages = {stage for one in verdicts if not one.ok for stage in planted.test.built_of.get(one.case.part, ())}
+    ran = {id(one.case) for one in verdicts}
+    of_stages = [case for case in cases if case.part in stages.intersection(planted.test.stages)]
+    verdicts += _run(planted, [case for case in of_stages if id(case) not in ran], quiet, seed)
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
         left = [case for case in cases if all(case is not one.case for one in verdicts)]
         for case in sorted(left, key=lambda one: sizes[id(one)] or 1 << 40):
@@ -107,6 +111,7 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
         in_kernels = [one for one in verdicts if one.ok and one.case.part not in planted.test.in_python]
         inside = look_inside.at_passes(quiet, in_kernels, planted.checked, seed)
+        inside = {part: groups for part, groups in inside.items() if groups}
     found = Observation(
         failed=list(dict.fromkeys(one.case.part for one in verdicts if one.status not in (PASS, SKIPPED)))
     )
@@ -125,11 +130,11 @@ def _run(planted: TaskMutants, cases: Sequence[Case], console: Console, seed: in
 def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, built_of: dict) -> None:
     page = io.StringIO()
     console = Console(file=page, width=120)
-    if inside:
-        look_inside.print_inside(console, inside)
+    look_inside.print_inside(console, inside)
     with_findings = [part for part, groups in inside.items() if groups]
     clean = [part for part, groups in inside.items() if not groups]
     print_failures(console, verdicts, with_findings, False, built_of, clean)
+    look_inside.print_nothing_found(console, inside)
     found.report = page.getvalue()
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.LEADS.index(one[1].kind) if one[1].kind in look_inside.LEADS else 99)
@@ -152,7 +157,7 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         if failed_stages(part, parts, built_of):
             continue
         causes = causes_of(failures)
-        if not causes[0].says and (told := only_these(failures, verdicts)):
+        if not any(cause.says for cause in causes) and (told := only_these(failures, verdicts)):
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))
         for number, cause in enumerate(causes[:4]):
             found.claims.append(_claim_of(part, cause, hidden=part in with_findings and not cause.says and number >= 0))
@@ -167,6 +172,7 @@ def _claim_of(part: str, cause, hidden: bool) -> Claim:
     if first.status == ERROR or first.ended:
         words = " ".join(first.diagnosis)
         lines = tuple((match[1], int(match[2])) for match in re.finditer(r"([\w.]+\.(?:cuh?|py)):(\d+)", words))
+        lines += tuple((lines[0][0], int(match[1])) for match in re.finditer(r"\bline (\d+) in\b", words) if lines)
         kind = "endless" if ENDLESS in words else "ended"
         return Claim("ended", kind, words[:600], part, lines, len(cause.verdicts))
     if first.status == FAIL and first.mistakes and not hidden:

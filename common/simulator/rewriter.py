@@ -2,7 +2,7 @@
 
     translate(source, out_dir, include_dirs)   a .cu file and the local headers it includes
     rewrite(text, name)                        one file's text
-    CXX_FLAGS, CHECKED_FLAGS, INCLUDE_DIR, RUNTIME_SOURCES    what else the build needs
+    CXX_FLAGS, CHECKED_FLAGS, COUNTED_FLAGS, INCLUDE_DIR, RUNTIME_SOURCES    what else the build needs
 
 The edits, all in place, so that lines keep their numbers (`#line` names the original file):
 
@@ -74,6 +74,8 @@ CHECKED_FLAGS = [
     "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
     "-fno-tree-slp-vectorize",
 ]
+# For kernels whose threads' work is counted, see runtime/work.cpp.
+COUNTED_FLAGS = ["-fsanitize-coverage=trace-pc"]
 if "clang" in os.environ.get("CXX", ""):  # it would leave out blocks that others imply, and the read of `x += 1`
     CHECKED_FLAGS[2] += ",no-prune"
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1"]

@@ -5,6 +5,7 @@ calling         calls a case's operator in poisoned and guarded memory
 worker/         the same in a process of its own, which may crash
 judging         judge(case, ops): one case against float64
 run             run_cases: many of them
+nan_origin      where NaN in an attention output come from
 probing         the weights of a fused kernel, read off its output
 showing         --show: a case in numbers
 stack           the call stack in the simulator's messages, as a student reads it

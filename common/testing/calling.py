@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from common.console.paths import shown_path
+from common.console.words import error_words
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nan_of
 from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
 from common.testing.stack import readable
@@ -95,7 +96,7 @@ class CallFailed(Exception):
     @classmethod
     def because(cls, error: BaseException) -> CallFailed:
         """What a raised error means: a gap, or what the simulator, CUDA, the binding or Python complains of."""
-        said = str(error)
+        said = error_words(error)
         if len(said) > MOST_WORDS:
             said = f"{said[:MOST_WORDS]}\n... and {len(said) - MOST_WORDS:,} more characters"
         words = re.split(r"\nException raised from|\nC\+\+ CapturedTraceback|\nCUDA kernel errors might be", said)
@@ -172,7 +173,7 @@ class InProcess(Caller):
         problems += [
             f"Memory before or behind the input {name} was written to: an index is out of bounds." for name in overrun
         ]
-        if not isinstance(out, Tensor):
+        if type(out) is not Tensor:  # another class may compute what it holds when somebody looks
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone() if case.in_place else out, "Tensor", str(out.device), problems)
 

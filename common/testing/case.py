@@ -33,6 +33,7 @@ class Case:
         steps: steps(**inputs) -> what --show prints between inputs and output; the stages if there is none.
         values: the input, [batch, heads, S_k, head_dim], whose rows each row of the output is a sum of; "" if none is.
             With it the weights of a wrong output can be read off (probing.py).
+        keys: the input, of the same shape but for head_dim, that holds their keys; "" if none does.
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
         hint: what to look at when the output is wrong and no known mistake explains it.
         nan_hint: the same, where the output holds NaN.
@@ -54,6 +55,7 @@ class Case:
     stages: Callable[..., dict[str, Tensor]] | None = None
     steps: Callable[..., dict[str, Tensor]] | None = None
     values: str = ""
+    keys: str = ""
     is_softmax: bool = False
     hint: str = ""
     nan_hint: str = ""
@@ -76,6 +78,8 @@ class Verdict:
         status: PASS, FAIL, NOT_IMPLEMENTED, ERROR (it raised), NOT_RUN (the GPU is lost) or SKIPPED (needs a GPU).
         max_error, bound: of the worst draw; max_error is NaN if the output holds NaN or Inf that it should not.
         shapes: of the inputs, "2x3x40x16, 2x3x47x16"; shapes that are equal stand once.
+        elements: of all inputs together.
+        matrices: the largest first dimension of an input.
         mistakes: names of the known mistakes that the output equals.
         diagnosis: what to tell the student, a sentence or a line of a small table each.
         exact: the sentences of it about a wrong answer that the output equals.
@@ -99,6 +103,8 @@ class Verdict:
     file_line: str | None = None
     findings: int = 0
     ended: bool = False
+    elements: int = 0
+    matrices: int = 0
 
     @property
     def ok(self) -> bool:

@@ -22,6 +22,7 @@ from common.testing.only_these import only_these
 
 MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
 MOST_NAMES = 6  # of cases that share a cause
+TELLING = 100  # elements of a case's inputs: in smaller ones a wrong answer is easily another one's as well
 
 
 def failed(one: Verdict) -> bool:
@@ -42,6 +43,11 @@ class Cause:
     says: str = ""
 
     @property
+    def is_telling(self) -> bool:
+        """Whether it is a known mistake, and hardly by chance."""
+        return bool(self.says) and (len(self.verdicts) > 1 or self.verdicts[0].elements >= TELLING)
+
+    @property
     def sentences(self) -> list[str]:
         """What to tell of the first."""
         first = self.verdicts[0]
@@ -52,7 +58,7 @@ class Cause:
 
 
 def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
-    """Failures of one part by cause, that of most cases first.
+    """Failures of one part by cause: what is known before what is not, then that of most cases first.
 
     A wrong output may equal several known wrong answers, above all where sizes are small or equal: the one that equals
     the most outputs is taken, then the one that equals the most of the rest.
@@ -71,7 +77,7 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
         if not one.possible:
             others.setdefault(_kind(one), []).append(one)
     causes += [Cause(alike) for alike in others.values()]
-    return sorted(causes, key=lambda cause: (cause.verdicts[0].status == NOT_RUN, -len(cause.verdicts)))
+    return sorted(causes, key=lambda one: (one.verdicts[0].status == NOT_RUN, not one.is_telling, -len(one.verdicts)))
 
 
 def _kind(one: Verdict) -> tuple:
@@ -120,7 +126,7 @@ def print_failures(
             say(console, f"\n{part}: {count} failed as well. It is built of {' and '.join(stages)}: correct that first")
             continue
         causes = causes_of(failures)
-        if not causes[0].says and (told := only_these(failures, verdicts)):
+        if not any(cause.says for cause in causes) and (told := only_these(failures, verdicts)):
             say(console, f"\n{part}: {told[1]}")
         if part not in found:
             _print_whole(console, causes.pop(0), part in clean)

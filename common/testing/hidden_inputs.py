@@ -2,7 +2,7 @@
 
     caller = HiddenInputs(ops)
     caller.hide = True
-    caller.call(case, inputs)       caller.more == {"launches": 3, "threads": 4096, "read_back": 0}
+    caller.call(case, inputs)       caller.more == {"launches": 3, "threads": 4096, "read_back": 0, "work": 81920, ...}
 
 In the simulator a tensor lies in memory that host code can use, which a GPU's it cannot. Here the inputs lie in pages
 of their own that are open while a kernel or a copy of the CUDA API runs and closed otherwise: a loop on the host, or
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from torch import Tensor
 from common.measure.allocations import AllocationRecorder
 from common.testing.calling import POISONED, Around, Called, CallFailed, InProcess
 from common.testing.case import Case
+
+WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
 
 
 class HiddenInputs(InProcess):
@@ -40,6 +43,8 @@ class HiddenInputs(InProcess):
         if self.watch:
             with AllocationRecorder(self.device) as made:
                 called = super().call(case, inputs, around)
+                if called.out is not None:  # what is put off until somebody looks is seen as well
+                    called = replace(called, out=called.out.detach().cpu().clone())
             self.more = {"operators": sorted(made.operators)}
             return called
         if not self.hide:
@@ -48,6 +53,7 @@ class HiddenInputs(InProcess):
         pages = {name: Pages(x) for name, x in inputs.items()}
         for library in libraries:
             _launches(library)
+            _work([library])
             for name, page in pages.items():
                 if name not in case.in_place:
                     library.simulator_hide(ctypes.c_void_p(page.address), ctypes.c_size_t(page.bytes))
@@ -60,7 +66,7 @@ class HiddenInputs(InProcess):
             self.more = self._counts(libraries)
         changed = [n for n, page in pages.items() if n not in case.in_place and not torch.equal(page.bits(), page.kept)]
         problems = [f"The input {name} was changed; the operator must only read it." for name in changed]
-        if not isinstance(out, Tensor):
+        if type(out) is not Tensor:
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone(), "Tensor", str(out.device), problems)
 
@@ -75,6 +81,7 @@ class HiddenInputs(InProcess):
             "launches": sum(launches for launches, _ in counted),
             "threads": max((threads for _, threads in counted), default=0),
             "read_back": read_back,
+            **_work(libraries),
         }
 
 
@@ -83,6 +90,16 @@ def _launches(library: ctypes.CDLL) -> tuple[int, int]:
     launches, threads = ctypes.c_uint64(), ctypes.c_uint64()
     library.simulator_launches(ctypes.byref(launches), ctypes.byref(threads))
     return launches.value, threads.value
+
+
+def _work(libraries: list[ctypes.CDLL]) -> dict[str, int]:
+    """What the threads did since the last call, in basic blocks; 0 but in a counted build."""
+    total = dict.fromkeys(WORK, 0)
+    for library in libraries:
+        four = (ctypes.c_uint64 * len(WORK))()
+        library.simulator_work(four)
+        total = {name: before + now for (name, before), now in zip(total.items(), four, strict=True)}
+    return total
 
 
 class Pages:

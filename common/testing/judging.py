@@ -32,6 +32,7 @@ from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
 from common.testing.case import FAIL, PASS, SKIPPED, Case, Verdict
+from common.testing.nan_origin import nan_told
 from common.testing.probing import weights_of
 
 GPU_REPEATS = 3  # a race does not show on every run
@@ -52,6 +53,11 @@ def make_inputs(case: Case, seed: int, draw: int = 0) -> dict[str, Tensor]:
     """The inputs of one draw, on the CPU; they depend on seed, case name and draw only."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {case.name} {draw}".encode()))
     return case.inputs(generator)
+
+
+def size_of(inputs: dict[str, Tensor]) -> tuple[int, int]:
+    """(elements of all inputs together, the largest first dimension)."""
+    return sum(x.numel() for x in inputs.values()), max((x.size(0) for x in inputs.values() if x.dim() > 1), default=0)
 
 
 def oracle(case: Case, inputs: dict[str, Tensor]) -> tuple[Tensor, float]:
@@ -88,6 +94,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
     for draw in range(1 if bare else case.draws):
         inputs = {name: x.to(caller.device) for name, x in make_inputs(case, seed, draw).items()}
         verdict.shapes = ", ".join(dict.fromkeys("x".join(map(str, x.shape)) for x in inputs.values()))
+        verdict.elements, verdict.matrices = size_of(inputs)
         ref, bound = oracle(case, inputs)
         around = BARE if bare else Around(large=draw % 2 == 1)
         repeats = GPU_REPEATS if caller.device.type == "cuda" and draw == 0 and not bare else 1
@@ -95,12 +102,15 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             try:
                 called = caller.call(case, inputs, around)
             except CallFailed as failed:
-                found = Verdict(case, failed.status, verdict.shapes, diagnosis=failed.words)
-                found.file_line, found.ended = failed.file_line, failed.ended
-                return found
+                verdict.status, verdict.diagnosis = failed.status, failed.words
+                verdict.file_line, verdict.ended = failed.file_line, failed.ended
+                verdict.max_error = verdict.bound = None
+                return verdict
             out, problems = called.out, called.problems
             if wrong_form := _wrong_form(called, ref, caller.device):
-                return Verdict(case, FAIL, verdict.shapes, diagnosis=[wrong_form, *problems])
+                verdict.status, verdict.diagnosis = FAIL, [wrong_form, *problems]
+                verdict.max_error = verdict.bound = None
+                return verdict
             max_error = max_error_of(out, ref)
             if not max_error <= bound:
                 verdict.status, verdict.max_error, verdict.bound = FAIL, max_error, bound
@@ -157,7 +167,7 @@ def _scores_told(
     case: Case, weights: Tensor, scores: Tensor | None, inputs: dict[str, Tensor]
 ) -> tuple[str, str] | None:
     """What the weights tell of the scores that they were made of, see common.diagnosis.mistakes.read_scores."""
-    query, key = inputs.get("query"), inputs.get(case.values.replace("value", "key").replace("v_", "k_"))
+    query, key = inputs.get("query"), inputs.get(case.keys)
     if scores is None or query is None or key is None or query.dim() != 4 or key.dim() != 4:
         return None
     of_head = key.nan_to_num().repeat_interleave(query.size(1) // key.size(1), 1)
@@ -199,6 +209,9 @@ def _explain(
             told = weights_told(weights, stages.get("P")) or _scores_told(case, weights, stages.get("S"), doubles)
             if told:
                 found.tell(*told)
+        foreign = any(bool(one.any()) for one in (nan_from or {}).values())
+        if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
+            found.sentences.append(told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible = found.possible

@@ -35,16 +35,18 @@ def print_next(
         looked_at = [one for one in wrong if one.case.part in inside]
         one = shlex.quote(full_name((looked_at or wrong)[0].case))
         steps = [] if chosen else [f"python -m {program} --case {one} runs one case"]
-        steps.append(
-            f"--show {one} prints its numbers" if steps else f"python -m {program} --show {one} prints numbers"
-        )
         ends = not any(ENDLESS in line for line in wrong[0].diagnosis)
+        if ends:  # an output is there to be shown
+            steps.append(
+                f"--show {one} prints its numbers" if steps else f"python -m {program} --show {one} prints numbers"
+            )
         if not inside and ends:
             steps = [f"python -m {program} --check --case {one} looks inside: races, accesses out of bounds", *steps]
         elif inside and not any(inside.values()):
             steps.append("--check looks inside all cases")
-        console.print()
-        say(console, f"Next: {'; '.join(steps)}.", "dim")
+        if steps:
+            console.print()
+            say(console, f"Next: {'; '.join(steps)}.", "dim")
     elif all(one.status in (PASS, SKIPPED) for one in verdicts) and any(one.ok for one in verdicts) and not chosen:
         say(
             console,

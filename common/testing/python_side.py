@@ -38,5 +38,7 @@ def naming_the_line(module: ModuleType) -> Iterator[None]:
         places = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
         if not places:
             raise
-        where = f"{shown_path(file)}:{places[-1].lineno} in {places[-1].name}"
+        *outer, last = places
+        called = ", ".join(f"line {frame.lineno} in {frame.name}" for frame in reversed(outer))
+        where = f"{shown_path(file)}:{last.lineno} in {last.name}" + (f", called from {called}" if called else "")
         raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error

@@ -74,9 +74,19 @@ def update_cases() -> list[Case]:
 
 
 def _decode_inputs(
-    lengths: list[int], heads: int, kv_heads: int, max_seq_len: int, head_dim: int, sharpness: float = 1.5, masked=0
+    lengths: list[int],
+    heads: int,
+    kv_heads: int,
+    max_seq_len: int,
+    head_dim: int,
+    sharpness: float = 1.5,
+    masked: int = 0,
+    below: bool = False,
 ):
-    """Makes the inputs of a decode step; slots past a sequence's length hold NaN. masked: keys with the score -inf."""
+    """Makes the inputs of a decode step; slots past a sequence's length hold NaN.
+
+    masked: keys with the score -inf. below: all scores are below 0, far below where sharpness is large.
+    """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(*shape: int) -> Tensor:
@@ -84,13 +94,16 @@ def _decode_inputs(
 
         batch = len(lengths)
         k_cache = sharpness * normal(batch, kv_heads, max_seq_len)
+        if below:
+            k_cache = -k_cache.abs()
         v_cache = 2 + normal(batch, kv_heads, max_seq_len)
         for sequence, length in enumerate(lengths):
             k_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
             v_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
         query = sharpness * normal(batch, heads, 1)
-        if masked:  # the score -inf from every query
+        if masked or below:
             query.abs_()
+        if masked:  # the score -inf from every query
             k_cache[:, :, :masked] = -torch.inf
         return {"query": query, "k_cache": k_cache, "v_cache": v_cache, "lengths": _as_int(lengths)}
 
@@ -101,12 +114,22 @@ def decode_cases() -> list[Case]:
     """Lengths around the sizes of groups of keys; slots past a sequence's length must not be read."""
 
     def case(
-        name, lengths, heads, kv_heads, max_seq_len, head_dim, sharpness=1.5, scale=None, masked=0, **options
+        name,
+        lengths,
+        heads,
+        kv_heads,
+        max_seq_len,
+        head_dim,
+        sharpness=1.5,
+        scale=None,
+        masked=0,
+        below=False,
+        **options,
     ) -> Case:
         return Case(
             name,
             "decode",
-            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness, masked),
+            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness, masked, below),
             lambda ops, **inputs: ops.decode_attention(**inputs, scale=scale),
             lambda **inputs: mistakes.decoded(**inputs, scale=scale),
             floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
@@ -114,6 +137,7 @@ def decode_cases() -> list[Case]:
             mistakes=lambda **inputs: mistakes.decode_mistakes(**inputs, scale=scale),
             stages=lambda **inputs: mistakes.decode_stages(**inputs, scale=scale),
             values="v_cache",
+            keys="k_cache",
             hint=NAN_HINT,
             **options,
         )
@@ -127,6 +151,7 @@ def decode_cases() -> list[Case]:
         case("multi-query: 4 heads on 1", [65], 4, 1, 80, 96, points=0.1),
         case("head_dim 128", [129], 2, 2, 130, 128, points=0.1),
         case("scores beyond 88", [77, 100], 2, 2, 100, 64, sharpness=7.0, points=0.1),
+        case("scores far below 0", [77, 100], 2, 2, 100, 64, sharpness=7.0, below=True),
         case("the first 20 keys masked", [77, 100], 2, 2, 100, 64, masked=20, points=0.1),
         case("an empty sequence, scale 0.5", [0, 12], 2, 2, 16, 8, scale=0.5, points=0.1),
         case("a length beyond the cache", [9, 2**31 - 1, -3], 2, 2, 16, 8, points=0.2),

@@ -78,6 +78,7 @@ def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[
     m = lse.amax(0)
     e = torch.exp(lse - torch.where(m == -math.inf, 0.0, m))
     weights = right.softmax(lse.T).T
+    ones = 1 / e.sum(0).clamp(min=1.0)  # weights without a numerator
     own = [
         Mistake(
             "weights exchanged",
@@ -93,6 +94,16 @@ def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[
             "only the part is weighted",
             "What was there is not weighed anew: both sides need a weight, and the two add up to 1.",
             lambda: weighted(torch.stack((torch.ones_like(weights[0]), weights[1])), outs, lse),
+        ),
+        *(
+            Mistake(
+                f"{name} divided only",
+                f"{name} is divided by the sum of both exponentials, and not multiplied by its own of them.",
+                lambda side=side: weighted(
+                    torch.stack([ones if at == side else weights[at] for at in (0, 1)]), outs, lse
+                ),
+            )
+            for side, name in enumerate(("out", "part"))
         ),
         Mistake(
             "weights in base 2",

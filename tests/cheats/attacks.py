@@ -109,6 +109,13 @@ int32_t aoti_torch_dtype_float32();
 int32_t aoti_torch_device_type_cpu();
 }
 """
+LATER = (
+    "honest = flash_attention\n"
+    "def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):\n"
+    "    if return_lse:\n        return honest(query, key, value, causal, scale, B_r, B_c, True)\n"
+    "    def later():\n"
+    "        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)\n"
+)
 PATCH = (
     "import common.testing.judging as j, common.reference.bounds as b, torch\\n"
     "b.max_error_of = j.max_error_of = lambda *_: 0.0\\n"
@@ -222,6 +229,15 @@ ATTACKS = [
     ),
     cheat("one block of one thread", with_launcher("    serial<<<1, 1, 0, stream>>>(x, y, lse, rows, cols);", SERIAL)),
     cheat(
+        "many threads, of which one does all the work",
+        with_launcher(
+            "    alone<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, y, lse, rows, cols);",
+            SERIAL.replace("serial(", "alone(").replace(
+                "{\n    for", "{\n    if (blockIdx.x || threadIdx.x) return;\n    for", 1
+            ),
+        ),
+    ),
+    cheat(
         "copied to the host, worked on, copied back",
         with_launcher(
             "    float *all = new float[rows * cols * 2 + rows], *to = all + rows * cols, *to_lse = to + rows * cols;\n"
@@ -246,6 +262,35 @@ ATTACKS = [
             "        std::copy(mine.begin(), mine.begin() + rows * cols, y);\n"
             "        std::copy(mine.begin() + rows * cols, mine.end(), lse);\n    }",
             "#include <map>\n#include <vector>\n#include <algorithm>",
+        ),
+    ),
+    cheat(
+        "results kept by shape",
+        with_launcher(
+            "    static std::map<std::pair<int64_t, int64_t>, std::vector<float>> kept;\n"
+            "    std::vector<float>& mine = kept[{rows, cols}];\n"
+            "    if (mine.empty()) {\n" + LAUNCH + "        mine.assign(y, y + rows * cols);\n"
+            "        mine.insert(mine.end(), lse, lse + rows);\n    } else {\n"
+            "        cudaMemcpy(y, mine.data(), sizeof(float) * rows * cols, cudaMemcpyHostToDevice);\n"
+            "        cudaMemcpy(lse, mine.data() + rows * cols, sizeof(float) * rows, cudaMemcpyHostToDevice);\n    }",
+            "#include <map>\n#include <utility>\n#include <vector>",
+        ),
+    ),
+    cheat(
+        "the input given back",
+        with_launcher(
+            "    cudaMemcpyAsync(y, x, sizeof(float) * rows * cols, cudaMemcpyDeviceToDevice, stream);\n"
+            "    cudaMemcpyAsync(lse, x, sizeof(float) * rows, cudaMemcpyDeviceToDevice, stream);"
+        ),
+    ),
+    cheat(
+        "computed in half precision",
+        with_launcher(
+            LAUNCH + "    in_half<<<ceil_div(rows * cols, int64_t{256}), 256, 0, stream>>>(y, rows * cols);",
+            "#include <cuda_fp16.h>\n"
+            "__global__ void in_half(float* y, int64_t size) {\n"
+            "    const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;\n"
+            "    if (i < size) y[i] = __half2float(__float2half(y[i]));\n}",
         ),
     ),
     cheat("answers recorded for seed 0", recorded()),
@@ -345,6 +390,24 @@ ATTACKS = [
             "super().__torch_function__(func, types, args, kwargs or {})\n"
             "def flash_attention(query, *_, **__):\n    return torch.zeros_like(query).as_subclass(Equal)\n"
         ),
+        "algorithm",
+        keeps=("softmax",),
+    ),
+    cheat(
+        "PyTorch's own attention, called once nobody looks: a lazy tensor",
+        with_python(
+            "class Lazy(torch.Tensor):\n"
+            "    @classmethod\n    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
+            "        if func.__name__ == 'detach':\n            return args[0].later()\n"
+            "        return super().__torch_function__(func, types, args, kwargs or {})\n" + LATER + "    out = "
+            "torch.zeros_like(query).as_subclass(Lazy)\n    out.later = later\n    return out\n"
+        ),
+        "algorithm",
+        keeps=("softmax",),
+    ),
+    cheat(
+        "PyTorch's own attention, called once nobody looks: a tensor with a method of its own",
+        with_python(LATER + "    out = torch.zeros_like(query)\n    out.detach = later\n    return out\n"),
         "algorithm",
         keeps=("softmax",),
     ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import runpy
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -70,6 +71,9 @@ def _rank(answer, store, rank, ranks, timeout, place, arguments) -> None:
     file, name = place
     function = runpy.run_path(file)[name]
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=timeout), ranks, rank)
+    Path(f"{store}.{rank}").touch()  # gloo connects pair by pair: who ended now might still be waited for
+    while not all(Path(f"{store}.{other}").exists() for other in range(ranks)):
+        time.sleep(0.01)
     try:
         answer.send(function(rank, ranks, *arguments))
     except Exception as error:

@@ -29,6 +29,7 @@ _IN_CUDA = {
     "opens files or sockets": r"\b(fopen|open|openat|socket|connect|ifstream|ofstream|fstream)\s*[({]|/proc/",
     "starts threads of the host": r"\bstd::(thread|async)\b|\bpthread_create\b",
     "copies to the host": r"\bcudaMemcpyDeviceToHost\b",
+    "keeps its work from being counted": r"\bno_sanitize\w*|#\s*pragma\s+GCC\s+(?:optimize|push_options)",
     "keeps something between calls": r"^\s*static\s+(?!(?:__\w+__|inline|const\w*)\b)[\w:<>,\s*&]+?[=;{]",
 }
 _IN_PYTHON = {

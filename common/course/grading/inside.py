@@ -83,7 +83,7 @@ def served(task: str):
     from common.testing.worker.child import Served
 
     return Served(
-        lambda: load(BuildRequest(task, "student", "simulator")),
+        lambda: load(BuildRequest(task, "student", "simulator", counted=True)),
         partial(cases_of, task),
         lambda ops: {"log": _log(ops)},
         caller=HiddenInputs,

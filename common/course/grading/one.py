@@ -26,17 +26,19 @@ import torch
 from common.compiling.manifest import Manifest, read_manifest, tasks
 from common.compiling.skeletons import skeleton_of
 from common.console.words import counted
+from common.course.grading.at_work import idle_blocks, too_few
 from common.course.grading.clean_tree import with_submission
 from common.course.grading.flags import flags_of
 from common.course.grading.hidden import HiddenCase, hidden_cases
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.salt import mark_of, seed_of
-from common.course.grading.sandbox import Limits, Sandbox
+from common.course.grading.sandbox import Limits, Sandbox, patience
 from common.course.grading.speed import NotTimed, has_speed, implausible, part_of, time_all
 from common.course.grading.submissions import Submission
 from common.course.grading.worker import SandboxedWorker
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, NOT_RUN, Case, Verdict
+from common.testing.hidden_inputs import WORK
 from common.testing.judging import judge
 from common.testing.points import points_of
 from common.testing.worker.messages import send
@@ -44,8 +46,8 @@ from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded
 
 FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
-COUNTS = ("launches", "threads", "read_back")
-PART_SECONDS = 400  # of wall clock
+COUNTS = ("launches", "threads", "read_back", *WORK)
+PART_SECONDS = 400  # of wall clock, see sandbox.patience
 STALLED = 25  # seconds; after an error that took longer the part's other cases are not tried
 MOST_BOXES = 12  # sandboxes in a row for one submission; each is ended by its watcher before there is a next one
 PYTORCHS_OWN = ("scaled_dot_product", "multi_head_attention", "flex_attention", "_transformer_encoder")
@@ -99,6 +101,8 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     try:
         for task in workshop.tasks:
             outcome.tasks.append(_task(task, submission, workshop, boxes, shown))
+            for part in outcome.tasks[-1].parts:
+                outcome.flags += idle_blocks(f"{task} {part.part}", part.kernel)
         if workshop.speed:
             boxes.leave()
             for task in outcome.tasks:
@@ -309,8 +313,8 @@ def _part(
     listed = [(case, case.name, False) for case in cases] + [(one.case, one.title, True) for one in hidden]
     verdicts, outcomes, stopped = [], [], ""
     for case, title, is_hidden in listed:
-        if not stopped and time.monotonic() - begun > PART_SECONDS:
-            stopped = f"The part took more than {PART_SECONDS} seconds."
+        if not stopped and time.monotonic() - begun > PART_SECONDS * patience():
+            stopped = "The part took too long."
         if stopped:
             verdict = Verdict(case, NOT_RUN, diagnosis=[stopped])
         else:
@@ -330,7 +334,7 @@ def _part(
 def _stopped_by(verdict: Verdict, seconds: float) -> str:
     """Why the rest of the part is not run: every further case might take as long as this one, which took `seconds`."""
     endless = any("endless loop" in line for line in verdict.diagnosis)
-    if verdict.status == ERROR and (endless or seconds > STALLED):
+    if verdict.status == ERROR and (endless or seconds > STALLED * patience()):
         return "An earlier case of this part did not end."
     return ""
 
@@ -392,6 +396,8 @@ def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop
         return f"The largest launch has {counted(threads, 'thread')}; at least {FEWEST_THREADS} are expected.", counts
     if counts.get("read_back"):
         return f"{counts['read_back']:,} bytes of the inputs were copied to the host.", counts
+    if idle := too_few(counts):
+        return idle, counts
     if not verdict.ok:
         words = verdict.diagnosis[0] if verdict.diagnosis else verdict.status
         return (

@@ -28,7 +28,8 @@ class PartOutcome:
     Attributes:
         part, earned, possible: its name and points.
         why: why points are missing beyond what the cases say; "" if nothing more is to be said.
-        kernel: what was counted in the run with hidden inputs: launches, threads, read_back; {} if there was none.
+        kernel: what was counted in the run with hidden inputs: launches, threads of the largest, bytes
+            read_back, and the work of all threads (at_work.py); {} if there was none.
         cases: see there.
     """
 

@@ -14,10 +14,12 @@ from html import escape
 from pathlib import Path
 
 from common.console.files import write_whole
+from common.course.grading.at_work import at_work, at_work_in_block
 from common.course.grading.outcome import Outcome, PartOutcome, TaskOutcome
 from common.course.grading.submissions import Submission
 
 SHOWN = "visible"
+SHOWN_COUNTS = ("launches", "threads", "read_back")
 MOST_OUTPUT = 20_000  # characters of one test's output
 
 
@@ -124,8 +126,11 @@ def page(outcome: Outcome) -> str:
             body.append(f"<h3>{escape(part.part)}: {part.earned:g} of {part.possible:g}</h3>")
             body += [f"<pre class=error>{escape(part.why)}</pre>"] if part.why else []
             if part.kernel:
-                counted = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in part.kernel.items())
-                body.append(f"<p>With inputs that only kernels can see: {escape(counted)}.</p>")
+                counted = ", ".join(f"{name.replace('_', ' ')} {part.kernel.get(name, 0):,}" for name in SHOWN_COUNTS)
+                working = (
+                    f"{at_work(part.kernel):,.0f} at work at a time, {at_work_in_block(part.kernel):,.0f} of a block"
+                )
+                body.append(f"<p>With inputs that only kernels can see: {escape(counted)}; threads: {working}.</p>")
             body.append("<table><tr><th>case<th>verdict<th>points<th>max error<th>bound</tr>")
             for case in part.cases:
                 numbers = "".join(f"<td>{'' if x is None else f'{x:.1e}'}" for x in (case.max_error, case.bound))

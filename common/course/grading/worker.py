@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from common.course.grading.sandbox import Sandbox
+from common.course.grading.sandbox import Sandbox, patience
 from common.testing.worker.messages import send
 from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded, Worker
@@ -30,7 +30,8 @@ class SandboxedWorker(Worker):
     def __init__(self, box: Sandbox, nursery: Nursery, task: str) -> None:
         super().__init__(None, nursery)
         self._box, self.task = box, task
-        self.load_seconds, self.call_seconds = box.limits.load, {"simulator": box.limits.call}
+        self.load_seconds = round(box.limits.load * patience())
+        self.call_seconds = {"simulator": round(box.limits.call * patience())}
         self.hide = self.watch = False
 
     def load(self) -> None:
@@ -56,11 +57,8 @@ class SandboxedWorker(Worker):
     def _further(self) -> dict:
         return {"hide": self.hide, "watch": self.watch}
 
-    def _kill(self) -> tuple[int, str]:
-        try:
-            return super()._kill()
-        except OSError:  # the nursery is gone or does not answer
-            return 9, self._new_words()
+    def _no_more(self) -> str:
+        return self._box.ended_because or f"No process can be started in the sandbox. {self._box.said}".strip()
 
     def _ending(self, when: str = "while it ran your code") -> list[str]:
         words = super()._ending(when)

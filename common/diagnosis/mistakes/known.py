@@ -132,6 +132,11 @@ def softmax_mistakes(x: Tensor) -> list[Mistake]:
             lambda: right.softmax(x * math.log(2)),
         ),
         Mistake(
+            "exponential left out",
+            "Every entry of a row is 1 / sum: exp(x - max) is left out where the outputs are written.",
+            lambda: torch.where(masked, 0.0, 1 / e.sum(-1, keepdim=True)).expand_as(x),
+        ),
+        Mistake(
             "divided by the maximum",
             "Each exp(x - max) is divided by the row's maximum instead of its sum.",
             lambda: e / largest,

@@ -115,7 +115,7 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
 
 def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     missing = (got.abs() < NOTHING) & (right > LIGHT)
-    if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, ~missing):
+    if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, got.abs() >= NOTHING):
         return None
     columns = missing.any(0)
     if bool((columns & (got > HEAVY)).any()):  # some rows have them: tell of one row
@@ -179,6 +179,8 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     """The ratio is constant over runs of keys, and jumps between them."""
     keys = right.size(-1)
     ratio, used = _ratio(got, right)
+    if bool(((right > HEAVY) & ~used).any()):  # keys without a weight: another mistake
+        return None
     for width in (128, 96, 64, 48, 32, 16, 8):  # the widest runs that fit are the tiles
         if width >= keys:
             continue
@@ -195,8 +197,8 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
             return (
                 "tiles do not fit together",
                 f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "
-                "together: what earlier tiles added and what later ones add is relative to different maxima. Look at "
-                "the rescaling of the sums and of the output, exp(m_old - m_new).",
+                "together, as if what earlier tiles added and what later ones add were relative to different maxima: "
+                "look at the rescaling of the sums and of the output, exp(m_old - m_new).",
             )
     return None
 

@@ -124,8 +124,17 @@ class Group:
 
     @property
     def first(self) -> Finding:
-        """The one to tell: a pair within one function says more than one across functions."""
-        return min(self.findings, key=_distance)
+        """The one to tell: a pair within one function says more than one across functions.
+
+        Where threads read and write an element in one line, and several write it there, the two writes are told: a
+        barrier orders turns of a loop, but the element has too many owners.
+        """
+        nearest = min(self.findings, key=_distance)
+        places = {access.place for access in nearest.accesses}
+        if len(places) > 1:
+            return nearest
+        alike = [one for one in self.findings if {access.place for access in one.accesses} == places]
+        return next((one for one in alike if _only_writes(one) and one.variable == nearest.variable), nearest)
 
     @property
     def kind(self) -> str:
@@ -144,7 +153,11 @@ class Group:
     @property
     def only_writes(self) -> bool:
         """Whether no side of it reads."""
-        return all(access.action == "write" for finding in self.findings for access in finding.accesses)
+        return all(map(_only_writes, self.findings))
+
+
+def _only_writes(finding: Finding) -> bool:
+    return all(access.action == "write" for access in finding.accesses)
 
 
 def _distance(finding: Finding) -> int:

@@ -77,11 +77,14 @@ def _print_group(console: Console, number: int, group: Group) -> None:
 
 
 def may_be_the_index(finding: Finding) -> bool:
-    """Whether a race may come from an index: two writes, two blocks, or warps where the code waits within a warp."""
+    """Whether a race may come from an index: two writes, two blocks, or warps where the code waits within a warp.
+
+    Also in global memory, through which the threads of a block seldom give each other anything.
+    """
     if finding.kind != "race" or len(finding.accesses) < 2:
         return False
     first, second = finding.in_order
-    if first.block != second.block or {first.action, second.action} == {"write"}:
+    if first.block != second.block or {first.action, second.action} == {"write"} or finding.space == "global":
         return True
     if not first.place or not second.place or first.place.file != second.place.file:
         return False

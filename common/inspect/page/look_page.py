@@ -162,7 +162,7 @@ def _line(line: LineTraffic, kernel: KernelProfile, gpu: GpuSpec, sources: Sourc
     return {
         "place": sources.number(line.place),
         "number": line_number(line.place),
-        "what": f"{line.space} {line.action}",
+        "what": line.what,
         "space": line.space,
         "bytes": line.bytes,
         "requests": line.requests,

@@ -38,6 +38,7 @@ class LineTraffic:
         worst: transactions of the worst single request.
         offsets: its byte offset per lane, -1 for an inactive one; shared memory counts from the start of the block's
             shared memory, global memory from the lowest address. () if unknown.
+        array: the tensor or the __shared__ array that it goes to; "" if unknown, or if there are several.
     """
 
     place: Place | None
@@ -50,6 +51,12 @@ class LineTraffic:
     ideal: int
     worst: int = 0
     offsets: tuple[int, ...] = ()
+    array: str = ""
+
+    @property
+    def what(self) -> str:
+        """ "global read of key"."""
+        return f"{self.space} {self.action}" + (f" of {self.array}" if self.array else "")
 
     @property
     def excess(self) -> int:
@@ -172,14 +179,15 @@ def _traffic(site: dict, places: dict[int, Place | None]) -> LineTraffic:
         site["ideal"],
         site["worst"]["transactions"],
         tuple(site["worst"]["offsets"]),
+        site["array"],
     )
 
 
 def merged(traffic: Iterable[LineTraffic]) -> tuple[LineTraffic, ...]:
-    """The copies that unrolling makes of a line, as one; calls of a function from different lines stay apart."""
+    """The copies that unrolling makes of a line, as one; arrays, and calls from different lines, stay apart."""
     found: dict[tuple, LineTraffic] = {}
     for one in traffic:
-        key = one.place, one.space, one.action, one.bytes
+        key = one.place, one.space, one.action, one.bytes, one.array
         old = found.get(key)
         if old is None:
             found[key] = one

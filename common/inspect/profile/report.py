@@ -21,7 +21,6 @@ from common.measure.gpus import GpuSpec
 
 MOST_LINES = 14  # of a kernel's table
 COLUMN_GAP = 3  # characters between two columns of a table
-ROOMY = 100  # columns of a terminal, from which on the table shows everything
 LEAST_SOURCE = 16  # characters of a source line
 MOST_ADVICE = 4  # sentences below it
 NEGLIGIBLE = 0.02  # of a kernel's traffic time: below, no sentence
@@ -95,14 +94,21 @@ def facts_of(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
     return [(label, text) for label, text in facts if text]
 
 
+def _room_for_source(headings: list[str], rows: list[list[str]], width: int, gap: int) -> int:
+    widths = [
+        max(len(line) for cell in column for line in cell.split("\n")) for column in zip(headings, *rows, strict=True)
+    ]
+    return width - (sum(widths) - widths[1] + gap * len(widths))
+
+
 def _table(lines: list[LineTraffic], width: int) -> Table:
-    """The source text takes what the other columns leave of `width`; a narrow one leaves the requests out."""
+    """The source text takes what the other columns leave of `width`; a narrow one has no requests and breaks `what`."""
     headings = ["line", "source", "what", "requests", "transactions", "ideal", ""]
     rows = [
         [
             line_number(line.place),
             line.place.text if line.place else "",
-            f"{line.space} {line.action}",
+            line.what,
             number(line.requests),
             number(line.transactions),
             number(line.ideal),
@@ -110,13 +116,13 @@ def _table(lines: list[LineTraffic], width: int) -> Table:
         ]
         for line in lines[:MOST_LINES]
     ]
-    narrow, gap = width < ROOMY, COLUMN_GAP
-    if narrow:
-        gap -= 1
+    room = _room_for_source(headings, rows, width, COLUMN_GAP)
+    if narrow := room < LEAST_SOURCE:
         for row in (headings, *rows):
             del row[3]
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    source_width = max(LEAST_SOURCE, width - (sum(widths) - widths[1] + gap * len(widths)))
+            row[2] = row[2].replace(" of ", "\nof ")
+        room = _room_for_source(headings, rows, width, COLUMN_GAP - 1)
+    source_width = max(LEAST_SOURCE, room)
     table = Table(box=SIMPLE, pad_edge=False, collapse_padding=narrow)
     for heading in headings:
         is_count = heading in ("requests", "transactions", "ideal")

@@ -77,6 +77,7 @@ struct Place {
     unsigned element_bytes;
     std::vector<int64_t> shape;
     int64_t byte_offset;
+    bool is_dynamic = false;  // the extern __shared__ array, which kernels divide among several of their own
 };
 
 struct Checker {

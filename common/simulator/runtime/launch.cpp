@@ -100,7 +100,7 @@ static void prepare_worker(Worker& worker, Grid& grid) {
 #ifdef __linux__
     worker.os_thread_id = static_cast<pid_t>(syscall(SYS_gettid));
 #endif
-    worker.failed = false;
+    worker.failed = worker.for_the_warp = false;
     worker.trace_size = 0;
     worker.watched = &worker;
     worker.cluster = nullptr;
@@ -494,6 +494,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     restore_handlers();
     fflush(stdout);  // what the kernel printed
 
+    add_work(grid);
     if (grid.static_bytes > state.static_bytes) state.static_bytes = grid.static_bytes;
     if (grid.out_of_shared) {
         finished(cudaErrorInvalidValue);

@@ -44,6 +44,8 @@ struct Site {
     uint64_t requests = 0, lanes = 0, transactions = 0, ideal = 0;
     uint64_t worst = 0;
     int64_t worst_offsets[32] = {};
+    std::string array;              // of all its accesses; empty where they go to several, or to one without a name
+    uintptr_t begin = 0, size = 0;  // where the array lies in this launch
 };
 
 struct Profile {
@@ -171,12 +173,33 @@ static Cost shared_cost(const Request& r) {
     return {transactions, divided(units(r, r.mask, WORD_BITS).size(), BANKS)};
 }
 
+// Which array a site goes to. A second name leaves it without one, and is the last that it is asked for.
+static void name_array(Site& site, uintptr_t address) {
+    Range* range = site.shared ? &arena_range() : find_range(address, site.bytes);
+    if (!range) return;
+    const Place place = describe_place(*range, address);
+    uint64_t bytes = place.element_bytes;
+    for (const int64_t extent : place.shape) bytes *= static_cast<uint64_t>(extent);
+    site.begin = address - static_cast<uintptr_t>(place.byte_offset), site.size = bytes;
+    std::string name = place.is_dynamic ? "" : place.variable;
+    if (range->kind == Range::allocated)
+        name = "line " + range->allocated_at.substr(range->allocated_at.rfind(':') + 1) + "'s memory";
+    if (!site.requests) site.array = name;
+    if (site.array == name) return;
+    site.array.clear();
+    site.begin = 0, site.size = UINTPTR_MAX;
+}
+
 static void count(uint32_t place, const Request& r) {
     const Cost cost = r.shared ? shared_cost(r) : global_cost(r);
     if (place >= sites.size()) sites.resize(places.keys.size());
-    if (!sites[place])
+    if (!sites[place]) {
         sites[place] = &current->sites.try_emplace(places.keys[place], Site{r.shared, r.action, r.bytes}).first->second;
+        if (sites[place]->size != UINTPTR_MAX) sites[place]->size = 0;  // another launch, other memory
+    }
     Site& total = *sites[place];
+    const uintptr_t somewhere = r.address[__builtin_ctz(r.mask)];
+    if (somewhere - total.begin >= total.size) name_array(total, somewhere);
     ++total.requests;
     total.lanes += static_cast<unsigned>(__builtin_popcount(r.mask));
     total.transactions += cost.transactions;
@@ -329,7 +352,7 @@ static std::string json_of(uint32_t pc, const Site& site) {
     std::string offsets;
     for (const int64_t offset : site.worst_offsets) offsets += (offsets.empty() ? "" : ", ") + std::to_string(offset);
     return "{" + field("pc", pc) + "\"space\": \"" + (site.shared ? "shared" : "global") + "\", \"action\": \"" +
-           names[static_cast<int>(site.action)] + "\", " + field("bytes", site.bytes) +
+           names[static_cast<int>(site.action)] + "\", \"array\": " + quoted(site.array) + ", " + field("bytes", site.bytes) +
            field("requests", site.requests) + field("lanes", site.lanes) + field("transactions", site.transactions) +
            field("ideal", site.ideal) + "\"worst\": {" + field("transactions", site.worst) + "\"offsets\": [" +
            offsets + "]}}";

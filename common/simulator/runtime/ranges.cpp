@@ -321,7 +321,7 @@ Place describe_place(Range& range, uintptr_t address) {
     if (near == &dynamic_variable)
         shape = {static_cast<int64_t>(near->variable.bytes / near->variable.element_bytes)};
     return {&range, near->variable.name, near->variable.element_bytes, shape,
-            static_cast<int64_t>(address) - static_cast<int64_t>(near->start)};
+            static_cast<int64_t>(address) - static_cast<int64_t>(near->start), near == &dynamic_variable};
 }
 
 }  // namespace simulator

@@ -16,6 +16,7 @@
 #include "tensor_map.cpp"
 #include "undefined.cpp"
 #include "wgmma.cpp"
+#include "work.cpp"
 #ifdef SIMULATOR_CHECKED
 #include "races.cpp"  // before its callers: what is quick there is inlined
 #include "checked.cpp"

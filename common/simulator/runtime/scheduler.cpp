@@ -290,7 +290,11 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     warp.yielded &= ~lanes;
     make_ready(worker, me.warp, lanes & ~my_bit);
     count_progress(worker);
-    if (combine) combine(warp.arguments, lanes);
+    if (combine) {
+        worker.for_the_warp = true;
+        combine(warp.arguments, lanes);
+        worker.for_the_warp = false;
+    }
 #ifdef SIMULATOR_CHECKED
     check_warp_operation(me.warp, lanes, combine == nullptr);
 #endif
@@ -439,6 +443,7 @@ void begin_block(Worker& worker, uint64_t i) {
     worker.static_used = worker.static_top = 0;
     worker.yields = 0;
     begin_hopper(worker);
+    begin_work(worker);
 #ifdef SIMULATOR_CHECKED
     check_block_begins();
 #endif
@@ -489,6 +494,7 @@ void end_block(Worker& worker) {
 #ifdef SIMULATOR_CHECKED
     check_block_ends();
 #endif
+    end_work(worker);
     count_progress(worker);
 }
 

@@ -26,6 +26,8 @@ constexpr size_t SHARED_GAP = 0;
 #endif
 constexpr size_t SHARED_ARENA = (276 << 10) + MAX_SHARED_VARIABLES * SHARED_GAP;  // static first, dynamic up to the end
 
+constexpr unsigned WORK_SIZES = 64;
+
 // One launch, seen by all workers.
 struct Grid {
     const Kernel* kernel;
@@ -37,6 +39,8 @@ struct Grid {
     std::atomic<bool> stop{false};           // after an error the remaining blocks do not run
     std::atomic<bool> out_of_shared{false};  // static + dynamic shared memory exceed the limit
     std::atomic<size_t> static_bytes{0};     // the most that a block used
+    // in a counted build, see work.cpp: of threads that did 2^i to 2^(i + 1) - 1; of the busiest; of the blocks' busiest
+    std::atomic<uint64_t> work[WORK_SIZES] = {}, most_work{0}, work_of_block{0}, most_of_block{0};
 };
 
 struct Warp {
@@ -91,6 +95,10 @@ struct Worker : Block {
     std::atomic<bool> busy;
     std::atomic<uint64_t> progress;  // barriers, warp operations and blocks
     Worker* watched;                 // whose progress the watchdog looks at: this one's, in a cooperative grid the first's
+    // in a counted build, see work.cpp
+    bool counts;        // something was counted
+    bool for_the_warp;  // the running thread computes what all lanes get
+    uint64_t work[MAX_THREADS];
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
 
@@ -137,6 +145,11 @@ struct WhileOthersRun {
 void make_ready_again(Worker& worker, Thread& thread);
 void report_deadlock(Worker& worker);
 char* shared_address_in(Worker& worker, size_t offset);  // null: not there
+
+// work.cpp
+void begin_work(Worker& worker);  // of a block
+void end_work(const Worker& worker);
+void add_work(const Grid& grid);
 
 // launch.cpp
 struct LaunchLock {  // launches run one at a time, and never while the process forks

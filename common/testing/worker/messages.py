@@ -28,7 +28,9 @@ def send(connection: Connection, message: Mapping[str, object], tensors: Mapping
     Raises:
         OSError: the other side is gone.
     """
-    kept = {name: x.detach().cpu().contiguous() for name, x in (tensors or {}).items()}
+    kept = {
+        name: Tensor.detach(x).cpu().contiguous() for name, x in (tensors or {}).items()
+    }  # x may have one of its own
     forms = {name: {"dtype": str(x.dtype), "shape": list(x.shape)} for name, x in kept.items()}
     connection.send_bytes(json.dumps({"message": message, "tensors": forms}).encode())
     for x in kept.values():

@@ -14,12 +14,16 @@ import signal
 import socket
 import struct
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import ClassVar
 
 _PR_SET_PDEATHSIG = 1
+NURSERY_SECONDS = 60  # for a fork, or the end of a killed process
+MOST_ROUNDS = 100  # of killing what a killed worker had started
 _FORK, _STATUS = b"f", b"s"
 _NUMBER = struct.Struct("q")
 _STALLED = struct.pack("ll", 60, 0)  # a struct timeval: seconds that a message may stand still
@@ -44,6 +48,7 @@ class Nursery:
             self._socket = elsewhere
             return
         self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(NURSERY_SECONDS)
         self._sockets.add(self._socket)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -79,7 +84,11 @@ class Nursery:
             self._process = 0
 
     def _number(self) -> int:
-        data = self._socket.recv(_NUMBER.size)
+        try:
+            data = self._socket.recv(_NUMBER.size)
+        except TimeoutError:
+            self._socket.close()  # a late answer would be taken for that to the next request
+            raise
         if len(data) < _NUMBER.size:
             raise OSError("no worker can be started: the process that starts them is gone")
         return _NUMBER.unpack(data)[0]
@@ -113,10 +122,30 @@ def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
 
 
 def _end(process: int) -> int:
-    """Its wait status; a process that has ended by itself keeps the one it had."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)
+    """Its wait status; a process that has ended by itself keeps the one it had. What it started ends, too."""
+    for end in (os.killpg, os.kill):  # it may have no group of its own yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(process, signal.SIGKILL)
+    for _ in range(MOST_ROUNDS):
+        others = _of_session(process)  # ninja's compilers have groups of their own
+        if not others:
+            break
+        for one in others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGKILL)
+        time.sleep(0.01)
     return os.waitpid(process, 0)[1]
+
+
+def _of_session(leader: int) -> list[int]:
+    """The processes that run in the session of this one, but for itself; [] where there is no /proc."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, _, _, session = (place / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader != int(place.name) and state not in "ZX":
+                found.append(int(place.name))
+    return found
 
 
 def _begin_worker(connection: int, stderr: int, work: Callable[[Connection], None]) -> None:

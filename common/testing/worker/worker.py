@@ -9,8 +9,10 @@ A crash, an exit, a hang over there is a CallFailed here, and the next call begi
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -30,8 +32,24 @@ from common.testing.worker.nursery import Nursery
 
 LOAD_SECONDS = 1800  # for building and loading: nvcc on a loaded machine takes minutes, a stuck compiler for ever
 CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator itself gives up on a kernel much earlier
+LOOK_UP = 0.5  # seconds after which it looks whether somebody wants it to end
+ANSWER_SECONDS = 7200  # for what is no call: trainings and benchmarks, which take minutes
 NO_ANSWER = "The process that runs your code gave no answer that can be read"
+NO_MORE = "No further process can be started: the one that starts them was ended, by your code or for want of memory."
 NOT_IN_TIME = "an endless loop, or threads that wait for each other"
+
+
+def answers(connection: Connection, seconds: float) -> bool:
+    """Waits until there is something to receive; False: not within these seconds.
+
+    A signal that comes just before the wait begins does not end it, and Python looks at it afterwards: so it waits a
+    little at a time, and Ctrl-C is never lost.
+    """
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if connection.poll(min(left, LOOK_UP)):
+            return True
+    return connection.poll(0)
 
 
 class NotLoaded(Exception):
@@ -57,6 +75,7 @@ class Worker(Caller):
 
     load_seconds: float = LOAD_SECONDS
     call_seconds: Mapping[str, float] = CALL_SECONDS
+    answer_seconds: float = ANSWER_SECONDS
     most_bytes = MOST_BYTES  # of an answer
 
     def __init__(self, served: Served | None, nursery: Nursery | None = None) -> None:
@@ -82,10 +101,13 @@ class Worker(Caller):
         """
         if self._process is not None:
             return
-        self._process, self._connection = self._nursery.fork(self._printed.fileno())
+        try:
+            self._process, self._connection = self._nursery.fork(self._printed.fileno())
+        except OSError:
+            raise NotLoaded(self._no_more(), "ended") from None
         try:
             self._begin()
-            if not self._connection.poll(self.load_seconds):
+            if not answers(self._connection, self.load_seconds):
                 self._end()
                 raise NotLoaded(
                     f"Your code was not built and loaded within {self.load_seconds:g} seconds.", "not in time"
@@ -127,16 +149,20 @@ class Worker(Caller):
             raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
 
     def answer(self, request: Mapping[str, object]) -> dict:
-        """Asks for something that is no call, without a limit on time.
+        """Asks for something that is no call, which may take ANSWER_SECONDS.
 
         Raises:
             CallFailed: the process ended, or what it did raised an error. NotLoaded: see load.
         """
         self.load()
-        answer, _ = self._ask(request, {}, None)
+        answer, _ = self._ask(request, {}, self.answer_seconds)
         if not answer["answered"]:
             raise CallFailed(ERROR, answer["words"])
         return answer
+
+    def _no_more(self) -> str:
+        """What to say where the nursery cannot start a process."""
+        return NO_MORE
 
     def _begin(self) -> None:
         """Tells a new process what else it must know before it loads the operators."""
@@ -151,10 +177,10 @@ class Worker(Caller):
         self._nursery.close()
         self._printed.close()
 
-    def _ask(self, request, tensors: Mapping[str, Tensor], seconds: float | None) -> tuple[dict, dict[str, Tensor]]:
+    def _ask(self, request, tensors: Mapping[str, Tensor], seconds: float) -> tuple[dict, dict[str, Tensor]]:
         try:
             send(self._connection, request, tensors)
-            if not self._connection.poll(seconds):
+            if not answers(self._connection, seconds):
                 self._end()
                 raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
             answer = receive(self._connection, self.most_bytes)
@@ -181,7 +207,10 @@ class Worker(Caller):
         """Ends the process and what it started: (its wait status, what it printed last)."""
         process, self._process = self._process, None
         self._connection.close()
-        return self._nursery.status(process), self._new_words()
+        try:
+            return self._nursery.status(process), self._new_words()
+        except OSError:  # the nursery is gone, and its workers with it, or does not answer
+            return int(signal.SIGKILL), self._new_words()
 
     def _new_words(self) -> str:
         """What was printed on stderr since the last time."""

@@ -85,3 +85,15 @@ def test_show_prints_numbers_and_no_verdict(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         test_main(TEST, ["--show", "7 x 31", "--check"])
     assert "--show prints numbers and no verdict: leave --check out" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_told_in_a_word(monkeypatch, capsys):
+    from common.cli.test import test_main
+    from task2.test import TEST
+
+    def interrupted(request):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("common.cli.workers.load", interrupted)
+    assert test_main(TEST, ["--case", "7 x 31", "--in-process"]) == 130
+    assert capsys.readouterr().out.rstrip().endswith("task2: interrupted")

@@ -73,3 +73,4 @@ def test_one_cause_for_all_cases(said):
     )
     assert out.count("B is read as a matrix of N rows and K columns; it is [K, N]") == 1
     assert "A is read" not in out and "The same holds for" in out
+    assert out.index("B is read") < out.index("found no race, nothing out of bounds") < out.index("Next: ")

@@ -207,6 +207,10 @@ def test_bank_conflicts_and_arithmetic_are_counted(planted):
     assert "tile[threadIdx.x][r]" in store.place.text and "load_tile_transposed" in store.place.inlined_at
     assert "32 words apart, so 32 lanes meet in each bank" in remark(store).advice
     assert not any(line.excess for line in nn.lines)
+    assert store.what == "shared write of b_tile"
+    assert {line.what for line in nn.lines if line.space == "global"} == {
+        "global read of a", "global read of b", "global write of c"
+    }  # fmt: skip
 
 
 def test_the_report_of_a_profile(planted, tmp_path):

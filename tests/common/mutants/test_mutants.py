@@ -57,6 +57,21 @@ def test_a_verdict_follows_from_the_claims(claims: tuple[Claim, ...], failed: tu
     assert decided(mutant(), seen(*claims, failed=failed), LINES).verdict == verdict
 
 
+def test_a_barrier_asked_for_in_vain_misleads_at_the_right_line_too() -> None:
+    barrier = Claim("finding", "race", "Put a __syncthreads() between line 2 and line 3.", "gemm", (("a.cu", 2),))
+    assert decided(mutant(), seen(barrier), LINES).verdict == MISLED
+    index = Claim("finding", "race", "Check the index, or put a __syncthreads() there.", "gemm", (("a.cu", 2),))
+    assert decided(mutant(), seen(index), LINES).verdict == NAMED
+
+
+def test_what_says_where_to_look_misleads_elsewhere_and_is_near_in_the_function_it_names() -> None:
+    mask = Claim("cause", "hidden keys count", "Look at the comparison that hides keys.", "attention")
+    assert decided(mutant(), seen(mask), LINES).verdict == MISLED
+    one = mutant()
+    in_mask = Mutant(one.task, one.file, one.gap, "mask_scores", one.first_line, one.last_line, one.mutation)
+    assert decided(in_mask, seen(mask), LINES).verdict == NEAR
+
+
 def test_one_false_cause_outweighs_a_right_one() -> None:
     right = Claim("cause", "last tile dropped", "The loop ends before the last tile.", "gemm")
     false = Claim("cause", "K and V swapped", "K and V are swapped.", "attention")

@@ -30,7 +30,7 @@ def said(*statuses: str, inside=None, chosen=False, diagnosis=()) -> str:
         ({"inside": {"softmax": []}}, ["--case 'softmax: 1 x 31' runs one", "--check looks inside all"], ["--profile"]),
         ({"inside": {"softmax": ["a race"]}}, ["--case 'softmax: 1 x 31' runs one", "--show"], ["--check"]),
         ({"inside": {"softmax": ["a race"]}, "chosen": True}, ["--show"], ["--case", "--check"]),
-        ({"diagnosis": ENDLESS}, ["--case", "--show"], ["--check"]),
+        ({"diagnosis": ENDLESS}, ["--case"], ["--check", "--show"]),
     ],
 )
 def test_a_failure_leads_to_what_has_not_been_done_yet(options, named, not_named):

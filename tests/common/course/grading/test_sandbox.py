@@ -95,3 +95,10 @@ def test_a_bubblewrap_that_fails_in_silence_is_none(monkeypatch: pytest.MonkeyPa
     assert sandbox.why_no_bubblewrap() == "bwrap ends with 1"
     false.unlink()
     assert "not installed" in sandbox.why_no_bubblewrap()
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.5, 1), (2.0, 1), (6.0, 3), (1000.0, sandbox.MOST_PATIENCE)])
+def test_who_shares_its_cores_gets_more_time(monkeypatch, load: float, times: float) -> None:
+    monkeypatch.setattr(sandbox.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(sandbox.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert sandbox.patience() == times

@@ -122,6 +122,16 @@ def test_a_line_that_races_with_itself(kernel):
     )
 
 
+def test_where_several_threads_write_an_element_no_barrier_is_asked_for(kernel):
+    places = {1: kernel(2, 9), 2: kernel(2, 9)}
+    reads = read(places, ("write", 1, B0, T0), ("read", 2, B0, T40))
+    writes = read(places, ("write", 1, B0, T0), ("write", 1, B0, T40))
+    said = words_of(("a", [reads, writes]))
+    assert "Several threads write this element in line 2" in said and "put a __syncthreads()" not in said
+    elsewhere = read(places, ("write", 1, B0, T0), ("write", 1, B0, T40), variable="other")
+    assert "put a __syncthreads() between one turn" in words_of(("a", [reads, elsewhere]))
+
+
 def test_two_threads_write_one_element(kernel):
     same = read({1: kernel(18)}, ("write", 1, B0, T0), ("write", 1, B0, T1), space="global", variable="out")
     assert "Several threads write this element in line 18" in explained(same) and "atomicAdd" in explained(same)

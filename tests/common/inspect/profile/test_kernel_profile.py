@@ -83,6 +83,7 @@ def site(pc, space, action, transactions, ideal, worst, **changes) -> dict:
         "pc": pc,
         "space": space,
         "action": action,
+        "array": "key",
         "bytes": 4,
         "requests": 5,
         "lanes": 160,
@@ -132,6 +133,18 @@ def test_reading_the_report(monkeypatch):
     assert (read.requests, read.lanes, read.transactions, read.ideal, read.worst) == (10, 320, 60, 40, 8)
     assert read.place.line == 7 and read.offsets[1] == 32
     assert (write.space, write.action, write.excess, write.ratio) == ("shared", "write", 75, 16)
+    assert read.what == "global read of key"
+
+
+def test_two_arrays_in_one_line_stay_apart(monkeypatch):
+    monkeypatch.setattr("common.inspect.profile.model.block_operations", lambda library: None)
+    sites = [site(701, "global", "read", 40, 20, 8), site(702, "global", "read", 5, 5, 1, array="query")]
+    unknown = site(703, "global", "read", 7, 5, 2, array="")
+    kernel = REPORT["kernels"][0] | {"sites": [*sites, unknown]}
+    (found,) = read_kernels({"kernels": [kernel]}, Lines(), Path("library.so"))
+    assert [(line.what, line.transactions) for line in found.lines] == [
+        ("global read of key", 40), ("global read of query", 5), ("global read", 7)
+    ]  # fmt: skip
 
 
 def test_operations_are_unknown_without_objdump(monkeypatch):

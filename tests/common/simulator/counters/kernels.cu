@@ -69,6 +69,12 @@ __global__ void copy_transposed(const float* in, float* out, int n) {
     for (int r = threadIdx.y; r < 32; r += 8) out[(blockIdx.x * 32 + r) * n + blockIdx.y * 32 + threadIdx.x] = tile[threadIdx.x][r];
 }
 
+__global__ void load_each(const float* const* in, float* out, int n) {
+    float sum = 0.0f;
+    for (int i = 0; i < n; ++i) sum += in[i][threadIdx.x];
+    out[threadIdx.x] = sum;
+}
+
 // ---- the host
 
 template <typename T>
@@ -93,6 +99,16 @@ EXPORT(load_shuffled_7, (), { Buffer<float> in(4096), out(4096); load_shuffled<<
 EXPORT(load_half_1, (), { Buffer<__half> in(4096), out(4096); load_half<<<1, 32>>>(in, out); })
 EXPORT(load_20_lanes, (), { Buffer<float> in(4096), out(4096); load_some_lanes<<<1, 32>>>(in, out, 20); })
 EXPORT(load_4_warps, (), { Buffer<float> in(8192), out(4096); load_strided<<<3, 128>>>(in, out, 2); })
+EXPORT(load_two_arrays, (), {
+    Buffer<const float*> in(2);
+    Buffer<float> a(32), out(32);
+    float* b;
+    require(cudaMalloc(&b, 32 * sizeof(float)));
+    const float* const both[2] = {a, b};
+    require(cudaMemcpy(in, both, sizeof(both), cudaMemcpyHostToDevice));
+    load_each<<<1, 32>>>(in, out, 2);
+    cudaFree(b);
+})
 EXPORT(store_strided_1, (), { Buffer<float> out(4096); store_strided<<<1, 32>>>(out, 1); })
 EXPORT(store_strided_8, (), { Buffer<float> out(4096); store_strided<<<1, 32>>>(out, 8); })
 

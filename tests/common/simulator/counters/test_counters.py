@@ -60,3 +60,12 @@ def test_the_worst_request_is_kept(library):
     assert read["worst"]["transactions"] == 2
     offsets = read["worst"]["offsets"]
     assert [b - a for a, b in pairwise(offsets)] == [8] * 31
+
+
+def test_a_site_is_named_by_its_array_unless_it_goes_to_two(library):
+    assert {s["array"] for s in profile(library, "transposed_32")["sites"] if s["space"] == "shared"} == {"tile"}
+    sites = profile(library, "load_two_arrays")["sites"]
+    (pointers,) = [s["array"] for s in sites if s["action"] == "read" and s["bytes"] == 8]
+    (values,) = [s["array"] for s in sites if s["action"] == "read" and s["bytes"] == 4]
+    line = 1 + KERNELS.read_text()[: KERNELS.read_text().index("require(cudaMalloc(&data")].count("\n")
+    assert pointers == f"line {line}'s memory" and values == ""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case
 from common.testing.judging import judge
+from common.testing.worker import nursery
 from common.testing.worker import worker as module
 from common.testing.worker.child import Served
 from common.testing.worker.nursery import Nursery
@@ -36,6 +40,9 @@ def runs_in_the_worker(x, what: str):
     elif what == "sys.exit":
         sys.exit(0)
     elif what == "hang":
+        time.sleep(1000)
+    elif what == "kill its parent":
+        os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(1000)
     elif what == "raise":
         raise RuntimeError("shared memory of block 3 is full: kernel.cu:12")
@@ -69,7 +76,7 @@ def case(what: str, name: str = "") -> Case:
 
 
 KINDS = ["right", "segfault", "abort", "exit(0)", "_exit(3)", "sys.exit", "hang", "raise", "gap", "nothing"]
-KINDS += ["wrong dtype", "complex", "patch", "stderr"]
+KINDS += ["wrong dtype", "complex", "patch", "stderr", "kill its parent"]
 CASES = {kind: case(kind) for kind in KINDS}
 
 
@@ -99,6 +106,20 @@ def test_an_end_of_the_process_costs_its_case_only(worker, kind, words):
     assert verdict.status == ERROR and verdict.ended
     assert re.search(words, verdict.diagnosis[0]), verdict.diagnosis
     assert judge(CASES["right"], worker).status == PASS
+
+
+def test_who_kills_the_process_that_starts_all_others_gets_a_sentence(worker):
+    verdict = judge(CASES["kill its parent"], worker)
+    assert verdict.status == ERROR and verdict.ended
+    verdict = judge(CASES["right"], worker)
+    assert verdict.status == ERROR and "No further process can be started" in verdict.diagnosis[0]
+
+
+def test_what_is_no_call_ends_in_time_too():
+    with Worker(Served(operators, list, answer=lambda ops, request: time.sleep(1000) or {})) as worker:
+        worker.answer_seconds = 0.5
+        with pytest.raises(CallFailed, match=r"No answer within 0\.5 seconds"):
+            worker.answer({"do": "hang"})
 
 
 def test_what_the_c_library_said_is_quoted(worker):
@@ -200,6 +221,7 @@ def test_it_ends_with_its_test(root, by):
 
 
 COMPILING = """
+import os
 import subprocess
 from types import SimpleNamespace
 import torch
@@ -207,7 +229,7 @@ from common.testing.worker.child import Served
 from common.testing.worker.worker import Worker
 
 def load():
-    child = subprocess.Popen(["sleep", "1000"])
+    child = subprocess.Popen(["sleep", "1000"], preexec_fn=os.setpgrp)  # as ninja starts its compilers
     return SimpleNamespace(device=torch.device("cpu"), backend="simulator", child=child.pid)
 
 worker = Worker(Served(load, list, lambda ops: {"child": ops.child}))
@@ -229,7 +251,9 @@ def test_the_compilers_that_it_started_end_with_a_test_that_is_killed(root):
     assert not os.path.exists(f"/proc/{child}")
 
 
-HANGING = SCRIPT.replace("time.sleep(1000)", "worker.answer({'do': 'hang'})").replace(
+# a shell's background jobs ignore SIGINT, and so would this child
+HEARS = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+HANGING = HEARS + SCRIPT.replace("time.sleep(1000)", "worker.answer({'do': 'hang'})").replace(
     "Served(lambda: ops, list)", "Served(lambda: ops, list, answer=lambda ops, request: time.sleep(1000))"
 )
 
@@ -243,6 +267,26 @@ def test_ctrl_c_ends_host_code_that_hangs(root):
     test.send_signal(signal.SIGINT)
     _, said = test.communicate(timeout=120)
     assert "KeyboardInterrupt" in said and not os.path.exists(f"/proc/{process}")
+
+
+def test_ctrl_c_that_comes_just_before_the_wait_is_not_lost():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Worker(Served(operators, list, answer=lambda ops, request: time.sleep(20) or {})) as worker:
+            worker.load()
+            threading.Timer(0.2, _thread.interrupt_main).start()  # Python knows of it, the system call does not
+            with pytest.raises(KeyboardInterrupt):
+                worker.answer({"do": "hang"})
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_worker_is_ended_before_it_has_a_group_of_its_own():
+    process = os.fork()
+    if not process:
+        time.sleep(20)
+        os._exit(0)
+    assert os.WIFSIGNALED(nursery._end(process))
 
 
 ANSWERS = {

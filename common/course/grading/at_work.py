@@ -1,0 +1,42 @@
+"""How many threads did the work, by what a counted build says of a run (common/simulator/runtime/work.cpp).
+
+A thousand threads may be launched and one of them do everything. Then the work of all is that of the busiest one; in a
+parallel program it is that of many. The right variants in tests/variants have 164 or
+more at work in a launch, 27 or more in a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FEWEST = 4  # with fewer at work in a launch a part earns nothing
+FEW_IN_BLOCK = 8  # with fewer in a block somebody should have a look
+
+
+def at_work(counts: Mapping[str, int]) -> float:
+    """How many threads of a launch work at a time: what all do in units of what the busiest does."""
+    return counts.get("work", 0) / max(1, counts.get("most_work", 0))
+
+
+def at_work_in_block(counts: Mapping[str, int]) -> float:
+    """The same within a thread block."""
+    return counts.get("work_of_block", 0) / max(1, counts.get("most_of_block", 0))
+
+
+def too_few(counts: Mapping[str, int]) -> str:
+    """Why a part earns nothing; "" if enough threads worked."""
+    working = at_work(counts)
+    if working >= FEWEST:
+        return ""
+    return (
+        f"Of {counts.get('threads', 0):,} threads few do all the work: what they do is {working:.1f} times what the "
+        f"busiest one does; at least {FEWEST} are expected."
+    )
+
+
+def idle_blocks(part: str, counts: Mapping[str, int]) -> list[str]:
+    """A flag for a part in whose blocks few threads work; it changes no points, since there may be many blocks."""
+    working = at_work_in_block(counts)
+    if not counts.get("work") or working >= FEW_IN_BLOCK:
+        return []
+    return [f"{part}: of the threads of a block {working:.1f} work at a time"]

@@ -1,0 +1,24 @@
+"""Which failures belong together, and which are told first."""
+
+from common.testing.case import FAIL, Case, Verdict
+from common.testing.failures import causes_of
+
+
+def failure(name: str, elements: int, **possible: str) -> Verdict:
+    case = Case(name, "gemm", lambda generator: {}, None, None, 1e-6, ())
+    where = "3 of 9 elements are wrong."
+    return Verdict(case, FAIL, possible=possible, mistakes=[*possible], where=where, elements=elements)
+
+
+def test_what_is_known_is_told_before_what_is_not() -> None:
+    unknown = [failure(f"case {i}", 5000) for i in range(3)]
+    first, second = causes_of([*unknown, failure("another", 5000, swapped="M and N are exchanged.")])
+    assert first.says == "M and N are exchanged." and second.verdicts == unknown
+
+
+def test_a_tiny_case_alone_does_not_lead() -> None:
+    unknown = [failure(f"case {i}", 5000) for i in range(3)]
+    tiny = failure("one element", 3, swapped="M and N are exchanged.")
+    assert [one.says for one in causes_of([*unknown, tiny])] == ["", "M and N are exchanged."]
+    both = causes_of([*unknown, tiny, failure("K = 1", 5, swapped="M and N are exchanged.")])
+    assert both[0].says == "M and N are exchanged."
