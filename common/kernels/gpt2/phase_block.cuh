@@ -7,6 +7,7 @@
 //   CachePart, cache_part         which tokens of the cache a unit of ATTENTION passes through the stream
 #pragma once
 #include "common/cuda/check.h"
+#include "common/cuda/tagged_words.cuh"
 #include "common/kernels/gpt2/gpt2.h"
 #include "common/kernels/gpt2/step_phases.h"
 

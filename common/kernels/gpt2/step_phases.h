@@ -38,7 +38,8 @@
 #include <cstdint>
 
 #include "common/cuda/float_type.h"
-#include "common/cuda/tagged_words.cuh"
+
+struct TaggedWord;  // common/cuda/tagged_words.cuh
 
 // ---------------------------------------------------------------------------------------------------- 1. Model
 
