@@ -363,13 +363,10 @@ int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t co
     return data<int32_t>(x);
 }
 
-// All four, or none.
+// All four are given, or none.
 void take_sampling(Steps& a, const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
                    const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p, const Tensor& history,
                    const Tensor& wte) {
-    check(uniforms.has_value() == temperature.has_value() && uniforms.has_value() == top_k.has_value() &&
-              uniforms.has_value() == top_p.has_value(),
-          "uniforms, temperature, top_k and top_p must all be given, or none of them");
     if (!uniforms) return;
     check(a.logits != nullptr, "uniforms are given, but no logits; drawing needs both");
     check_tensor(*uniforms, "uniforms", {"steps", "rows"}, ScalarType::Double);
@@ -394,6 +391,9 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
                         int64_t splits) {
     Steps a = {};
     float_type(wte, "wte");
+    check(uniforms.has_value() == temperature.has_value() && uniforms.has_value() == top_k.has_value() &&
+              uniforms.has_value() == top_p.has_value(),
+          "uniforms, temperature, top_k and top_p must all be given, or none of them");
     check_tensor(cache, "cache", {"layers", "2", "batch", "heads", "max_seq_len", "head_dim"}, wte.scalar_type());
     check_same_device(cache, "cache", wte, "wte");
     check_aligned(cache, "cache");
