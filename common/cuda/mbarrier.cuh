@@ -6,6 +6,7 @@
 //   mbarrier_arrive(b)          one arrival
 //   mbarrier_expect(b, bytes)   one arrival, and the phase waits for so many bytes from the copy engine (tma.cuh), too
 //   mbarrier_wait(b, parity)    waits until the phase of this parity is complete
+//   mbarrier_try_wait(b, parity)    waits a while: whether it is
 //   Ring<N>                     which of N barriers, and which parity, comes next
 //
 // A barrier counts its phases: 0 is the first, and a phase begins when the one before is complete. mbarrier_wait(b, 0)
@@ -56,6 +57,20 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier& barrier, unsigned parity
         "}" ::"r"(shared_offset(&barrier)),
         "r"(parity)
         : "memory");
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait(Mbarrier& barrier, unsigned parity) {
+    unsigned complete;
+    asm volatile(
+        "{\n"
+        ".reg .pred complete;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, complete;\n"
+        "}"
+        : "=r"(complete)
+        : "r"(shared_offset(&barrier)), "r"(parity)
+        : "memory");
+    return complete != 0;
 }
 
 // Every slot is used once before the first is used again, then with the other parity.

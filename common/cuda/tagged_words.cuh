@@ -5,7 +5,9 @@
 //   put_tagged_pair(words, a, b, tag)   two that lie side by side, at a multiple of 16 bytes
 //   peek(words)                         asks for such a pair; what comes is an answer or not yet
 //   settle(pair, words, tag)            waits until both have this tag: their payload
-//   get_tagged<N>(words, tag)           N pairs, asked for all at once and then waited for: 2 N payloads
+//   settle_all(pairs, words, tag)       the same of N pairs. Those that are missing are asked for again all at once: one
+//                                       trip for all, where waiting for one after the other takes a trip for each
+//   get_all(pairs, words, tag)          asks for N pairs and waits for them
 //
 // A barrier between blocks takes four trips to the L2 cache: the data is written, then the counter behind it, the counter
 // is read, then the data. Here data and flag are one word of 64 bits, which is written and read in one piece. Whoever
@@ -72,26 +74,36 @@ __device__ __forceinline__ TaggedPair peek(const TaggedWord* words) {
 
 #endif
 
+__device__ __forceinline__ bool has_tag(const TaggedPair& pair, unsigned tag) { return pair.y == tag && pair.w == tag; }
+
 __device__ __forceinline__ uint2 settle(TaggedPair pair, const TaggedWord* words, unsigned tag) {
-    while (pair.y != tag || pair.w != tag) pair = peek(words);
+    while (!has_tag(pair, tag)) pair = peek(words);
     return make_uint2(pair.x, pair.z);
 }
 
-// payload [2 N]
-template <int N>
-struct Payload {
-    unsigned words[2 * N];
-};
-template <int N>
-__device__ __forceinline__ Payload<N> get_tagged(const TaggedWord* words, unsigned tag) {
-    TaggedPair pairs[N];
+// words(i): where pair i lies, nullptr: there is none.
+template <int N, class Words>
+__device__ __forceinline__ void settle_all(TaggedPair (&pairs)[N], Words words, unsigned tag) {
+    bool missing = true;
+    while (missing) {
+        missing = false;
 #pragma unroll
-    for (int i = 0; i < N; ++i) pairs[i] = peek(words + 2 * i);
-    Payload<N> result;
+        for (int i = 0; i < N; ++i) {
+            const TaggedWord* const from = words(i);
+            if (from == nullptr || has_tag(pairs[i], tag)) continue;
+            pairs[i] = peek(from);
+            missing = true;
+        }
+    }
+}
+
+// Pairs that are asked for and waited for together: those in which words(i) is not nullptr.
+template <int N, class Words>
+__device__ __forceinline__ void get_all(TaggedPair (&pairs)[N], Words words, unsigned tag) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        const uint2 both = settle(pairs[i], words + 2 * i, tag);
-        result.words[2 * i] = both.x, result.words[2 * i + 1] = both.y;
+        const TaggedWord* const from = words(i);
+        if (from != nullptr) pairs[i] = peek(from);
     }
-    return result;
+    settle_all(pairs, words, tag);
 }

@@ -1,9 +1,13 @@
 """How long a GPT-2 takes to its first token, and from token to token, on a GPU.
 
-Random weights, greedy; by default GPT-2 124M in float16, one sequence, a prompt of 512 tokens. Beside the engine on the
-tuned kernels:
+Random weights; greedy, unless it says otherwise; by default GPT-2 124M in float16, one sequence, a prompt of 512
+tokens. Beside the engine on the tuned kernels:
 
-    graph           the same engine without the persistent kernel: a step is a CUDA graph of kernels
+    drawn           the same, tokens drawn: temperature 0.8, top-k 40, top-p 0.9
+    graph           without the persistent kernel: a step is a CUDA graph of fused kernels
+    fp32            that graph in float32
+    unfused         in float32, the graph of kernels that are not fused and torch's matrix products
+    launched        the same kernels, launched one by one
     eager, sdpa     transformers with these attentions and a DynamicCache
     static          transformers with a StaticCache and torch.compile(mode="reduce-overhead"); compiling takes a while
 
@@ -40,7 +44,9 @@ from common.measure.timing import middle
 from task7.given.operators import load_engine_kernels
 from task7.tools.options import DTYPES
 
-ENGINE, PEERS = "engine", ("graph", "eager", "sdpa", "static")
+ENGINE, PEERS = "engine", ("drawn", "graph", "fp32", "unfused", "launched", "eager", "sdpa", "static")
+DRAWN = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+FLOAT32 = ("fp32", "unfused", "launched")  # whose weights have 4 bytes
 SIZES = {  # n_embd, n_layer, n_head
     "gpt2": (768, 12, 12),
     "gpt2-medium": (1024, 24, 16),
@@ -72,15 +78,17 @@ def measure(generate: Generate, prompts: list, new_tokens: int, rounds: int) -> 
     return Measured([ttft for ttft, _ in results], results[-1][1])
 
 
-def engine(model, dtype: str, variant: str, batch: int, max_seq_len: int, persistent: bool | None = None) -> Generate:
-    """Ours. persistent: see Engine."""
-    made = Engine(model, load_engine_kernels(variant, "cuda"), dtype, batch, max_seq_len, persistent=persistent)
+class EnginePeer:
+    """Ours, as a Generate. drawn: what Engine.generate takes to draw. parts: graphs, fused, persistent, see Engine."""
 
-    def generate(prompts, new_tokens):
-        result = made.generate(prompts, max_new_tokens=new_tokens)
+    def __init__(self, model, dtype: str, variant: str, batch: int, max_seq_len: int, drawn=None, **parts) -> None:
+        self.drawn = drawn or {}
+        self.engine = Engine(model, load_engine_kernels(variant, "cuda"), dtype, batch, max_seq_len, **parts)
+        self.how = self.engine.how(batch, bool(drawn))
+
+    def __call__(self, prompts, new_tokens):
+        result = self.engine.generate(prompts, max_new_tokens=new_tokens, **self.drawn)
         return result.ttft_ms, result.tbt_ms
-
-    return generate
 
 
 def transformers_peer(model, attention: str) -> Generate:
@@ -136,8 +144,8 @@ def _timed(prefill, prompts: list, new_tokens: int, step) -> tuple[float, list]:
     return between[0], between[1:]
 
 
-def table(measured: Mapping[str, Measured], limit_ms: float, title: str, batch: int = 1) -> Table:
-    """A line per version: both times, and the share of the limit."""
+def table(measured: Mapping[str, Measured], limits: Mapping[str, float], title: str, batch: int = 1) -> Table:
+    """A line per version: both times, and the share of its limit, in ms."""
     result = Table(title=escape(title), title_justify="left")
     result.add_column("")
     for column in ("TTFT\nms", "TBT\nms", "80% between\nms", "tokens/s", "weights /\nbandwidth", "times\nours"):
@@ -151,7 +159,7 @@ def table(measured: Mapping[str, Measured], limit_ms: float, title: str, batch: 
             f"{one.tbt_median:.3f}",
             f"{low:.3f} .. {high:.3f}",
             f"{batch * 1e3 / one.tbt_median:,.0f}",
-            f"{limit_ms / one.tbt_median:.0%}",
+            f"{limits[name] / one.tbt_median:.0%}",
             f"{one.tbt_median / ours.tbt_median:.2f}",
         )
     return result
@@ -199,9 +207,18 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
     read = sum(x.numel() * x.element_size() for x in model.parameters()) - model.transformer.wpe.weight.nbytes
     copy = measure_limits(matmul=()).copy
     ours = f"{ENGINE}, {options.variant}"
+
+    def with_parts(of: str, **parts):
+        return lambda: EnginePeer(model, of, options.variant, options.batch, total, **parts)
+
+    separate = {"fused": False, "persistent": False}
     makers = {
-        ours: lambda: engine(model, dtype, options.variant, options.batch, total),
-        "graph": lambda: engine(model, dtype, options.variant, options.batch, total, persistent=False),
+        ours: with_parts(dtype),
+        "drawn": with_parts(dtype, drawn=DRAWN),
+        "graph": with_parts(dtype, persistent=False),
+        "fp32": with_parts("float32", persistent=False),
+        "unfused": with_parts("float32", **separate),
+        "launched": with_parts("float32", graphs=False, **separate),
         "eager": lambda: transformers_peer(model, "eager"),
         "sdpa": lambda: transformers_peer(model, "sdpa"),
         "static": lambda: compiled_peer(model, total),
@@ -209,7 +226,10 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
     measured, status = {}, MEASURED
     for name in (ours, *options.versions):
         try:
-            measured[name] = measure(makers[name](), prompts, options.new_tokens, options.rounds)
+            peer = makers[name]()
+            measured[name] = measure(peer, prompts, options.new_tokens, options.rounds)
+            if isinstance(peer, EnginePeer):
+                say(console, f"{name}: a step is {peer.how}")
         except (*EXPECTED_ERRORS, RuntimeError) as error:
             say(console, f"{name}: {error_words(error)}", "red")
             status = FAILED
@@ -221,9 +241,11 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
     say(console, f"weights {read / 1e6:.0f} MB, copy {copy / 1e12:.2f} TB/s: at least {limit_ms:.3f} ms between tokens")
     title = f"{options.model}, {dtype}, {counted(options.batch, 'sequence')} of {options.prompt}, "
     title += f"{options.new_tokens} new tokens"
-    console.print(table(measured, limit_ms, title, options.batch))
+    element = next(model.parameters()).element_size()
+    limits = {name: limit_ms * (4 / element if name in FLOAT32 else 1) for name in measured}
+    console.print(table(measured, limits, title, options.batch))
     if options.json:
         found = {name: asdict(one) for name, one in measured.items()}
-        content = {"machine": machine, "command": command, "limit_ms": limit_ms, "milliseconds": found}
+        content = {"machine": machine, "command": command, "limits_ms": limits, "milliseconds": found}
         options.json.write(json.dumps(content, indent=1) + "\n")
     return status

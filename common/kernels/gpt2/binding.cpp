@@ -14,10 +14,11 @@
 //   next_token(best or None, tokens or None, stop, finished!, steps!, positions!, lengths!, history!, wte, wpe,
 //              residual!, early)
 //
-//   plan_steps(wte, layers, heads, hidden, rows, max_seq_len, most_blocks, splits) -> (blocks, weight_bytes, vectors, words)
-//                                                                the persistent kernel's; blocks is 0 if there is none
-//   run_steps(weights, vectors, wte, wpe, cache!, words!, logits! or None, positions!, lengths!, steps!, finished!, stop,
-//             history!, arrived!, cancel, eps, hidden, count, first_tag, most_blocks, splits)
+//   plan_steps(wte, layers, heads, hidden, rows, max_seq_len, sampled, most_blocks, splits)
+//       -> (blocks, weight_bytes, vectors, words, tags)          the persistent kernel's; blocks is 0 if there is none
+//   run_steps(weights, vectors, wte, wpe, cache!, words!, logits! or None, positions!, lengths!, steps!, finished!,
+//             stop, history!, arrived!, cancel, eps, hidden, count, first_tag, uniforms, temperature, top_k and top_p
+//             or None, most_blocks, splits)
 //
 //       rows                 sequences, 1 .. 4
 //       weight [N, K], norm_weight [K], x [rows, K], out [rows, N]
@@ -34,6 +35,8 @@
 //       cache                [layers, 2, batch, heads, max_seq_len, head_dim], of which the first `rows` sequences
 //       words                int64 [words], zeros before the first run
 //       arrived, cancel      int32 [steps, rows] and [1] of the host, pinned
+//       uniforms             float64 [steps, rows], temperature and top_p float64 [1], top_k int64 [1]: see sampling.py;
+//                            without them the largest logit is taken. With them there must be logits
 //       early                the kernel may start before its predecessor has ended; that must be a kernel then
 //
 // Floats are float32, float16 or bfloat16, all of the same type where nothing else stands. The step's products need
@@ -305,7 +308,8 @@ void next_token_operator(const std::optional<Tensor>& best, const std::optional<
 
 // ------------------------------------------------------------------------------------------ the persistent kernel
 
-StepModel model_of(const Tensor& wte, int64_t layers, int64_t heads, int64_t hidden, int64_t rows, int64_t max_seq_len) {
+StepModel model_of(const Tensor& wte, int64_t layers, int64_t heads, int64_t hidden, int64_t rows, int64_t max_seq_len,
+                   bool sampled) {
     StepModel model = {};
     model.type = float_type(wte, "wte");
     check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
@@ -319,6 +323,7 @@ StepModel model_of(const Tensor& wte, int64_t layers, int64_t heads, int64_t hid
     model.vocab = static_cast<int>(wte.size(0));
     model.rows = static_cast<int>(rows);
     model.max_seq_len = static_cast<int>(max_seq_len);
+    model.sampled = sampled;
     return model;
 }
 
@@ -328,14 +333,17 @@ StepPlan plan_of(const StepModel& model, int64_t most_blocks, int64_t splits) {
     return plan_steps(model, static_cast<int>(most_blocks), static_cast<int>(splits));
 }
 
-std::tuple<int64_t, int64_t, int64_t, int64_t> plan_steps_operator(const Tensor& wte, int64_t layers, int64_t heads,
-                                                                   int64_t hidden, int64_t rows, int64_t max_seq_len,
-                                                                   int64_t most_blocks, int64_t splits) {
-    const StepModel model = model_of(wte, layers, heads, hidden, rows, max_seq_len);
+std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> plan_steps_operator(const Tensor& wte, int64_t layers,
+                                                                            int64_t heads, int64_t hidden,
+                                                                            int64_t rows, int64_t max_seq_len,
+                                                                            bool sampled, int64_t most_blocks,
+                                                                            int64_t splits) {
+    const StepModel model = model_of(wte, layers, heads, hidden, rows, max_seq_len, sampled);
     DeviceScope device(wte);
     const StepPlan plan = plan_of(model, most_blocks, splits);
-    if (!plan.fits) return {0, 0, 0, 0};
-    return {plan.blocks, static_cast<int64_t>(plan.weight_bytes), plan.vectors, plan.exchange.words};
+    if (!plan.fits) return {0, 0, 0, 0, 0};
+    return {plan.blocks, static_cast<int64_t>(plan.weight_bytes), plan.vectors, plan.exchange.words,
+            plan.tag_count(model)};
 }
 
 // A vector of the plan's size.
@@ -355,21 +363,46 @@ int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t co
     return data<int32_t>(x);
 }
 
+// All four are given, or none.
+void take_sampling(Steps& a, const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
+                   const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p, const Tensor& history,
+                   const Tensor& wte) {
+    if (!uniforms) return;
+    check(a.logits != nullptr, "uniforms are given, but no logits; drawing needs both");
+    check_tensor(*uniforms, "uniforms", {"steps", "rows"}, ScalarType::Double);
+    check_same_size(*uniforms, "uniforms", 0, history, "history", 0);
+    check_same_size(*uniforms, "uniforms", 1, history, "history", 1);
+    check_same_device(*uniforms, "uniforms", wte, "wte");
+    check_planned(*temperature, "temperature", ScalarType::Double, 1, wte);
+    check_planned(*top_k, "top_k", ScalarType::Long, 1, wte);
+    check_planned(*top_p, "top_p", ScalarType::Double, 1, wte);
+    a.uniforms = data<double>(*uniforms);
+    a.temperature = data<double>(*temperature);
+    a.top_k = data<int64_t>(*top_k);
+    a.top_p = data<double>(*top_p);
+}
+
 void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tensor& wte, const Tensor& wpe, Tensor cache,
                         Tensor words, const std::optional<Tensor>& logits, Tensor positions, Tensor lengths,
                         Tensor steps, Tensor finished, const Tensor& stop, Tensor history, Tensor arrived,
                         const Tensor& cancel, double eps, int64_t hidden, int64_t count, int64_t first_tag,
-                        int64_t most_blocks, int64_t splits) {
+                        const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
+                        const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p, int64_t most_blocks,
+                        int64_t splits) {
     Steps a = {};
     float_type(wte, "wte");
+    check(uniforms.has_value() == temperature.has_value() && uniforms.has_value() == top_k.has_value() &&
+              uniforms.has_value() == top_p.has_value(),
+          "uniforms, temperature, top_k and top_p must all be given, or none of them");
     check_tensor(cache, "cache", {"layers", "2", "batch", "heads", "max_seq_len", "head_dim"}, wte.scalar_type());
     check_same_device(cache, "cache", wte, "wte");
     check_aligned(cache, "cache");
     const int64_t rows = positions.dim() == 1 ? positions.size(0) : 0;
-    a.model = model_of(wte, cache.size(0), cache.size(3), hidden, rows, cache.size(4));
+    a.model = model_of(wte, cache.size(0), cache.size(3), hidden, rows, cache.size(4), uniforms.has_value());
     check(cache.size(1) == 2 && cache.size(3) * cache.size(5) == a.model.width && rows <= cache.size(2),
           "cache has shape ", shape_of(cache), ", wte ", shape_of(wte), ", and there are ", rows,
-          " rows; it must be [layers, 2, batch, heads, max_seq_len, head_dim] with heads head_dim = width and rows <= batch");
+          " rows; it must be [layers, 2, batch, heads, max_seq_len, head_dim] with heads head_dim = width and rows <= "
+          "batch");
     DeviceScope device(wte);
     a.plan = plan_of(a.model, most_blocks, splits);
     check(a.plan.fits, "there is no persistent kernel for a model of width ", a.model.width, " with ", rows,
@@ -397,9 +430,10 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
     check_tensor(history, "history", {"steps", "rows"}, ScalarType::Int);
     check_same_size(history, "history", 1, positions, "positions", 0);
     check_same_device(history, "history", wte, "wte");
+    take_sampling(a, uniforms, temperature, top_k, top_p, history, wte);
     check_eps(eps);
     check_between(count, 1, 1 << 24, "count");
-    const int64_t tags = count * a.plan.phase_count(a.model.layers);
+    const int64_t tags = count * a.plan.tag_count(a.model);
     check(first_tag >= 1 && first_tag + tags <= int64_t{UINT32_MAX}, "first_tag is ", first_tag, "; it must be 1 .. ",
           int64_t{UINT32_MAX} - tags, " for so many steps");
     a.weights = static_cast<const unsigned char*>(weights.data_ptr());
@@ -448,13 +482,14 @@ TASK_OPERATORS(m) {
         "Tensor(c!) positions, Tensor(d!) lengths, Tensor(e!) history, Tensor wte, Tensor wpe, Tensor(f!) residual, "
         "bool early=False) -> ()");
     m.def(
-        "plan_steps(Tensor wte, int layers, int heads, int hidden, int rows, int max_seq_len, int most_blocks=0, "
-        "int splits=0) -> (int, int, int, int)");
+        "plan_steps(Tensor wte, int layers, int heads, int hidden, int rows, int max_seq_len, bool sampled=False, "
+        "int most_blocks=0, int splits=0) -> (int, int, int, int, int)");
     m.def(
         "run_steps(Tensor weights, Tensor vectors, Tensor wte, Tensor wpe, Tensor(a!) cache, Tensor(b!) words, "
         "Tensor(c!)? logits, Tensor(d!) positions, Tensor(e!) lengths, Tensor(f!) steps, Tensor(g!) finished, "
         "Tensor stop, Tensor(h!) history, Tensor(i!) arrived, Tensor cancel, float eps, int hidden, int count, "
-        "int first_tag, int most_blocks=0, int splits=0) -> ()");
+        "int first_tag, Tensor? uniforms=None, Tensor? temperature=None, Tensor? top_k=None, Tensor? top_p=None, "
+        "int most_blocks=0, int splits=0) -> ()");
 }
 
 TASK_KERNELS(m) {

@@ -10,7 +10,7 @@ transformers' module says what is computed and gives the weights; its code does 
     graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
               Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
               moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens.
-    one kernel for all steps, where it fits: greedy, up to 4 sequences, Hopper and later (persistent_step.py)
+    one kernel for all steps, where it fits: up to 4 sequences, Hopper and later (persistent_step.py)
     sampling  is the step's last part: the token goes from there straight into the next step
     the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
 
@@ -87,7 +87,7 @@ class Engine:
         self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
         self.caches = [(keys, values) for keys, values in self.cache]
         self._packed = None  # PackedWeights, once they are needed
-        self._plans = {}  # batch -> Plan or None
+        self._plans = {}  # (batch, sampled) -> Plan or None
         self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
         self._readers = {}  # the same -> TokenReader
         self._runs = {}  # the same -> what runs a step; (batch, sampled, seq_len) -> (prefill, its input)
@@ -101,8 +101,7 @@ class Engine:
         words = f"a CUDA graph of {kernels}" if self.graphs else "one kernel after another"
         if not self.persistent or self.kernels.variant != "tuned":
             return words
-        reason = "it samples" if sampled else "it does not fit this model, batch or GPU"
-        return f"{words} (not one persistent kernel: {reason})"
+        return f"{words} (not one persistent kernel: it does not fit this model, batch or GPU)"
 
     @torch.no_grad()
     def generate(
@@ -249,11 +248,11 @@ class Engine:
 
     def _plan(self, batch, sampled):
         """The persistent kernel's for so many sequences; None: it does not run them."""
-        if not self.persistent or sampled:
+        if not self.persistent:
             return None
-        if batch not in self._plans:
-            self._plans[batch] = Plan.of(self.weights, self.kernels, batch, self.max_seq_len)
-        return self._plans[batch]
+        if (batch, sampled) not in self._plans:
+            self._plans[batch, sampled] = Plan.of(self.weights, self.kernels, batch, self.max_seq_len, sampled)
+        return self._plans[batch, sampled]
 
     def _prepared_prefill(self, step, sampled, longest):
         """(a function that runs the prefill, its input int64 [batch, seq_len]) for prompts of up to `longest` tokens.

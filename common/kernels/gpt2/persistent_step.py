@@ -1,4 +1,4 @@
-"""All steps of a text as one kernel (persistent_step.cu): greedy, up to 4 sequences, Hopper and later GPUs.
+"""All steps of a text as one kernel (persistent_step.cu): up to 4 sequences, Hopper and later GPUs.
 
     packed = PackedWeights.of(weights)          once per model; None: there is no such kernel for it
     step = PersistentStep(weights, kernels, packed, cache, state)
@@ -26,21 +26,33 @@ LAST_TAG = 2**32 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What plan_steps says. blocks: of the kernel; the others: sizes of PackedWeights, words between blocks."""
+    """What plan_steps says. blocks: of the kernel; weight_bytes, vectors: of PackedWeights; words: between
+    blocks; tags: of these that a step takes. sampled: whether tokens are drawn.
+    """
 
     blocks: int
     weight_bytes: int
     vectors: int
     words: int
+    tags: int
+    sampled: bool = False
 
     @classmethod
-    def of(cls, weights: Weights, kernels: EngineKernels, batch: int, max_seq_len: int, blocks: int = 0) -> Plan | None:
+    def of(
+        cls,
+        weights: Weights,
+        kernels: EngineKernels,
+        batch: int,
+        max_seq_len: int,
+        sampled: bool = False,
+        blocks: int = 0,
+    ) -> Plan | None:
         """None if the kernel does not take this model or so many sequences on this GPU. blocks: at most (0: all)."""
         if kernels.variant != "tuned":
             return None
         hidden = weights.layers[0].expand.weight.size(0)
         sizes = (len(weights.layers), weights.heads, hidden, batch, max_seq_len)
-        found = cls(*kernels.gpt2.plan_steps(weights.wte, *sizes, most_blocks=blocks))
+        found = cls(*kernels.gpt2.plan_steps(weights.wte, *sizes, sampled, most_blocks=blocks), sampled)
         return found if found.blocks else None
 
 
@@ -82,7 +94,8 @@ def packed(weight: Tensor) -> Tensor:
 class PersistentStep:
     """Runs of decode steps, each one launch.
 
-    packed: the weights once more. plan: Plan.of these weights and this batch. cache: [layers, 2, batch or more, heads,
+    packed: the weights once more. plan: Plan.of these weights and this batch; if it is a sampled one, tokens are drawn
+    as state.uniforms, temperature, top_k and top_p say (sampling.draw). cache: [layers, 2, batch or more, heads,
     max_seq_len, head_dim]. state: of the batch. keep_logits: whether the last step's logits are kept, in `logits`.
     blocks: as Plan.of was given.
     """
@@ -102,12 +115,11 @@ class PersistentStep:
         self.plan, self.blocks = plan, blocks
         batch, device = len(state.positions), kernels.device
         self.words = torch.zeros(plan.words, dtype=torch.int64, device=device)
-        self.logits = torch.zeros(batch, weights.vocab, device=device) if keep_logits else None
+        self.logits = torch.zeros(batch, weights.vocab, device=device) if keep_logits or plan.sampled else None
         pinned = device.type == "cuda"
         self.arrived = torch.full(state.history.shape, NOT_YET, dtype=torch.int32, pin_memory=pinned)
         self.cancelled = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
         self._numbers = self.arrived.numpy()
-        self._phases = 5 * len(weights.layers) + 1
         self._next_tag = 1
 
     def advance(self, tokens: Tensor) -> None:
@@ -119,10 +131,11 @@ class PersistentStep:
         if steps == 0:
             return
         self.arrived.fill_(NOT_YET)
-        if self._next_tag + steps * self._phases > LAST_TAG:
+        if self._next_tag + steps * self.plan.tags > LAST_TAG:
             self.words.zero_()
             self._next_tag = 1
         state, weights = self.state, self.weights
+        drawn = (state.uniforms, state.temperature, state.top_k, state.top_p) if self.plan.sampled else [None] * 4
         self.kernels.gpt2.run_steps(
             self.packed.weights,
             self.packed.vectors,
@@ -143,9 +156,10 @@ class PersistentStep:
             weights.layers[0].expand.weight.size(0),
             steps,
             self._next_tag,
+            *drawn,
             most_blocks=self.blocks,
         )
-        self._next_tag += steps * self._phases
+        self._next_tag += steps * self.plan.tags
 
     def tokens(self, step: int) -> list[int]:
         """Waits for the tokens of a step that was started: a list of int, one per sequence.

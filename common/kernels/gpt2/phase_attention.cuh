@@ -56,16 +56,10 @@ struct LaneState {
 
 // ----------------------------------------------------------------------------------------------------- 2. Unit
 
+// tag: of this phase; the one before it made the words that are read here. By all threads that compute.
 template <typename T>
-__device__ __forceinline__ uint4 sixteen_bytes(const TaggedWord* words, unsigned tag) {
-    const Payload<2> p = get_tagged<2>(words, tag);
-    return make_uint4(p.words[0], p.words[1], p.words[2], p.words[3]);
-}
-
-// tag: of this phase; the one before it made the words that are read here. All threads; ends with a __syncthreads().
-template <typename T, class Source>
 __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const StepState& state, int layer, int step,
-                                       int unit, unsigned tag, PieceStream& stream, Source& source) {
+                                       int unit, unsigned tag, PieceReader& reader) {
     constexpr int SIZE = Vector<T>::SIZE, WORDS = 4;  // of a lane's 16 bytes
     const StepModel& model = a.model;
     const int head_dim = model.head_dim(), lanes = head_dim / SIZE, groups = BLOCK_THREADS / lanes;
@@ -88,18 +82,22 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
         return a.words + a.plan.exchange.qkv + (part.row * 3 + which) * row_words +
                part.head * (head_dim / model.per_word()) + mine * WORDS;
     };
+    TaggedPair pairs[6];  // of the query; by the last part's first group also of the newest key and value
+    const auto place = [&](int i) { return i < 2 || (last && group == 0) ? words(i / 2) + 2 * (i % 2) : nullptr; };
+    get_all(pairs, place, tag - 1);
+    const auto both = [&](int i) { return make_uint4(pairs[i].x, pairs[i].z, pairs[i + 1].x, pairs[i + 1].z); };
     float query[SIZE];
-    Vector<T>::unpack(query, sixteen_bytes<T>(words(0), tag - 1));
+    Vector<T>::unpack(query, both(0));
     const float scale = a.vectors[layer * a.plan.layer_vectors + a.plan.scale] * LOG2_E;
     UNROLL
     for (int i = 0; i < SIZE; ++i) query[i] *= scale;
-    if (last && group == 0) key = sixteen_bytes<T>(words(1), tag - 1), value = sixteen_bytes<T>(words(2), tag - 1);
+    if (last && group == 0) key = both(2), value = both(4);
 
     LaneState<T> sum;
     const int each = a.plan.tokens_per_piece;
     for (int first = part.begin; first < part.end; first += each) {
         const int count = min(each, part.end - first);
-        const unsigned char* const piece = stream.wait();
+        const unsigned char* const piece = reader.wait();
         const uint4* const keys = reinterpret_cast<const uint4*>(piece);      // [each][lanes]
         const uint4* const values = keys + each * lanes;                      // the same
         const int warp_first = warp * (32 / lanes);
@@ -109,8 +107,7 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
             sum.add(query, keys[(inside ? at : token) * lanes + mine], values[(inside ? at : token) * lanes + mine], lanes,
                     inside);
         }
-        stream.release();
-        if (threadIdx.x == ISSUER) stream.refill(source, stream.slots() / 2);
+        reader.release();
     }
     if (last && warp <= lanes / 32) sum.add(query, key, value, lanes, group == 0 || (group == 1 && has_before));
     sum.add_groups(lanes);
@@ -124,7 +121,7 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
                 make_float4(sum.o[i], sum.o[i + 1], sum.o[i + 2], sum.o[i + 3]);
         if (lane == 0) sums[warp] = make_float2(sum.m, sum.l);
     }
-    __syncthreads();
+    block_sync();
     const int col = 4 * static_cast<int>(threadIdx.x);
     if (col < head_dim) {
         State all;

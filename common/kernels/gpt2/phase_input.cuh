@@ -7,7 +7,7 @@
 //   5. Rows       copied_input                   rows of T as they are
 //
 // ROWS: of the batch, at most. Every thread asks for all it needs before it waits for the first word. All end with a
-// __syncthreads(): the input is there. 2 and 3 leave the residual stream in `residual`.
+// block_sync(): the input is there. 2 and 3 leave the residual stream in `residual`.
 //
 // 16-bit inputs come twice, rounded and the rest (`low`): the tensor cores have 16 rows, of which a batch takes 4, so
 // that the rest costs nothing, and the input is as exact as 22 bits (float16) or 16 (bfloat16).
@@ -74,10 +74,12 @@ __device__ __forceinline__ float2 mean_and_scale(const BlockMemory& m, int r, in
     return make_float2(static_cast<float>(mean), rsqrtf(fmaxf(variance, 0.0f) + eps));
 }
 
-// ask(r, item) begins to fetch columns 4 item ... 4 item + 3 of the residual stream, take(asked, r, item) has them.
+// ask(r, item) begins to fetch columns 4 item ... 4 item + 3 of the residual stream, come(asked, item) waits until those of
+// all rows are there, take(asked) has them.
 // norm: weight [width], bias [width]
-template <typename T, int ROWS, class Ask, class Take>
-__device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, const float* norm, Ask ask, Take take) {
+template <typename T, int ROWS, class Ask, class Come, class Take>
+__device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, const float* norm, Ask ask, Come come,
+                                          Take take) {
     const int width = a.model.width, items = width / 4, rows = a.model.rows;
     float4* const residual = reinterpret_cast<float4*>(m.residual);
     float4 weight[NORM_ITEMS], bias[NORM_ITEMS];
@@ -98,16 +100,17 @@ __device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, 
         UNROLL
         for (int r = 0; r < ROWS; ++r)
             if (r < rows) asked[r] = ask(r, item);
+        come(asked, item);
         UNROLL
         for (int r = 0; r < ROWS; ++r) {
             if (r >= rows) break;
-            const float4 x = take(asked[r], r, item);
+            const float4 x = take(asked[r]);
             residual[r * items + item] = x;
             moments.add(r, x);
         }
     }
     moments.store(m, rows);
-    __syncthreads();
+    block_sync();
     UNROLL
     for (int r = 0; r < ROWS; ++r) {
         if (r >= rows) break;
@@ -123,7 +126,7 @@ __device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, 
                                        normal(x.w, w.w, b.w)));
         }
     }
-    __syncthreads();
+    block_sync();
 }
 
 template <typename T, int ROWS>
@@ -143,11 +146,12 @@ __device__ __forceinline__ void embedded_input(const Steps& a, const BlockMemory
         const T* const places = static_cast<const T*>(a.wpe) + int64_t{place} * a.model.width;
         return Asked{reinterpret_cast<const Columns*>(words)[item], reinterpret_cast<const Columns*>(places)[item]};
     };
-    const auto take = [&](const Asked& asked, int, int) {
+    const auto come = [](Asked(&)[ROWS], int) {};
+    const auto take = [&](const Asked& asked) {
         const auto sum = [&](int i) { return to_float(asked.word.values[i]) + to_float(asked.place.values[i]); };
         return make_float4(sum(0), sum(1), sum(2), sum(3));
     };
-    normalize<T, ROWS>(a, m, norm, ask, take);
+    normalize<T, ROWS>(a, m, norm, ask, come, take);
 }
 
 // words: float [rows][width]
@@ -159,12 +163,24 @@ __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemo
     };
     const auto place = [&](int r, int item) { return words + r * a.model.width + 4 * item; };
     const auto ask = [&](int r, int item) { return Asked{peek(place(r, item)), peek(place(r, item) + 2)}; };
-    const auto take = [&](const Asked& asked, int r, int item) {
-        const uint2 low = settle(asked.first, place(r, item), tag), high = settle(asked.second, place(r, item) + 2, tag);
-        return make_float4(__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(high.x),
-                           __uint_as_float(high.y));
+    const auto come = [&](Asked(&asked)[ROWS], int item) {
+        bool missing = true;
+        while (missing) {
+            missing = false;
+            UNROLL
+            for (int r = 0; r < ROWS; ++r) {
+                if (r >= a.model.rows) break;
+                if (has_tag(asked[r].first, tag) && has_tag(asked[r].second, tag)) continue;
+                asked[r] = ask(r, item);
+                missing = true;
+            }
+        }
     };
-    normalize<T, ROWS>(a, m, norm, ask, take);
+    const auto take = [&](const Asked& asked) {
+        return make_float4(__uint_as_float(asked.first.x), __uint_as_float(asked.first.z),
+                           __uint_as_float(asked.second.x), __uint_as_float(asked.second.z));
+    };
+    normalize<T, ROWS>(a, m, norm, ask, come, take);
 }
 
 // --------------------------------------------------------------------------------------------------- 4. States
@@ -182,29 +198,27 @@ __device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& 
         const int to_sums = head_dim - col % head_dim;
         State state;
         for (int first = 0; first < splits; first += AT_ONCE) {
-            TaggedPair pairs[AT_ONCE][3];
+            TaggedPair pairs[3 * AT_ONCE];  // of each state: 2 of its columns, 2 more, and m and l
+            const auto place = [&](int i) -> const TaggedWord* {
+                const int s = first + i / 3;
+                const TaggedWord* const one = states + s * (head_dim + 2);
+                return s >= splits ? nullptr : i % 3 == 2 ? one + to_sums : one + 2 * (i % 3);
+            };
+            get_all(pairs, place, tag);
             UNROLL
             for (int s = 0; s < AT_ONCE; ++s) {
-                const TaggedWord* const one = states + (first + s) * (head_dim + 2);
                 if (first + s >= splits) break;
-                pairs[s][0] = peek(one), pairs[s][1] = peek(one + 2), pairs[s][2] = peek(one + to_sums);
-            }
-            UNROLL
-            for (int s = 0; s < AT_ONCE; ++s) {
-                const TaggedWord* const one = states + (first + s) * (head_dim + 2);
-                if (first + s >= splits) break;
-                const uint2 low = settle(pairs[s][0], one, tag), high = settle(pairs[s][1], one + 2, tag);
-                const uint2 sums = settle(pairs[s][2], one + to_sums, tag);
-                state.add({__uint_as_float(sums.x), __uint_as_float(sums.y),
-                           make_float4(__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(high.x),
-                                       __uint_as_float(high.y))});
+                const TaggedPair low = pairs[3 * s], high = pairs[3 * s + 1], sums = pairs[3 * s + 2];
+                state.add({__uint_as_float(sums.x), __uint_as_float(sums.z),
+                           make_float4(__uint_as_float(low.x), __uint_as_float(low.z), __uint_as_float(high.x),
+                                       __uint_as_float(high.z))});
             }
         }
         const float inverse = inverse_of(state.l);
         store_input<T>(m, r, col,
                        make_float4(state.o.x * inverse, state.o.y * inverse, state.o.z * inverse, state.o.w * inverse));
     }
-    __syncthreads();
+    block_sync();
 }
 
 // ----------------------------------------------------------------------------------------------------- 5. Rows
@@ -216,21 +230,20 @@ __device__ __forceinline__ void copied_input(const Steps& a, const BlockMemory& 
     constexpr int AT_ONCE = 4;                              // pieces of 16 bytes, which are 4 words
     const int vectors = columns / Vector<T>::SIZE, count = a.model.rows * vectors;
     for (int first = threadIdx.x; first < count; first += AT_ONCE * BLOCK_THREADS) {
-        TaggedPair pairs[AT_ONCE][2];
-        UNROLL
-        for (int i = 0; i < AT_ONCE; ++i) {
-            const TaggedWord* const from = words + 4 * (first + i * BLOCK_THREADS);
-            if (first + i * BLOCK_THREADS < count) pairs[i][0] = peek(from), pairs[i][1] = peek(from + 2);
-        }
+        TaggedPair pairs[2 * AT_ONCE];
+        const auto place = [&](int i) {
+            const int vector = first + i / 2 * BLOCK_THREADS;
+            return vector < count ? words + 4 * vector + 2 * (i % 2) : nullptr;
+        };
+        get_all(pairs, place, tag);
         UNROLL
         for (int i = 0; i < AT_ONCE; ++i) {
             const int vector = first + i * BLOCK_THREADS;
             if (vector >= count) break;
-            const uint2 low = settle(pairs[i][0], words + 4 * vector, tag);
-            const uint2 high = settle(pairs[i][1], words + 4 * vector + 2, tag);
+            const TaggedPair low = pairs[2 * i], high = pairs[2 * i + 1];
             unsigned char* const row = m.high + vector / vectors * m.high_stride;
-            reinterpret_cast<uint4*>(row)[vector % vectors] = make_uint4(low.x, low.y, high.x, high.y);
+            reinterpret_cast<uint4*>(row)[vector % vectors] = make_uint4(low.x, low.z, high.x, high.z);
         }
     }
-    __syncthreads();
+    block_sync();
 }

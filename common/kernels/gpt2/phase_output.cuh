@@ -1,8 +1,8 @@
 // phase_output.cuh - what becomes of a product's sums: bias, activation, and on to where the next phase looks for them.
 //
 //   1. Words      put_pair          two neighbouring numbers as tagged words
-//   2. Output     UnitOutput        two numbers of one sequence: asked for before the product, finished behind it
-//   3. Best       hand_on_best      the block's largest logits
+//   2. Best       FoundLogits, hand_on_best     the block's largest logits
+//   3. Output     UnitOutput        two numbers of one sequence: asked for before the product, finished behind it
 //
 // Warp r finishes sequence r: lane 4 i + p has numbers 2 p and 2 p + 1 of the batch's unit i. What it needs besides the
 // sums (bias, the residual stream) it asks for before the product.
@@ -10,6 +10,7 @@
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
+#include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/best.cuh"
 #include "common/kernels/gpt2/gelu.cuh"
 #include "common/kernels/gpt2/phase_block.cuh"
@@ -25,9 +26,41 @@ __device__ __forceinline__ void put_pair(TaggedWord* words, int at, float first,
         put_tagged_pair(words + at, __float_as_uint(first), __float_as_uint(second), tag);
 }
 
-// --------------------------------------------------------------------------------------------------- 2. Output
+// ----------------------------------------------------------------------------------------------------- 2. Best
 
-// The lane's numbers of the batch of units that begins with `first`.
+// Of the logits that a lane has seen. DRAWS: tokens may be drawn, for which the smallest is wanted, too.
+template <bool DRAWS>
+struct FoundLogits {
+    Best best = {-INFINITY, 0};
+    float smallest = INFINITY;
+
+    __device__ __forceinline__ void add(const Best& one) {
+        if (is_better(one, best)) best = one;
+        if (DRAWS) smallest = fminf(smallest, one.value);
+    }
+};
+
+constexpr unsigned CANCELLED = 0x80000000u;  // beside a token: the run ends here
+
+// What the lanes of warp r found, as the block's words for sequence r.
+template <bool DRAWS>
+__device__ __forceinline__ void hand_on_best(const Steps& a, const FoundLogits<DRAWS>& found, bool cancel,
+                                             unsigned tag) {
+    const int row = static_cast<int>(threadIdx.x) / 32, place = row * a.plan.blocks + static_cast<int>(blockIdx.x);
+    if (row >= a.model.rows) return;
+    const Best best = best_of_lanes(found.best);
+    TaggedWord* const words = a.words + a.plan.exchange.best + a.plan.exchange.best_words * place;
+    if (threadIdx.x % 32 == 0)
+        put_tagged_pair(words, __float_as_uint(best.value),
+                        static_cast<unsigned>(best.token) | (cancel ? CANCELLED : 0), tag);
+    if (!DRAWS || !a.model.sampled) return;
+    const float smallest = -warp_max(-found.smallest);
+    if (threadIdx.x % 32 == 0) put_tagged_pair(words + 2, __float_as_uint(smallest), 0, tag);
+}
+
+// --------------------------------------------------------------------------------------------------- 3. Output
+
+// The lane's numbers of a batch of units, first ... first + count - 1.
 template <typename T>
 struct UnitOutput {
     int row, col;
@@ -35,11 +68,11 @@ struct UnitOutput {
     float2 plus;              // bias, and what the residual stream was
 
     __device__ __forceinline__ UnitOutput(const Steps& a, const BlockMemory& m, PhaseKind kind, const Phase& phase,
-                                          int layer, int first)
+                                          int layer, int first, int count)
         : row(static_cast<int>(threadIdx.x) / 32) {
-        const int lane = static_cast<int>(threadIdx.x) % 32, unit = first + lane / 4 * a.plan.blocks;
-        col = unit * UNIT_ROWS + lane % 4 * 2;
-        exists = row < a.model.rows && unit < phase.units && col < phase.n;
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        col = first * UNIT_ROWS + lane * 2;
+        exists = row < a.model.rows && lane / 4 < count && col < phase.n;
         has_second = exists && col + 1 < phase.n;
         plus = make_float2(0.0f, 0.0f);
         if (!exists) return;
@@ -64,8 +97,9 @@ struct UnitOutput {
         return sum;
     }
 
+    template <bool DRAWS>
     __device__ __forceinline__ void store(const Steps& a, PhaseKind kind, const Phase& phase, int layer, int position,
-                                          float2 value, unsigned tag, Best& best) const {
+                                          float2 value, unsigned tag, FoundLogits<DRAWS>& found) const {
         if (!exists) return;
         const Exchange& at = a.plan.exchange;
         const int index = row * phase.n + col;
@@ -87,23 +121,8 @@ struct UnitOutput {
             for (int i = 0; i < 1 + has_second; ++i) {
                 const Best one = {i ? value.y : value.x, col + i};
                 if (a.logits) a.logits[int64_t{row} * phase.n + one.token] = one.value;
-                if (is_better(one, best)) best = one;
+                found.add(one);
             }
         }
     }
 };
-
-// ----------------------------------------------------------------------------------------------------- 3. Best
-
-constexpr unsigned CANCELLED = 0x80000000u;  // beside a token: the run ends here
-
-// What the lanes of warp r found, as the block's word for sequence r.
-__device__ __forceinline__ void hand_on_best(const Steps& a, const Best& best, bool cancel, unsigned tag) {
-    const int row = static_cast<int>(threadIdx.x) / 32;
-    if (row >= a.model.rows) return;
-    const Best all = best_of_lanes(best);
-    TaggedWord* const words = a.words + a.plan.exchange.best + 2 * (row * a.plan.blocks + static_cast<int>(blockIdx.x));
-    if (threadIdx.x % 32 == 0)
-        put_tagged_pair(words, __float_as_uint(all.value), static_cast<unsigned>(all.token) | (cancel ? CANCELLED : 0),
-                        tag);
-}

@@ -28,7 +28,9 @@
 // ROWS: of the batch, at most.
 template <typename T, int ROWS>
 struct UnitSums {
-    float d[4] = {};  // rows lane / 4 and + 8, columns 2 (lane % 4) and + 1
+    // rows lane / 4 and + 8, columns 2 (lane % 4) and + 1; of the first product of a group, and of the second one, which
+    // need not wait for each other
+    float d[2][4] = {};
 
     // weights: this lane's 16 bytes of a group; at: bytes from the row's beginning to the lane's elements of the input
     __device__ __forceinline__ void add(const uint4& weights, const BlockMemory& m, int rows, int at, bool has_low) {
@@ -40,14 +42,15 @@ struct UnitSums {
         }
         const unsigned a[4] = {high.x, low.x, high.y, low.y}, b[2] = {weights.x, weights.y};
         const unsigned more_a[4] = {high.z, low.z, high.w, low.w}, more_b[2] = {weights.z, weights.w};
-        mma_m16n8k16<T>(d, a, b);
-        mma_m16n8k16<T>(d, more_a, more_b);
+        mma_m16n8k16<T>(d[0], a, b);
+        mma_m16n8k16<T>(d[1], more_a, more_b);
     }
     // to [rows][8]
     __device__ __forceinline__ void store(float* to, int rows) const {
         const int lane = threadIdx.x % 32, row = lane / 4;
         if (row < rows)
-            *reinterpret_cast<float2*>(to + row * UNIT_ROWS + lane % 4 * 2) = make_float2(d[0] + d[2], d[1] + d[3]);
+            *reinterpret_cast<float2*>(to + row * UNIT_ROWS + lane % 4 * 2) =
+                make_float2(d[0][0] + d[0][2] + (d[1][0] + d[1][2]), d[0][1] + d[0][3] + (d[1][1] + d[1][3]));
     }
 };
 
@@ -78,27 +81,28 @@ struct UnitSums<float, ROWS> {
 
 // ---------------------------------------------------------------------------------------------------- 2. Batch
 
-// The warp's sums of `count` units, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8].
-template <typename T, int ROWS, class Source>
+// The warp's sums of `count` units, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8]. The block's
+// run of units begins with the first of them or a multiple of UNIT_BATCH before.
+template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_units(const Steps& a, const BlockMemory& m, const Phase& phase, int count,
-                                               float* partial, bool has_low, PieceStream& stream, Source& source) {
+                                               float* partial, bool has_low, PieceReader& reader) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int rows = a.model.rows;
+    const int rows = a.model.rows, last_of_piece = phase.piece_units - 1;
+    const unsigned char* piece = nullptr;
 #pragma unroll 1
     for (int u = 0; u < count; ++u) {
         UnitSums<T, ROWS> sums;
 #pragma unroll 1
         for (int first = 0; first < phase.groups; first += phase.piece_groups) {
-            const int end = min(phase.piece_groups, phase.groups - first);
-            const unsigned char* const piece = stream.wait();
+            const int end = min(phase.piece_groups, phase.groups - first), inside = u & last_of_piece;
+            if (inside == 0) piece = reader.wait();
+            const unsigned char* const weights = piece + inside * phase.groups * GROUP_BYTES + lane * 16;
 #pragma unroll 4
-            for (int group = warp; group < end; group += BLOCK_WARPS) {
-                const uint4 weights = *reinterpret_cast<const uint4*>(piece + group * GROUP_BYTES + lane * 16);
-                sums.add(weights, m, rows, (first + group) * GROUP_ROW_BYTES + lane % 4 * 16, has_low);
-            }
-            stream.release();
-            if (threadIdx.x == ISSUER) stream.refill(source, stream.slots() / 2);
+            for (int group = warp; group < end; group += BLOCK_WARPS)
+                sums.add(*reinterpret_cast<const uint4*>(weights + group * GROUP_BYTES), m, rows,
+                         (first + group) * GROUP_ROW_BYTES + lane % 4 * 16, has_low);
             __syncwarp();  // mma takes whole warps
+            if (inside == last_of_piece || u == count - 1) reader.release();
         }
         sums.store(partial + (warp * UNIT_BATCH + u) * rows * UNIT_ROWS, rows);
     }

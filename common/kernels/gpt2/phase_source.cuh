@@ -1,68 +1,74 @@
 // phase_source.cuh - in which order a block needs its pieces: those of its units, phase by phase, step by step.
 //
-//   StepSource    next(piece) for PieceStream::refill; begin(step) when the block begins a step
+//   feed_steps     by one thread of the feeding warp, until the run ends
 //
 // The phases walk through the same units and pieces (phase_product.cuh, phase_attention.cuh); nothing else tells them
-// which piece they hold.
+// which piece they hold. A step's weights depend on nothing; of the cache it needs what was written two steps before and
+// earlier, so the feeder is at most a step ahead of what the readers have told it.
 #pragma once
+#include "common/cuda/hopper_tiles.cuh"
 #include "common/kernels/gpt2/phase_block.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 
+// The run's units of weights; false: the run of steps has ended. weights: of the phase.
+__device__ __forceinline__ bool feed_weights(const Phase& phase, const UnitRun& run, const unsigned char* weights,
+                                             PieceFeeder& feeder) {
+    const unsigned char* from = weights + run.first * phase.unit_bytes();
+    for (int unit = 0; unit < run.count; unit += phase.piece_units) {
+        const int units = min(phase.piece_units, run.count - unit);
+        for (int group = 0; group < phase.groups; group += phase.piece_groups) {
+            const unsigned bytes = GROUP_BYTES * units * min(phase.piece_groups, phase.groups - group);
+            if (!feeder.feed({from, bytes, nullptr, 0, 0})) return false;
+            from += bytes;
+        }
+    }
+    return true;
+}
+
+// The run's parts of the cache.
 template <typename T>
-class StepSource {
-public:
-    __device__ __forceinline__ StepSource(const Steps& a, const StepState& state) : a_(a), state_(state) {}
+__device__ __forceinline__ bool feed_tokens(const Steps& a, const StepState& state, const UnitRun& run, int layer,
+                                            int step, PieceFeeder& feeder) {
+    const int each = a.plan.tokens_per_piece;
+    const unsigned row_bytes = static_cast<unsigned>(sizeof(T)) * a.model.head_dim();
+    for (int unit = run.first; unit < run.first + run.count; ++unit) {
+        const CachePart part = cache_part(a.model, a.plan, unit, state.position, step);
+        if (part.begin == part.end) continue;
+        const T* keys = cache_row<T>(a, layer, 0, part.row, part.head, part.begin);
+        const T* values = cache_row<T>(a, layer, 1, part.row, part.head, part.begin);
+        for (int token = part.begin; token < part.end; token += each) {
+            const unsigned bytes = row_bytes * min(each, part.end - token);
+            if (!feeder.feed({keys, bytes, values, bytes, row_bytes * each})) return false;
+            keys += each * a.model.head_dim(), values += each * a.model.head_dim();
+        }
+    }
+    return true;
+}
 
-    __device__ __forceinline__ void begin(int step) { now_ = step; }
-
-    // False at the end of the next step: the block has not heard yet of what the tokens' keys and values will be then.
-    __device__ __forceinline__ bool next(Piece& piece) {
-        const StepPlan& plan = a_.plan;
-        while (step_ < a_.count && step_ <= now_ + 1) {
-            const int layer = number_ / LAYER_PHASES, kind = layer < a_.model.layers ? number_ % LAYER_PHASES : LAYER_PHASES;
-            const Phase& phase = plan.phases[kind];
-            if (unit_ < 0) unit_ = first_unit(plan, phase, layer), part_ = 0;
-            if (unit_ >= phase.units) {
-                unit_ = -1;
-                if (++number_ == plan.phase_count(a_.model.layers)) number_ = 0, ++step_;
-                continue;
+template <typename T>
+__device__ __forceinline__ void feed_steps(const Steps& a, const StepState& state, PieceFeeder& feeder) {
+    const StepPlan& plan = a.plan;
+#pragma unroll 1
+    for (int step = 0; step < a.count; ++step) {
+        if (step >= 2) {
+            if (!feeder.hear(step - 2)) return;
+            fence_global_for_copy_engine();  // of the cache's tokens that the readers have heard of
+        }
+        int begin = 0;
+        const unsigned char* layer_weights = a.weights;
+#pragma unroll 1
+        for (int layer = 0; layer < a.model.layers; ++layer, layer_weights += plan.layer_bytes) {
+#pragma unroll 1
+            for (int kind = 0; kind < LAYER_PHASES; ++kind) {
+                const Phase& phase = plan.phases[kind];
+                const UnitRun run = next_run(plan, phase, begin);
+                const bool more = kind == static_cast<int>(PhaseKind::ATTENTION)
+                                      ? feed_tokens<T>(a, state, run, layer, step, feeder)
+                                      : feed_weights(phase, run, layer_weights + phase.weights, feeder);
+                if (!more) return;
             }
-            if (kind == static_cast<int>(PhaseKind::ATTENTION) ? next_tokens(piece, layer)
-                                                               : next_weights(piece, phase, layer))
-                return true;
         }
-        return false;
+        const Phase& head = plan.phases[LAYER_PHASES];
+        if (!feed_weights(head, next_run(plan, head, begin), layer_weights, feeder)) return;
     }
-
-private:
-    __device__ __forceinline__ bool next_weights(Piece& piece, const Phase& phase, int layer) {
-        const int group = part_ * phase.piece_groups;
-        piece.first = a_.weights + layer * a_.plan.layer_bytes + phase.weights + unit_ * phase.unit_bytes() +
-                      size_t{GROUP_BYTES} * group;
-        piece.first_bytes = GROUP_BYTES * min(phase.piece_groups, phase.groups - group);
-        piece.second_bytes = 0;
-        if (++part_ == phase.pieces) part_ = 0, unit_ += a_.plan.blocks;
-        return true;
-    }
-    __device__ __forceinline__ bool next_tokens(Piece& piece, int layer) {
-        const CachePart part = cache_part(a_.model, a_.plan, unit_, state_.position, step_);
-        const int each = a_.plan.tokens_per_piece, token = part.begin + part_ * each;
-        if (token >= part.end) {
-            part_ = 0, unit_ += a_.plan.blocks;
-            return false;
-        }
-        const unsigned row_bytes = static_cast<unsigned>(sizeof(T)) * a_.model.head_dim();
-        piece.first = cache_row<T>(a_, layer, 0, part.row, part.head, token);
-        piece.second = cache_row<T>(a_, layer, 1, part.row, part.head, token);
-        piece.first_bytes = piece.second_bytes = row_bytes * min(each, part.end - token);
-        piece.second_at = row_bytes * each;
-        ++part_;
-        return true;
-    }
-
-    const Steps& a_;
-    const StepState& state_;
-    int now_ = 0, step_ = 0;
-    int number_ = 0;  // of the phase in the step
-    int unit_ = -1, part_ = 0;
-};
+}

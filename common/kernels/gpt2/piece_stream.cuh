@@ -1,25 +1,22 @@
 // piece_stream.cuh - what a block is going to need, copied to shared memory long before it does. Compute capability 9.0.
 //
-//   Piece           bytes of global memory, or two stretches of them, that are used together
-//   PieceStream     slots in shared memory through which the pieces of a kernel pass, one after the other
+//   Piece                bytes of global memory, or two stretches of them, that are used together
+//   StreamBarriers       of the slots in shared memory through which pieces pass; stream_init()
+//   PieceFeeder          one thread asks the copy engine for one piece after the other, as slots become free
+//   PieceReader          the warps that use them
 //
-// A source says which piece comes next. Every warp uses every piece, in the source's order:
+// The feeder is a warp of its own, which does nothing else: it is ahead of the readers by as many pieces as there are
+// slots, also while they wait for other blocks. Every reading warp uses every piece, in the feeder's order:
 //
-//     const unsigned char* piece = stream.wait();     ... it is here ...     stream.release();
+//     feeder   feed(piece); feed(piece); ...                    false: the readers have ended; then drain()
+//     reader   piece = wait();  ... it is here ...  release();
 //
-// One thread of the block, the issuer, asks the copy engine for pieces as slots become free:
-//
-//     stream.refill(source, idle)     until all slots but `idle` are filled or on their way, or the source has no more
-//
-// so copies go on while the block waits for other blocks: the pieces depend on nothing that is still to be computed.
-// refill() waits for warps that have not released the piece which a new one overwrites. At the end of a phase, when all
-// have met, it waits for nobody (idle = 0); between two pieces the issuer's own warp leaves the others half the slots
-// of a lead.
+// Between two pieces a feeder should add and compare, no more: what it takes for one is what the memory waits.
 #pragma once
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/tma.cuh"
 
-constexpr int MAX_SLOTS = 64;
+constexpr int MAX_SLOTS = 32;
 
 struct Piece {
     const void* first;
@@ -29,62 +26,93 @@ struct Piece {
 };
 
 // Of each slot: whether it has been filled, and whether all warps are done with it.
-struct SlotBarriers {
+struct StreamBarriers {
     Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS];
+    Mbarrier told[2];  // the readers have come to the end of an even step, of an odd one
+    unsigned ended;    // they want no more pieces
 };
 
-class PieceStream {
-public:
-    // All threads; a __syncthreads() must follow. memory [slots][slot_bytes], shared, at a multiple of 128 bytes.
-    __device__ __forceinline__ PieceStream(SlotBarriers& barriers, unsigned char* memory, int slots, unsigned slot_bytes,
-                                           unsigned warps, bool keep)
-        : barriers_(barriers), memory_(memory), slots_(slots), slot_bytes_(slot_bytes), keep_(keep) {
-        if (threadIdx.x > 0) return;
-        for (int i = 0; i < slots; ++i) mbarrier_init(barriers.full[i], 1), mbarrier_init(barriers.empty[i], warps);
-        mbarrier_init_done();
+// By one thread; a __syncthreads() must follow. warps: that read.
+__device__ __forceinline__ void stream_init(StreamBarriers& barriers, int slots, unsigned warps) {
+    for (int i = 0; i < slots; ++i) mbarrier_init(barriers.full[i], 1), mbarrier_init(barriers.empty[i], warps);
+    mbarrier_init(barriers.told[0], 1), mbarrier_init(barriers.told[1], 1);
+    barriers.ended = 0;
+    mbarrier_init_done();
+}
+
+struct StreamCursor {
+    int slot = 0;
+    unsigned parity = 0;
+    __device__ __forceinline__ void advance(int slots) {
+        if (++slot == slots) slot = 0, parity ^= 1;
     }
+};
+
+class PieceReader {
+  public:
+    // memory [slots][slot_bytes], shared, at a multiple of 128 bytes
+    __device__ __forceinline__ PieceReader(StreamBarriers& barriers, unsigned char* memory, int slots,
+                                           unsigned slot_bytes)
+        : barriers_(barriers), memory_(memory), slots_(slots), slot_bytes_(slot_bytes) {}
 
     __device__ __forceinline__ const unsigned char* wait() const {
-        mbarrier_wait(barriers_.full[used_.slot], used_.parity);
-        return memory_ + used_.slot * slot_bytes_;
+        mbarrier_wait(barriers_.full[cursor_.slot], cursor_.parity);
+        return memory_ + cursor_.slot * slot_bytes_;
     }
     __device__ __forceinline__ void release() {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers_.empty[used_.slot]);
-        used_.advance(slots_);
-        --ahead_;
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers_.empty[cursor_.slot]);
+        cursor_.advance(slots_);
     }
-    __device__ __forceinline__ int slots() const { return slots_; }
+    // By one thread, behind a barrier of all readers: they have come to the end of a step; more: they want another one.
+    __device__ __forceinline__ void tell(int step, bool more) {
+        if (!more) atomicExch(&barriers_.ended, 1u);
+        mbarrier_arrive(barriers_.told[step & 1]);
+    }
 
-    // The issuer only, as are those below. source.next(piece): false if there is none yet.
-    template <class Source>
-    __device__ __forceinline__ void refill(Source& source, int idle) {
-        Piece piece;
-        while (ahead_ < slots_ - idle && source.next(piece)) {
-            Mbarrier& full = barriers_.full[filled_.slot];
-            unsigned char* const to = memory_ + filled_.slot * slot_bytes_;
-            mbarrier_wait(barriers_.empty[filled_.slot], filled_.parity ^ 1);
-            mbarrier_expect(full, piece.first_bytes + piece.second_bytes);
-            load(to, piece.first, piece.first_bytes, full);
-            if (piece.second_bytes) load(to + piece.second_at, piece.second, piece.second_bytes, full);
-            filled_.advance(slots_);
-            ++ahead_;
-        }
+  private:
+    StreamBarriers& barriers_;
+    unsigned char* const memory_;
+    const int slots_;
+    const unsigned slot_bytes_;
+    StreamCursor cursor_;
+};
+
+class PieceFeeder {
+  public:
+    // keep: what is copied, in the L2 cache. Other arguments: as of PieceReader.
+    __device__ __forceinline__ PieceFeeder(StreamBarriers& barriers, unsigned char* memory, int slots,
+                                           unsigned slot_bytes, bool keep)
+        : barriers_(barriers), memory_(memory), slots_(slots), slot_bytes_(slot_bytes), keep_(keep) {}
+
+    // False: nobody wants it, as the readers have ended.
+    __device__ __forceinline__ bool feed(const Piece& piece) {
+        while (!mbarrier_try_wait(barriers_.empty[cursor_.slot], cursor_.parity ^ 1))
+            if (have_ended()) return false;
+        Mbarrier& full = barriers_.full[cursor_.slot];
+        unsigned char* const to = memory_ + cursor_.slot * slot_bytes_;
+        mbarrier_expect(full, piece.first_bytes + piece.second_bytes);
+        load(to, piece.first, piece.first_bytes, full);
+        if (piece.second_bytes) load(to + piece.second_at, piece.second, piece.second_bytes, full);
+        cursor_.advance(slots_);
+        return true;
+    }
+    // Waits for the end of this step of the readers'. The step after the next one must not have been fed yet. False: it
+    // was their last.
+    __device__ __forceinline__ bool hear(int step) {
+        mbarrier_wait(barriers_.told[step & 1], step >> 1 & 1);
+        return !have_ended();
     }
     // Waits for what is still on its way, so that the block may end.
     __device__ __forceinline__ void drain() {
-        for (; ahead_ > 0; --ahead_, used_.advance(slots_)) mbarrier_wait(barriers_.full[used_.slot], used_.parity);
+        // Slots before the cursor were filled in this round, the others in the last one. If there was none, their first
+        // phase is not complete, and that is what a wait for the phase before it finds.
+        for (int i = 0; i < slots_; ++i)
+            mbarrier_wait(barriers_.full[i], i < cursor_.slot ? cursor_.parity : cursor_.parity ^ 1);
     }
 
-private:
-    struct Cursor {
-        int slot = 0;
-        unsigned parity = 0;
-        __device__ __forceinline__ void advance(int slots) {
-            if (++slot == slots) slot = 0, parity ^= 1;
-        }
-    };
-
+  private:
+    __device__ __forceinline__ bool have_ended() const { return atomicAdd(&barriers_.ended, 0u) != 0; }
     __device__ __forceinline__ void load(void* to, const void* from, unsigned bytes, Mbarrier& full) const {
         if (keep_)
             bulk_load(to, from, bytes, full);
@@ -92,11 +120,10 @@ private:
             bulk_load_once(to, from, bytes, full);
     }
 
-    SlotBarriers& barriers_;
+    StreamBarriers& barriers_;
     unsigned char* const memory_;
     const int slots_;
     const unsigned slot_bytes_;
-    const bool keep_;  // in the L2 cache
-    Cursor used_, filled_;
-    int ahead_ = 0;  // pieces asked for and not released by this thread
+    const bool keep_;
+    StreamCursor cursor_;
 };

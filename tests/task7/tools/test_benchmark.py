@@ -26,12 +26,12 @@ def test_the_table_has_the_share_of_the_limit():
     }
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(benchmark.table(measured, 0.06, "GPT-2"))
+        console.print(benchmark.table(measured, {"engine": 0.06, "sdpa": 0.12}, "GPT-2"))
     ours, sdpa = (line for line in capture.get().splitlines() if "engine" in line or "sdpa" in line)
     assert [cell.strip() for cell in ours.split("│")[1:-1]] == [
         *("engine", "2.00", "0.200", "0.200 .. 0.200", "5,000", "30%", "1.00")
     ]
-    assert "0.800" in sdpa and "0.700 .. 0.900" in sdpa and "4.00" in sdpa
+    assert "0.800" in sdpa and "0.700 .. 0.900" in sdpa and "15%" in sdpa and "4.00" in sdpa
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,18 @@
 // bare_step.cu - a decode step without its arithmetic: how fast can its weights pass through the multiprocessors?
 //
-//   1. Model       Sizes, Source       GPT-2's phases, and the pieces of each as the real kernel takes them
-//   2. Handover    counter, clusters, flags, tagged words: how a block learns that all others have come this far
+//   1. Model       Sizes, next_run, feed       GPT-2's phases, and the pieces of each as the real kernel takes them
+//   2. Handover    counter, flags, tagged words: how a block learns that all others have come this far
 //   3. Use         what is done with a piece: nothing, or every word read by 16-byte loads
 //   4. Kernel      bare_kernel
 //   5. Host        variants, times, a checksum
 //
-//     python -m common.run common/kernels/gpt2/bare/bare_step.cu            in the simulator: a small model, checksums only
+//     python -m common.run common/kernels/gpt2/bare/bare_step.cu       in the simulator: a small model, checksums only
 //     python -m common.run --backend cuda common/kernels/gpt2/bare/bare_step.cu
 //
-// One block per multiprocessor; the stream is the real kernel's (piece_stream.cuh). A phase gathers as many bytes as the
-// real one, uses the block's pieces, and hands on. Each row leaves something out or does it differently, so that
-// differences tell what a part costs. Every word of the weights is read once per step, and their checksum must come out.
-#include <cooperative_groups.h>
+// One block per multiprocessor; the stream is the real kernel's (piece_stream.cuh). A phase gathers as many bytes as
+// the real one, uses the block's pieces, and hands on. Each row leaves something out or does it differently, so that
+// differences tell what a part costs. Every word of the weights is read once per step, and their checksum must come
+// out.
 #include <cuda/atomic>
 #include <cuda_runtime.h>
 
@@ -26,7 +26,7 @@
 #include "common/cuda/tagged_words.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 
-constexpr int WARPS = 8, THREADS = 32 * WARPS, BARE_ISSUER = THREADS - 32;
+constexpr int WARPS = 8, THREADS = 32 * WARPS;  // that read; one more warp feeds them
 
 // ---------------------------------------------------------------------------------------------------- 1. Model
 
@@ -34,95 +34,102 @@ constexpr int KINDS = 6;  // QKV, ATTENTION, PROJECTION, EXPAND, CONTRACT and be
 
 struct Sizes {
     int layers, layer_phases;  // 5; 4: ATTENTION and PROJECTION without a handover between
-    int units[KINDS];
+    int units[KINDS], each[KINDS], extra[KINDS];  // units, of every block, and how many blocks have one more
     int unit_bytes[KINDS];
-    int input_words[KINDS];  // of 4 bytes that a phase gathers
-    size_t begin[KINDS];     // of a layer's phases, bytes; LOGITS: of all
-    size_t layer_bytes, bytes, repeat;  // repeat: bytes of memory that the stream goes through; fewer: from the L2 cache
-    int piece_bytes, slots, blocks, steps;
+    int piece_units[KINDS], piece_bytes[KINDS];  // whole units, or one in parts
+    int input_words[KINDS];                      // of 4 bytes that a phase gathers
+    size_t begin[KINDS];                         // of a layer's phases, bytes; LOGITS: of all
+    size_t layer_bytes, bytes;
+    size_t own_bytes;  // not 0: the block reads so many again and again, which stay in the L2 cache
+    int slot_bytes, slots, blocks, steps;
     bool keep;
 };
 
-__host__ __device__ inline int first_unit_of(const Sizes& s, int layer, int kind, int block) {
-    int before = 0;
-    for (int i = 0; i < KINDS - 1; ++i) before += s.units[i] * (i < kind ? layer + 1 : layer);
-    const int unit = block - before % s.blocks;
-    return unit < 0 ? unit + s.blocks : unit;
+struct Run {
+    int first, count;
+};
+__device__ __forceinline__ Run next_run(const Sizes& s, int kind, int& begin) {
+    int number = static_cast<int>(blockIdx.x) - begin;
+    if (number < 0) number += s.blocks;
+    begin += s.extra[kind];
+    if (begin >= s.blocks) begin -= s.blocks;
+    return {number * s.each[kind] + min(number, s.extra[kind]), s.each[kind] + (number < s.extra[kind])};
 }
 
-class BareSource {
-public:
-    __device__ BareSource(const Sizes& s, const unsigned char* weights) : s_(s), weights_(weights) {}
-
-    __device__ bool next(Piece& piece) {
-        while (step_ < s_.steps) {
-            const int layer = number_ / (KINDS - 1), kind = layer < s_.layers ? number_ % (KINDS - 1) : KINDS - 1;
-            if (unit_ < 0) unit_ = first_unit_of(s_, layer, kind, blockIdx.x), at_ = 0;
-            if (unit_ >= s_.units[kind]) {
-                unit_ = -1;
-                if (++number_ > s_.layers * (KINDS - 1)) number_ = 0, ++step_;
-                continue;
-            }
-            const size_t from = (kind < KINDS - 1 ? layer * s_.layer_bytes : 0) + s_.begin[kind] +
-                                static_cast<size_t>(unit_) * s_.unit_bytes[kind] + at_;
-            piece.first = weights_ + from % s_.repeat;
-            piece.first_bytes = min(s_.piece_bytes, s_.unit_bytes[kind] - at_);
-            piece.second_bytes = 0;
-            at_ += s_.piece_bytes;
-            if (at_ >= s_.unit_bytes[kind]) at_ = 0, unit_ += s_.blocks;
-            return true;
-        }
-        return false;
+// The bytes of the pieces of a run, in turn: call(bytes) until it returns false.
+template <class Call>
+__device__ __forceinline__ bool for_pieces(const Sizes& s, int kind, const Run& run, Call call) {
+    for (int unit = 0; unit < run.count; unit += s.piece_units[kind]) {
+        const int bytes = min(s.piece_units[kind], run.count - unit) * s.unit_bytes[kind];
+        for (int at = 0; at < bytes; at += s.piece_bytes[kind])
+            if (!call(min(s.piece_bytes[kind], bytes - at))) return false;
     }
+    return true;
+}
 
-private:
-    const Sizes& s_;
-    const unsigned char* weights_;
-    int step_ = 0, number_ = 0, unit_ = -1, at_ = 0;
-};
+__device__ __forceinline__ void feed(const Sizes& s, const unsigned char* weights, PieceFeeder& feeder) {
+    size_t own = 0;
+    for (int step = 0; step < s.steps; ++step) {
+        int begin = 0;
+        const unsigned char* layer_weights = weights;
+#pragma unroll 1
+        for (int layer = 0; layer <= s.layers; ++layer, layer_weights += s.layer_bytes) {
+            const bool head = layer == s.layers;
+#pragma unroll 1
+            for (int kind = head ? KINDS - 1 : 0; kind < KINDS - 1 + head; ++kind) {
+                const Run run = next_run(s, kind, begin);
+                const size_t unit = static_cast<size_t>(s.unit_bytes[kind]);
+                const unsigned char* from = (head ? weights : layer_weights) + s.begin[kind] + run.first * unit;
+                const bool more = for_pieces(s, kind, run, [&](int bytes) {
+                    if (s.own_bytes) {
+                        if (own + bytes > s.own_bytes) own = 0;
+                        from = weights + blockIdx.x * s.own_bytes + own;
+                        own += bytes;
+                    }
+                    const unsigned char* const here = from;
+                    from += bytes;
+                    return feeder.feed({here, static_cast<unsigned>(bytes), nullptr, 0, 0});
+                });
+                if (!more) return;
+            }
+        }
+    }
+}
 
 // ------------------------------------------------------------------------------------------------- 2. Handover
 
-enum Handover { NONE, COUNTER, GROUPS, CLUSTERS, FLAGS, TAGGED };
-constexpr int GROUP = 12, LINE = 32;  // blocks that share a counter of GROUPS; words of 128 bytes
+// TOGETHER: the words that are missing are asked for again all at once; SINGLY: one after the other; PAUSING: as
+// TOGETHER, with 100 ns between two looks.
+enum Handover { NONE, COUNTER, FLAGS, SINGLY, TOGETHER, PAUSING };
+constexpr int LINE = 32;  // words of 128 bytes
 constexpr int LARGEST_INPUT = 1 << 14;
 
 using Word = cuda::atomic_ref<unsigned, cuda::thread_scope_device>;
 
 struct Mail {
-    unsigned* counters;  // [1 + groups] or [blocks], LINE words apart
+    unsigned* counters;  // [1] or [blocks], LINE words apart
     float* data;         // [LARGEST_INPUT], plain
     TaggedWord* words;   // [4][LARGEST_INPUT]: a block may lag where it has no word of a phase
 };
 
-// The block has come to the end of phase number `phase`; all threads call.
+// __syncthreads() of the warps that read.
+__device__ __forceinline__ void readers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+// The block has come to the end of phase number `phase`; all threads that read call.
 template <Handover H>
 __device__ __forceinline__ void hand_on(const Mail& mail, int phase, int words, int blocks) {
-    const int block = blockIdx.x, mine = (words + blocks - 1) / blocks;
+    const int block = blockIdx.x, mine = (words + blocks - 1) / blocks, word = block * mine + threadIdx.x;
+    const bool has_word = threadIdx.x < mine && word < words;
     if constexpr (H == NONE) return;
-    if constexpr (H == TAGGED) {
-        const int word = block * mine + threadIdx.x;
-        if (threadIdx.x < mine && word < words)
-            put_tagged(mail.words + phase % 4 * LARGEST_INPUT + word, word, phase + 1);
+    if constexpr (H == SINGLY || H == TOGETHER || H == PAUSING) {
+        if (has_word) put_tagged(mail.words + phase % 4 * LARGEST_INPUT + word, word, phase + 1);
         return;
     }
-    const int word = block * mine + threadIdx.x;
-    if (threadIdx.x < mine && word < words) mail.data[word] = 1.0f;
-    if constexpr (H == CLUSTERS) {
-        auto cluster = cooperative_groups::this_cluster();
-        cluster.sync();
-        if (cluster.block_rank() == 0 && threadIdx.x == 0) Word(mail.counters[0]).fetch_add(1, cuda::memory_order_release);
-        return;
-    }
-    __syncthreads();
+    if (has_word) mail.data[word] = 1.0f;
+    readers_sync();
     if (threadIdx.x > 0) return;
     if constexpr (H == COUNTER) Word(mail.counters[0]).fetch_add(1, cuda::memory_order_release);
     if constexpr (H == FLAGS) Word(mail.counters[block * LINE]).store(phase + 1, cuda::memory_order_release);
-    if constexpr (H == GROUPS) {
-        const int group = block / GROUP, members = min(GROUP, blocks - group * GROUP);
-        const unsigned before = Word(mail.counters[(1 + group) * LINE]).fetch_add(1, cuda::memory_order_acq_rel);
-        if ((before + 1) % members == 0) Word(mail.counters[0]).fetch_add(1, cuda::memory_order_release);
-    }
 }
 
 __device__ __forceinline__ void wait_for_count(unsigned* counter, unsigned target) {
@@ -135,37 +142,50 @@ template <Handover H>
 __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, int blocks) {
     float sum = 0.0f;
     if constexpr (H == NONE) return sum;
-    if constexpr (H == TAGGED) {
+    const unsigned past = phase + 1;
+    if constexpr (H == SINGLY || H == TOGETHER || H == PAUSING) {
         const TaggedWord* const from = mail.words + phase % 4 * LARGEST_INPUT;
-        constexpr int AT_ONCE = 6;
+        constexpr int AT_ONCE = 7;
         for (int first = 2 * threadIdx.x; first < words; first += 2 * THREADS * AT_ONCE) {
+            const auto place = [&](int i) {
+                const int word = first + 2 * i * THREADS;
+                return word < words ? from + word : nullptr;
+            };
+            const auto has_place = [&](int i) { return place(i) != nullptr; };
             TaggedPair pairs[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
-                if (first + 2 * i * THREADS < words) pairs[i] = peek(from + first + 2 * i * THREADS);
+                if (has_place(i)) pairs[i] = peek(place(i));
+            if (H == PAUSING) {
+                const auto all_there = [&] {
+                    bool all = true;
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; ++i) all &= !has_place(i) || has_tag(pairs[i], past);
+                    return all;
+                };
+                while (!all_there()) {
+#ifndef CUDA_SIMULATOR
+                    __nanosleep(100);
+#endif
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; ++i)
+                        if (has_place(i) && !has_tag(pairs[i], past)) pairs[i] = peek(place(i));
+                }
+            }
+            if (H == TOGETHER) settle_all(pairs, place, past);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
-                if (first + 2 * i * THREADS < words)
-                    sum += settle(pairs[i], from + first + 2 * i * THREADS, phase + 1).x;
+                if (has_place(i)) sum += H == SINGLY ? settle(pairs[i], place(i), past).x : pairs[i].x;
         }
-        __syncthreads();
+        readers_sync();
         return sum;
     }
-    const unsigned past = phase + 1;
-    if constexpr (H == CLUSTERS) {
-        auto cluster = cooperative_groups::this_cluster();
-        if (cluster.block_rank() == 0 && threadIdx.x == 0)
-            wait_for_count(mail.counters, past * (blocks / cluster.num_blocks()));
-        cluster.sync();
-    } else {
-        if (H == COUNTER && threadIdx.x == 0) wait_for_count(mail.counters, past * blocks);
-        if (H == GROUPS && threadIdx.x == 0) wait_for_count(mail.counters, past * ((blocks + GROUP - 1) / GROUP));
-        if (H == FLAGS && threadIdx.x < blocks) wait_for_count(mail.counters + threadIdx.x * LINE, past);
-        __syncthreads();
-    }
+    if (H == COUNTER && threadIdx.x == 0) wait_for_count(mail.counters, past * blocks);
+    if (H == FLAGS && threadIdx.x < blocks) wait_for_count(mail.counters + threadIdx.x * LINE, past);
+    readers_sync();
     for (int word = 4 * threadIdx.x; word < words; word += 4 * THREADS)
         sum += __ldcg(reinterpret_cast<const float4*>(mail.data + word)).x;
-    __syncthreads();
+    readers_sync();
     return sum;
 }
 
@@ -174,6 +194,7 @@ __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, 
 enum Use { TOUCH, READ };
 
 __device__ __forceinline__ void use_piece(const unsigned char* piece, int bytes, uint4& sum) {
+#pragma unroll 4
     for (int at = 16 * threadIdx.x; at < bytes; at += 16 * THREADS) {
         const uint4 x = *reinterpret_cast<const uint4*>(piece + at);
         sum.x ^= x.x, sum.y ^= x.y, sum.z ^= x.z, sum.w ^= x.w;
@@ -183,42 +204,51 @@ __device__ __forceinline__ void use_piece(const unsigned char* piece, int bytes,
 // --------------------------------------------------------------------------------------------------- 4. Kernel
 
 template <Handover H, Use U, bool STREAMS>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS + 32, 1)
     bare_kernel(const __grid_constant__ Sizes s, const Mail mail, const unsigned char* weights, unsigned* checksum) {
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ SlotBarriers barriers;
-    PieceStream stream(barriers, memory, s.slots, s.piece_bytes, WARPS, s.keep);
+    __shared__ StreamBarriers barriers;
+    if (threadIdx.x == 0) stream_init(barriers, s.slots, WARPS);
     __syncthreads();
-    BareSource source(s, weights);
-    if (STREAMS && threadIdx.x == BARE_ISSUER) stream.refill(source, 0);
+    if (threadIdx.x >= THREADS) {
+        if (!STREAMS || threadIdx.x > THREADS) return;
+        PieceFeeder feeder(barriers, memory, s.slots, s.slot_bytes, s.keep);
+        feed(s, weights, feeder);
+        feeder.drain();
+        return;
+    }
+    PieceReader reader(barriers, memory, s.slots, s.slot_bytes);
     uint4 sum = make_uint4(0, 0, 0, 0);
     float inputs = 0.0f;
     int phase = 0;  // counts handovers
 #pragma unroll 1
-    for (int step = 0; step < s.steps; ++step)
+    for (int step = 0; step < s.steps; ++step) {
+        int begin = 0;
 #pragma unroll 1
-        for (int number = 0; number <= s.layers * (KINDS - 1); ++number) {
-            const int layer = number / (KINDS - 1), kind = layer < s.layers ? number % (KINDS - 1) : KINDS - 1;
-            const bool joined = s.layer_phases == 4 && kind == 2;
-            if (phase > 0 && !joined) inputs += gather<H>(mail, phase - 1, s.input_words[kind], s.blocks);
-            if (STREAMS) {
-                for (int unit = first_unit_of(s, layer, kind, blockIdx.x); unit < s.units[kind]; unit += s.blocks)
-                    for (int at = 0; at < s.unit_bytes[kind]; at += s.piece_bytes) {
-                        const unsigned char* const piece = stream.wait();
-                        if (U == READ) use_piece(piece, min(s.piece_bytes, s.unit_bytes[kind] - at), sum);
-                        stream.release();
-                        if (threadIdx.x == BARE_ISSUER) stream.refill(source, s.slots / 2);
-                    }
-                __syncthreads();
-                if (threadIdx.x == BARE_ISSUER) stream.refill(source, 0);
+        for (int layer = 0; layer <= s.layers; ++layer) {
+            const bool head = layer == s.layers;
+#pragma unroll 1
+            for (int kind = head ? KINDS - 1 : 0; kind < KINDS - 1 + head; ++kind) {
+                const bool joined = s.layer_phases == 4 && kind == 2;
+                if (phase > 0 && !joined) inputs += gather<H>(mail, phase - 1, s.input_words[kind], s.blocks);
+                const Run run = next_run(s, kind, begin);
+                if (STREAMS) {
+                    for_pieces(s, kind, run, [&](int bytes) {
+                        const unsigned char* const piece = reader.wait();
+                        if (U == READ) use_piece(piece, bytes, sum);
+                        reader.release();
+                        return true;
+                    });
+                    readers_sync();
+                }
+                const bool joins = s.layer_phases == 4 && kind == 1;
+                const int next = head || (kind == KINDS - 2 && layer + 1 < s.layers) ? 0 : kind + 1;
+                if (!joins) hand_on<H>(mail, phase++, s.input_words[next], s.blocks);
             }
-            const bool joins = s.layer_phases == 4 && kind == 1;
-            const int next = kind == KINDS - 1 || (kind == KINDS - 2 && layer + 1 < s.layers) ? 0 : kind + 1;
-            if (!joins) hand_on<H>(mail, phase++, s.input_words[next], s.blocks);
         }
-    if (inputs == -1.0f) sum.x = 0;  // so that nobody leaves the reading out
-    const unsigned words = sum.x ^ sum.y ^ sum.z ^ sum.w;
-    if (U == READ) atomicXor(checksum, words);
+    }
+    if (inputs == -1.0f) atomicXor(checksum, 1u);  // never; so that the compiler does not leave the reading out
+    if (U == READ) atomicXor(checksum, sum.x ^ sum.y ^ sum.z ^ sum.w);
 }
 
 // ----------------------------------------------------------------------------------------------------- 5. Host
@@ -228,10 +258,11 @@ __global__ void fill(unsigned* words, size_t count) {
         words[i] = static_cast<unsigned>(i) * 2654435761u ^ static_cast<unsigned>(i >> 13);
 }
 
-static Sizes sizes_of(bool small, int processors) {
+// slot_bytes: what a piece has at most.
+static Sizes sizes_of(bool small, int processors, int splits, int slot_bytes) {
     Sizes s = {};
     const int width = small ? 64 : 768, hidden = 4 * width, vocab = small ? 200 : 50257, heads = small ? 2 : 12;
-    const int splits = 4, tokens = 512;
+    const int tokens = 512;
     s.layers = small ? 2 : 12;
     const int units[KINDS] = {3 * width / 8, heads * splits, width / 8, hidden / 8, width / 8, (vocab + 7) / 8};
     const int bytes[KINDS] = {16 * width, 2 * 128 * tokens / splits, 16 * width, 16 * width, 16 * hidden, 16 * width};
@@ -244,6 +275,14 @@ static Sizes sizes_of(bool small, int processors) {
     s.begin[KINDS - 1] = s.layers * s.layer_bytes;
     s.bytes = s.begin[KINDS - 1] + static_cast<size_t>(units[KINDS - 1]) * bytes[KINDS - 1];
     s.blocks = std::min(processors, units[0]);
+    s.slot_bytes = slot_bytes;
+    s.slots = std::min((200 << 10) / slot_bytes, MAX_SLOTS);
+    for (int i = 0; i < KINDS; ++i) {
+        s.each[i] = units[i] / s.blocks, s.extra[i] = units[i] % s.blocks;
+        s.piece_units[i] = std::max(1, slot_bytes / bytes[i]);
+        const int parts = (bytes[i] + slot_bytes - 1) / slot_bytes;
+        s.piece_bytes[i] = parts > 1 ? (bytes[i] / parts + 15) / 16 * 16 : s.piece_units[i] * bytes[i];
+    }
     return s;
 }
 
@@ -254,32 +293,41 @@ struct Variant {
     bool streams;
     int layer_phases, piece_kb, most_slots;
     bool keep, from_l2;
+    int splits = 4;  // parts of a head's cache, whose states PROJECTION gathers
 };
 
 constexpr Variant VARIANTS[] = {
-    {"handover alone: counter", COUNTER, TOUCH, false, 5, 16, 64, false, false},
-    {"handover alone: counters of 12 blocks, then one", GROUPS, TOUCH, false, 5, 16, 64, false, false},
-    {"handover alone: clusters of 2, then a counter", CLUSTERS, TOUCH, false, 5, 16, 64, false, false},
-    {"handover alone: a flag for each block", FLAGS, TOUCH, false, 5, 16, 64, false, false},
-    {"handover alone: tagged words", TAGGED, TOUCH, false, 5, 16, 64, false, false},
-    {"stream alone, not looked at", NONE, TOUCH, true, 5, 16, 64, false, false},
-    {"stream alone, read", NONE, READ, true, 5, 16, 64, false, false},
-    {"stream alone, read; stays in L2", NONE, READ, true, 5, 16, 64, true, false},
-    {"stream from L2, read", NONE, READ, true, 5, 16, 64, true, true},
-    {"from L2, tagged words", TAGGED, READ, true, 5, 16, 64, true, true},
-    {"counter", COUNTER, READ, true, 5, 16, 64, false, false},
-    {"counters of 12 blocks, then one", GROUPS, READ, true, 5, 16, 64, false, false},
-    {"clusters of 2, then a counter", CLUSTERS, READ, true, 5, 16, 64, false, false},
-    {"a flag for each block", FLAGS, READ, true, 5, 16, 64, false, false},
-    {"tagged words", TAGGED, READ, true, 5, 16, 64, false, false},
-    {"tagged words, weights stay in L2", TAGGED, READ, true, 5, 16, 64, true, false},
-    {"tagged words, pieces of 12 KB", TAGGED, READ, true, 5, 12, 64, false, false},
-    {"tagged words, pieces of 8 KB", TAGGED, READ, true, 5, 8, 64, false, false},
-    {"tagged words, pieces of 4 KB", TAGGED, READ, true, 5, 4, 64, false, false},
-    {"tagged words, 8 slots", TAGGED, READ, true, 5, 16, 8, false, false},
-    {"tagged words, 5 slots", TAGGED, READ, true, 5, 16, 5, false, false},
-    {"tagged words, 4 phases a layer", TAGGED, READ, true, 4, 16, 64, false, false},
-    {"counter, 4 phases a layer", COUNTER, READ, true, 4, 16, 64, false, false},
+    {"handover alone: counter", COUNTER, TOUCH, false, 5, 24, 64, false, false},
+    {"handover alone: a flag for each block", FLAGS, TOUCH, false, 5, 24, 64, false, false},
+    {"handover alone: words, one after the other", SINGLY, TOUCH, false, 5, 24, 64, false, false},
+    {"handover alone: words, together", TOGETHER, TOUCH, false, 5, 24, 64, false, false},
+    {"handover alone: words, together, with pauses", PAUSING, TOUCH, false, 5, 24, 64, false, false},
+    {"handover alone: words, together, 2 parts of a cache", TOGETHER, TOUCH, false, 5, 24, 64, false, false, 2},
+    {"handover alone: words, together, 4 phases a layer", TOGETHER, TOUCH, false, 4, 24, 64, false, false},
+    {"stream alone, not looked at", NONE, TOUCH, true, 5, 24, 64, false, false},
+    {"stream alone, not looked at, pieces of 12 KB", NONE, TOUCH, true, 5, 12, 64, false, false},
+    {"stream alone, not looked at, pieces of 48 KB", NONE, TOUCH, true, 5, 48, 64, false, false},
+    {"stream alone, not looked at, 3 slots", NONE, TOUCH, true, 5, 24, 3, false, false},
+    {"stream alone, read", NONE, READ, true, 5, 24, 64, false, false},
+    {"stream alone, read, pieces of 12 KB", NONE, READ, true, 5, 12, 64, false, false},
+    {"stream alone, read, pieces of 48 KB", NONE, READ, true, 5, 48, 64, false, false},
+    {"stream from L2, not looked at", NONE, TOUCH, true, 5, 24, 64, true, true},
+    {"stream from L2, read", NONE, READ, true, 5, 24, 64, true, true},
+    {"from L2, words", TOGETHER, READ, true, 5, 24, 64, true, true},
+    {"counter", COUNTER, READ, true, 5, 24, 64, false, false},
+    {"words, one after the other", SINGLY, READ, true, 5, 24, 64, false, false},
+    {"words, not looked at", TOGETHER, TOUCH, true, 5, 24, 64, false, false},
+    {"words", TOGETHER, READ, true, 5, 24, 64, false, false},
+    {"words, with pauses", PAUSING, READ, true, 5, 24, 64, false, false},
+    {"words, weights stay in L2", TOGETHER, READ, true, 5, 24, 64, true, false},
+    {"words, pieces of 36 KB", TOGETHER, READ, true, 5, 36, 64, false, false},
+    {"words, pieces of 16 KB", TOGETHER, READ, true, 5, 16, 64, false, false},
+    {"words, pieces of 12 KB", TOGETHER, READ, true, 5, 12, 64, false, false},
+    {"words, pieces of 6 KB", TOGETHER, READ, true, 5, 6, 64, false, false},
+    {"words, 4 slots", TOGETHER, READ, true, 5, 24, 4, false, false},
+    {"words, 2 parts of a cache", TOGETHER, READ, true, 5, 24, 64, false, false, 2},
+    {"words, 4 phases a layer", TOGETHER, READ, true, 4, 24, 64, false, false},
+    {"counter, 4 phases a layer", COUNTER, READ, true, 4, 24, 64, false, false},
 };
 
 using Kernel = void (*)(const Sizes, const Mail, const unsigned char*, unsigned*);
@@ -292,10 +340,10 @@ static Kernel kernel_for(const Variant& v) {
 static Kernel kernel_of(const Variant& v) {
     switch (v.handover) {
         case COUNTER: return kernel_for<COUNTER>(v);
-        case GROUPS: return kernel_for<GROUPS>(v);
-        case CLUSTERS: return kernel_for<CLUSTERS>(v);
         case FLAGS: return kernel_for<FLAGS>(v);
-        case TAGGED: return kernel_for<TAGGED>(v);
+        case SINGLY: return kernel_for<SINGLY>(v);
+        case TOGETHER: return kernel_for<TOGETHER>(v);
+        case PAUSING: return kernel_for<PAUSING>(v);
         default: return kernel_for<NONE>(v);
     }
 }
@@ -312,18 +360,13 @@ static void launch(const Variant& v, Sizes s, const Memory& memory) {
     CUDA_CHECK(cudaMemset(memory.mail.words, 0, memory.words_bytes));
     CUDA_CHECK(cudaMemset(memory.checksum, 0, sizeof(unsigned)));
     const Kernel kernel = kernel_of(v);
-    const int shared = s.slots * s.piece_bytes;
+    const int shared = s.slots * s.slot_bytes;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeCooperative;
-    attributes[0].val.cooperative = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = 2, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(s.blocks), config.blockDim = dim3(THREADS), config.dynamicSmemBytes = shared;
-    config.attrs = attributes, config.numAttrs = v.handover == CLUSTERS ? 2 : 1;
-    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, s, memory.mail, static_cast<const unsigned char*>(memory.weights),
-                                  memory.checksum));
+    const Mail& mail = memory.mail;
+    const unsigned char* weights = memory.weights;
+    unsigned* checksum = memory.checksum;
+    void* arguments[] = {&s, const_cast<Mail*>(&mail), &weights, &checksum};
+    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel, dim3(s.blocks), dim3(THREADS + 32), arguments, shared, nullptr));
 }
 
 #ifndef CUDA_SIMULATOR
@@ -350,7 +393,7 @@ int main(int argc, char** argv) {
     small = true;
 #endif
     const int processors = small ? 6 : device_attribute(cudaDevAttrMultiProcessorCount);
-    const Sizes sizes = sizes_of(small, processors);
+    const Sizes sizes = sizes_of(small, processors, 4, 24 << 10);
     Memory memory = {};
     memory.counters_bytes = sizeof(unsigned) * LINE * (1 + sizes.blocks);
     memory.words_bytes = 4 * sizeof(TaggedWord) * LARGEST_INPUT;
@@ -370,14 +413,12 @@ int main(int argc, char** argv) {
     std::printf("%d blocks, %.1f MB in a step\n", sizes.blocks, 1e-6 * static_cast<double>(sizes.bytes));
     bool right = true;
     for (const Variant& v : VARIANTS) {
-        Sizes s = sizes;
+        Sizes s = sizes_of(small, processors, v.splits, v.piece_kb << 10);
         s.layer_phases = v.layer_phases;
-        s.piece_bytes = v.piece_kb << 10;
-        s.slots = std::min({v.most_slots, (200 << 10) / s.piece_bytes, MAX_SLOTS});
-        s.repeat = v.from_l2 ? std::min(sizes.bytes, size_t{24} << 20) : sizes.bytes;
+        s.slots = std::min(v.most_slots, s.slots);
+        s.own_bytes = v.from_l2 ? std::min(sizes.bytes, size_t{24} << 20) / s.blocks / 128 * 128 : 0;
         s.keep = v.keep;
         s.steps = 1;
-        if (v.handover == CLUSTERS) s.blocks -= s.blocks % 2;
         launch(v, s, memory);
         unsigned found = 0;
         CUDA_CHECK(cudaMemcpy(&found, memory.checksum, sizeof found, cudaMemcpyDeviceToHost));

@@ -2,6 +2,7 @@
 
 import copy
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from common.kernels.gpt2.decode_step import DecodeState
 from common.kernels.gpt2.engine import Engine
 from common.kernels.gpt2.engine_kernels import EngineKernels, tuned_kernels
 from common.kernels.gpt2.persistent_step import PackedWeights, PersistentStep, Plan, packed
+from common.kernels.gpt2.sampling import draw, uniform_numbers
 from common.kernels.gpt2.weights import weights_of
 from task7.tools import models
 
@@ -59,10 +61,10 @@ def written_by(model, prompt, new_tokens):
     return made[0, len(prompt) :].tolist()
 
 
-def step_of(model, kernels, dtype, batch, blocks=0, keep_logits=False, weights=None):
+def step_of(model, kernels, dtype, batch, blocks=0, keep_logits=False, weights=None, sampled=False):
     """A step at the beginning of the context: (PersistentStep, its cache)."""
     weights = weights or weights_of(model, getattr(torch, dtype), kernels.device)
-    plan = Plan.of(weights, kernels, batch, weights.context, blocks)
+    plan = Plan.of(weights, kernels, batch, weights.context, sampled, blocks)
     shape = (len(weights.layers), 2, batch, weights.heads, weights.context, weights.head_dim)
     cache = torch.zeros(shape, dtype=weights.wte.dtype, device=kernels.device)
     state = DecodeState.empty(batch, weights.context, kernels.device)
@@ -138,6 +140,77 @@ def test_logits_against_float64(kernels, dtype, sizes):
     assert step.logits.argmax(-1).tolist() == [one[-1] for one in tokens]
 
 
+# --------------------------------------------------------------------------------------------------------- drawing
+
+
+def logits_of(kind, vocab):
+    """float32 [vocab]: logits that are all there is to be drawn from."""
+    generator = torch.Generator().manual_seed(3)
+    normal = torch.randn(vocab, generator=generator)
+    return {
+        "spread": 3 * normal,
+        "almost flat": 1e-4 * normal,
+        "all the same": torch.full((vocab,), 0.25),
+        "two groups": (torch.arange(vocab) % 3 == 1).float() * 2 - 1,
+        "one far above": torch.where(torch.arange(vocab) == 40, 50.0, normal),
+        "far apart": 3e4 * normal,
+    }[kind]
+
+
+def drawn_from(kernels, logits, batch, blocks, temperature, top_k, top_p, steps):
+    """Tokens [steps, batch] of a model whose logits are these at every step, and what sampling.draw takes."""
+    model = unruly(n_layer=1, vocab_size=len(logits))
+    with torch.no_grad():  # the last layernorm leaves nothing of its input, and a 1 in the first column
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.zero_()
+        model.transformer.ln_f.bias[0] = 1
+        model.transformer.wte.weight[:, 0] = logits
+    step = step_of(model, kernels, "float32", batch, blocks, sampled=True)
+    state = step.state
+    state.uniforms.copy_(uniform_numbers(7, batch, len(state.uniforms)))
+    state.temperature.fill_(temperature)
+    state.top_k.fill_(min(top_k or len(logits), len(logits)))
+    state.top_p.fill_(top_p)
+    tokens = torch.tensor(run(step, [1] * batch, steps)).T
+    assert torch.equal(step.logits.cpu(), logits.expand(batch, -1))
+    taken = (state.temperature, state.top_k, state.top_p)
+    expected = [draw(step.logits, state.uniforms[1 + i], *taken).tolist() for i in range(steps)]
+    return tokens.tolist(), expected
+
+
+SETTINGS = [  # temperature, top_k, top_p
+    (1.0, None, 1.0),
+    (0.7, 40, 0.9),
+    (1.3, None, 0.5),
+    (1.0, 1, 1.0),
+    (0.05, None, 1.0),
+    (1.0, None, 1e-9),
+    (50.0, 200, 0.99),
+    (1.0, 3, 0.999),
+]
+
+
+@pytest.mark.parametrize("kind", ["spread", "almost flat", "all the same", "two groups", "one far above", "far apart"])
+def test_what_is_drawn_is_what_sampling_draws(kernels, kind):
+    """The same numbers give the same tokens as a sort on the host, for every setting; equal logits go by number."""
+    for number, (temperature, top_k, top_p) in enumerate(SETTINGS):
+        batch, blocks, vocab = 1 + number % 2, (3, 12, 1)[number % 3], (530, 97)[number % 2]
+        steps = 5 if kind in ("all the same", "two groups") else 20  # where every digit has to be looked at
+        logits = logits_of(kind, vocab)
+        found, expected = drawn_from(kernels, logits, batch, blocks, temperature, top_k, top_p, steps)
+        assert found == expected, (temperature, top_k, top_p)
+
+
+def test_a_drawn_text_is_that_of_the_other_steps(model, kernels):
+    """Seeds, prompts of different lengths, a batch and each alone, up to 4 sequences."""
+    one = Engine(model, kernels, max_batch=4, persistent=True)
+    other = Engine(model, kernels, max_batch=4, persistent=False)
+    for batch, how in ((4, {"top_k": 20}), (1, {"top_p": 0.9}), (2, {})):
+        how |= {"temperature": 0.8, "seed": batch, "max_new_tokens": 8}
+        assert one.how(batch, sampled=True).startswith("part of one persistent kernel")
+        assert one.generate(PROMPTS[:batch], **how).tokens == other.generate(PROMPTS[:batch], **how).tokens
+
+
 # -------------------------------------------------------------------------------------------------------- its end
 
 
@@ -196,23 +269,26 @@ def test_an_interruption_ends_the_kernel(model, kernels):
 def test_it_says_where_it_is_not_used(model, kernels):
     engine = Engine(model, kernels, max_batch=5, persistent=True)
     assert engine.how(4).startswith("part of one persistent kernel of ")
-    assert "not one persistent kernel: it samples" in engine.how(1, sampled=True)
+    assert engine.how(2, sampled=True).startswith("part of one persistent kernel of ")
     assert "not one persistent kernel: it does not fit" in engine.how(5)
-    sampled = {"temperature": 0.9, "seed": 5}
     plain = Engine(model, kernels, max_batch=5, persistent=False)
-    for prompts, how in ((PROMPTS[:2], sampled), ([[7]] * 5, {})):
-        found = engine.generate(prompts, max_new_tokens=5, **how).tokens
-        assert found == plain.generate(prompts, max_new_tokens=5, **how).tokens
+    found = engine.generate([[7]] * 5, max_new_tokens=5).tokens
+    assert found == plain.generate([[7]] * 5, max_new_tokens=5).tokens
     odd = unruly(n_head=2, n_embd=48)  # columns that are no whole groups
     assert Plan.of(weights_of(odd, torch.float16, kernels.device), kernels, 1, 64) is None
 
 
-def test_the_simulator_of_older_gpus_has_none(model, backend):
+def test_the_simulator_of_older_gpus_has_none(backend):
+    """In a process of its own: one loads a room once, for one architecture."""
     if backend == "cuda":
         pytest.skip("of the simulator's default target")
-    old = load(BuildRequest("gpt2", backend="simulator", arch="sm_89"))
-    weights = weights_of(model, torch.float32, old.device)
-    assert Plan.of(weights, EngineKernels(old, old, old, "tuned"), 1, 64) is None
+    code = (
+        "import torch; from common.compiling.load import load; from common.compiling.request import BuildRequest; "
+        "old = load(BuildRequest('gpt2', backend='simulator', arch='sm_89')); "
+        "print(old.plan_steps(torch.zeros(97, 32), 2, 2, 128, 1, 64))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.stdout.strip() == "(0, 0, 0, 0, 0)", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -225,6 +301,7 @@ def test_the_simulator_of_older_gpus_has_none(model, backend):
         ({"count": 0}, "count is 0"),
         ({"cancel": torch.zeros(1)}, "cancel must be a contiguous int32 tensor in the host's memory"),
         ({"arrived": torch.zeros(3, 1, dtype=torch.int32)}, "arrived has shape .3, 1.; it must hold 64 numbers"),
+        ({"uniforms": torch.zeros(64, 1, dtype=torch.float64)}, "uniforms, temperature, top_k and top_p must all be"),
     ],
 )
 def test_bad_arguments_are_named(model, kernels, change, words):
@@ -266,14 +343,18 @@ def test_packed_weights_hold_every_number_once():
 # ------------------------------------------------------------------------------------------------- the checked build
 
 
-@pytest.mark.parametrize(("dtype", "batch"), [("float16", 2), ("float32", 1)])
-def test_no_race_and_no_stray_access(dtype, batch):
-    """The stream's slots, words between blocks, the cache's old tokens and those of a step ago."""
+@pytest.mark.parametrize(("dtype", "batch", "sampled"), [("float16", 1, False), ("float32", 1, True)])
+def test_no_race_and_no_stray_access(dtype, batch, sampled):
+    """The stream's slots, words between blocks, the cache's old tokens and those of a step ago.
+
+    One sequence: of a fence and an atomic operation of another warp, a named barrier between them, the checker knows
+    nothing (common/simulator/runtime/races.cpp), and a second sequence's words are another warp's.
+    """
     from common.inspect.checked_library import CHECK, CheckedLibrary
 
     kernels = kernels_for("simulator", checked=True)
     library = CheckedLibrary(kernels.gpt2.libraries[0].path)
-    step = step_of(unruly(n_layer=1, vocab_size=40), kernels, dtype, batch, blocks=2)
+    step = step_of(unruly(n_layer=1, vocab_size=40), kernels, dtype, batch, blocks=2, sampled=sampled)
     step.state.begin(torch.full((batch,), 11, dtype=torch.int32), None)
     step.advance(torch.tensor([9, 11][:batch]))
     library.begin(CHECK)
