@@ -502,6 +502,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         ),
         wrong("bulk_past_the_end", finding("out_of_bounds", "copy in")),
         right("ring_right", _RING),
+        right("ring_one_lane_gives_back", _RING),
         wrong("ring_refilled_unasked", error="misses only 0", consequences="race copy_not_awaited", hangs=True),
         wrong("ring_given_back_too_early", race("copy into slot", "use late", variable="slots")),
         wrong(

@@ -62,7 +62,7 @@ CASE(bulk_one_thread_waits) { row_in_case<In::one_waits>(result); }
 CASE(bulk_block_leaves_early) { row_in_case<In::leaves_early>(result); }
 CASE(bulk_past_the_end) { row_in_case<In::past_the_end>(result); }
 
-enum class Ringed { right, never_empty, empty_too_early, parity_stuck };
+enum class Ringed { right, one_lane, never_empty, empty_too_early, parity_stuck };
 
 // 64 threads, warp 0 asks, warp 1 adds up 6 rows of 32 through 2 slots.
 template <Ringed HOW>
@@ -71,7 +71,7 @@ __global__ void ring_in(const float* in, float* out) {
     __shared__ Mbarrier full[2], empty[2];
     const int t = threadIdx.x, lane = t % 32;
     if (t == 0) {
-        for (int i = 0; i < 2; ++i) mbarrier_init(full[i], 1), mbarrier_init(empty[i], 32);
+        for (int i = 0; i < 2; ++i) mbarrier_init(full[i], 1), mbarrier_init(empty[i], HOW == Ringed::one_lane ? 1 : 32);
         mbarrier_init_done();
     }
     __syncthreads();
@@ -91,7 +91,8 @@ __global__ void ring_in(const float* in, float* out) {
             } else {
                 mbarrier_wait(full[slot], HOW == Ringed::parity_stuck ? 0 : ring.parity());
                 sum += slots[slot][31 - lane];  // line: use in time
-                mbarrier_arrive(empty[slot]);
+                if (HOW == Ringed::one_lane) __syncwarp();
+                if (HOW != Ringed::one_lane || lane == 0) mbarrier_arrive(empty[slot]);
             }
         }
     }
@@ -104,6 +105,7 @@ static void ring_in_case(float* result) {
     out.download(result);
 }
 CASE(ring_right) { ring_in_case<Ringed::right>(result); }
+CASE(ring_one_lane_gives_back) { ring_in_case<Ringed::one_lane>(result); }
 CASE(ring_refilled_unasked) { ring_in_case<Ringed::never_empty>(result); }
 CASE(ring_given_back_too_early) { ring_in_case<Ringed::empty_too_early>(result); }
 CASE(ring_parity_stuck) { ring_in_case<Ringed::parity_stuck>(result); }
