@@ -89,10 +89,11 @@ def test_a_handout_opens_with_its_picture(task):
     )
 
 
-def test_the_ring_is_drawn_as_it_is():
-    drawn = pictures().task6_ring().svg()
-    assert (ROOT / "docs" / "pictures" / "task6_ring.svg").read_text() == drawn, "python docs/pictures/handouts.py"
-    assert "(../docs/pictures/task6_ring.svg)" in (ROOT / "task6" / "README.md").read_text()
+@pytest.mark.parametrize("name", ["task6_ring", "task7_step"])
+def test_a_further_picture_is_drawn_as_it_is(name):
+    drawn = getattr(pictures(), name)().svg()
+    assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text() == drawn, "python docs/pictures/handouts.py"
+    assert f"(../docs/pictures/{name}.svg)" in (ROOT / name[:5] / "README.md").read_text()
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@
 //   put_tagged_pair(words, a, b, tag)   two that lie side by side, at a multiple of 16 bytes
 //   peek(words)                         asks for such a pair; what comes is an answer or not yet
 //   settle(pair, words, tag)            waits until both have this tag: their payload
-//   settle_all(pairs, words, tag)       the same of N pairs. Those that are missing are asked for again all at once: one
-//                                       trip for all, where waiting for one after the other takes a trip for each
+//   settle_all(pairs, words, tag)       the same of N pairs. Those that are missing are asked for again all at once,
+//                                       one trip for all; waiting for one after the other takes a trip for each
 //   get_all(pairs, words, tag)          asks for N pairs and waits for them
 //
-// A barrier between blocks takes four trips to the L2 cache: the data is written, then the counter behind it, the counter
-// is read, then the data. Here data and flag are one word of 64 bits, which is written and read in one piece. Whoever
-// finds the tag it waits for has the payload in its hands: one trip there and one back, and no fence.
+// A barrier between blocks takes four trips to the L2 cache: the data is written, then the counter behind it, the
+// counter is read, then the data. Here data and flag are one word of 64 bits, which is written and read in one piece.
+// Whoever finds the tag it waits for has the payload in its hands: one trip there and one back, and no fence.
 //
 //     writer       payload | tag 7  ------>  L2  <------  payload | tag 6     not yet
 //                                                <------  payload | tag 7     here

@@ -8,7 +8,7 @@
 //   bulk_read_done(), bulk_done()                          until the thread's additions have read, or added, everything
 //   fence_for_copy_engine()                                what this thread wrote to shared memory can be read by the
 //                                                          engine and by wgmma, after a barrier
-//   fence_global_for_copy_engine()                         the same of global memory: what this thread knows to be written
+//   fence_global_for_copy_engine()                         the same of global memory: what this thread knows of it
 //
 // The engine computes the addresses: strides may be any, as long as the elements of a row are neighbours, and a tensor
 // of every 8th row is described like any other. What lies outside the tensor is not read and arrives as zeros. A box is
@@ -106,7 +106,8 @@ __device__ __forceinline__ void bulk_load_once(void* to, const void* from, unsig
         "{\n"
         ".reg .b64 policy;\n"
         "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], policy;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1], %2, [%3], policy;\n"
         "}" ::"r"(shared_offset(to)),
         "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(&barrier))
         : "memory");

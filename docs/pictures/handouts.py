@@ -268,8 +268,41 @@ def task7() -> Drawing:
     return d
 
 
+def task7_step() -> Drawing:
+    d = Drawing(760, 372, "A decode step as a graph of kernels, and as a part of one kernel")
+    left, right = 130, 730
+    kernels = ("q, k, v", "attention", "project", "expand", "contract")
+
+    def rows(y: float, title: str) -> None:
+        d.text(30, y, title)
+        d.text(left - 10, y + 34, "memory", "end", GREY)
+        d.text(left - 10, y + 78, "blocks", "end", GREY)
+
+    rows(30, "A graph of kernels: each reads its weights when the one before it has ended")
+    for i, name in enumerate(kernels):
+        x = left + 120 * i
+        d.box(x + 18, 44, 56, 32, SKY, "read", line=BLUE)
+        d.box(x, 88, 16, 32, PALE)
+        d.box(x + 16, 88, 92, 32, SAND, name, line=ORANGE)
+    rows(164, "One kernel for all steps: what is read depends on no token, so it is asked for ahead")
+    for i in range(6):
+        d.box(left + 100 * i, 178, 100, 32, SKY if i < 3 else MINT, kernels[(i + 2) % 5], line=BLUE)
+    for i in range(6):
+        x = left + 100 * i
+        d.box(x, 222, 14, 32, PALE)
+        d.box(x + 14, 222, 86, 32, SAND if i < 5 else MINT, kernels[i % 5], line=ORANGE)
+    d.arrow(left, 274, right, 274)
+    d.text(right, 292, "time (not to scale)", "end", GREY)
+    d.notes(
+        318,
+        "Pale: a kernel starts, or a block waits for the others' numbers. Green: the next layer.",
+        "Below, one warp of each block does nothing but ask for what comes next, so the memory goes on.",
+    )
+    return d
+
+
 def main() -> None:
-    for draw in (task1, task2, task3, task4, task5, task6, task6_ring, task7):
+    for draw in (task1, task2, task3, task4, task5, task6, task6_ring, task7, task7_step):
         (FOLDER / f"{draw.__name__}.svg").write_text(draw().svg(), encoding="utf-8")
 
 

@@ -6,8 +6,8 @@
 //
 // What decoding consists of, from the outside inwards: decode_cluster.cuh and decode_list.cuh (the kernels, for short
 // and for long caches), decode_work.cuh (which block does what in the latter), decode_common.cuh (tiles on their way),
-// decode_mma.cuh and decode_simt.cuh (one warp, with and without tensor cores), attention_states.cuh (partial results and
-// their sums), cache_layout.cuh (where a token lies), cluster.cuh.
+// decode_mma.cuh and decode_simt.cuh (one warp, with and without tensor cores), attention_states.cuh (partial results
+// and their sums), cache_layout.cuh (where a token lies), cluster.cuh.
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
 // fit a grid is refused with std::invalid_argument, and nothing else is checked here. No value that lies on the device

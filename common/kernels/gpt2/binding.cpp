@@ -35,8 +35,8 @@
 //       cache                [layers, 2, batch, heads, max_seq_len, head_dim], of which the first `rows` sequences
 //       words                int64 [words], zeros before the first run
 //       arrived, cancel      int32 [steps, rows] and [1] of the host, pinned
-//       uniforms             float64 [steps, rows], temperature and top_p float64 [1], top_k int64 [1]: see sampling.py;
-//                            without them the largest logit is taken. With them there must be logits
+//       uniforms             float64 [steps, rows], temperature and top_p float64 [1], top_k int64 [1]: see
+//                            sampling.py; without them the largest logit is taken. With them there must be logits
 //       early                the kernel may start before its predecessor has ended; that must be a kernel then
 //
 // Floats are float32, float16 or bfloat16, all of the same type where nothing else stands. The step's products need
@@ -382,10 +382,10 @@ void take_sampling(Steps& a, const std::optional<Tensor>& uniforms, const std::o
     a.top_p = data<double>(*top_p);
 }
 
-void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tensor& wte, const Tensor& wpe, Tensor cache,
-                        Tensor words, const std::optional<Tensor>& logits, Tensor positions, Tensor lengths,
-                        Tensor steps, Tensor finished, const Tensor& stop, Tensor history, Tensor arrived,
-                        const Tensor& cancel, double eps, int64_t hidden, int64_t count, int64_t first_tag,
+void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tensor& wte, const Tensor& wpe,
+                        Tensor cache, Tensor words, const std::optional<Tensor>& logits, Tensor positions,
+                        Tensor lengths, Tensor steps, Tensor finished, const Tensor& stop, Tensor history,
+                        Tensor arrived, const Tensor& cancel, double eps, int64_t hidden, int64_t count, int64_t first_tag,
                         const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
                         const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p, int64_t most_blocks,
                         int64_t splits) {

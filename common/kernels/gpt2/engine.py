@@ -10,7 +10,7 @@ transformers' module says what is computed and gives the weights; its code does 
     graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
               Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
               moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens.
-    one kernel for all steps, where it fits: up to 4 sequences, Hopper and later (persistent_step.py)
+    one kernel for all steps, if asked for: up to 4 sequences, Hopper and later (persistent_step.py)
     sampling  is the step's last part: the token goes from there straight into the next step
     the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
 
@@ -48,7 +48,7 @@ class Engine:
     max_batch: sequences at once. max_seq_len: tokens of a sequence, prompt and new ones (None: the model's context).
     graphs: whether steps are captured as CUDA graphs (None: on a GPU). fused: whether steps run in the tuned step
         kernels where they fit (None: on a GPU); else task 7's other kernels stand between torch's matrix products.
-    persistent: whether all steps of a text run as one kernel where that fits (None: on a GPU); see `how`.
+    persistent: whether all steps of a text run as one kernel where that fits; see `how`. It is slower (README.md).
 
     Raises ValueError for a model, dtype or size that is not supported.
     """
@@ -62,7 +62,7 @@ class Engine:
         max_seq_len: int | None = None,
         graphs: bool | None = None,
         fused: bool | None = None,
-        persistent: bool | None = None,
+        persistent: bool = False,
     ) -> None:
         if dtype not in kernels.dtypes:
             allowed = ", ".join(map(repr, kernels.dtypes))
@@ -82,7 +82,7 @@ class Engine:
         self.max_seq_len = max_seq_len or context
         self.graphs = on_gpu if graphs is None else graphs
         self.fused = on_gpu if fused is None else fused
-        self.persistent = on_gpu if persistent is None else persistent
+        self.persistent = persistent
         shape = (len(self.weights.layers), 2, max_batch, self.weights.heads, self.max_seq_len, self.weights.head_dim)
         self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
         self.caches = [(keys, values) for keys, values in self.cache]

@@ -16,27 +16,27 @@
 //   phase_attention.cuh   attention over a part of the cache
 //   phase_draw.cuh        temperature, top-k, top-p, and the draw
 //
-// A step at batch 1 reads every weight once and computes next to nothing, so the memory should never rest. As 62 kernels
-// each begins to read when its predecessor has ended. Here
+// A step at batch 1 reads every weight once and computes next to nothing, so the memory should never rest. As 62
+// kernels each begins to read when its predecessor has ended. Here
 //
 //   - what is read depends on no token, so each block asks for it as far ahead as its shared memory reaches, a layer or
 //     two, and the next step's first layers while this one's logits are computed. The cache's old tokens come the same
 //     way;
-//   - phases are not separated by a barrier: a block that has its inputs goes on. They come with their tags, in one trip
-//     (common/cuda/tagged_words.cuh);
-//   - nothing is launched: the largest logit is found, looked up and embedded by every block for itself (a token that is
-//     drawn by all together), and the host reads the tokens from its own memory while the kernel runs.
+//   - phases are not separated by a barrier: a block that has its inputs goes on. They come with their tags, in one
+//     trip (common/cuda/tagged_words.cuh);
+//   - nothing is launched: the largest logit is found, looked up and embedded by every block for itself (a token that
+//     is drawn by all together), and the host reads the tokens from its own memory while the kernel runs.
 //
 //     blocks    phase     QKV  |  ATTENTION  |  PROJECTION  |  EXPAND  |  CONTRACT  |  QKV  ...
 //                       gather, multiply, hand on -> gather, multiply, hand on -> ...
 //     copies            .. PROJECTION, EXPAND, CONTRACT of this layer, QKV, cache, ... of the next ..
 //
-// Tags. Phase i of step t hands on words with the tag first_tag + t * tags + i, and takes those with the tag before. Tags
-// behind those of the phases are for drawing, which has words of its own.
-// No word is overwritten that somebody still wants to read: a block writes words of a kind once per layer, and it begins
-// a layer behind the one in which they were read only with words from all units of QKV between; every block has such a
-// unit (plan_steps sees to that), and has read what it wanted before. In drawing a block hands on its numbers of a digit
-// when it has all sums of the digit before, for which each reader of its last numbers has read them.
+// Tags. Phase i of step t hands on words with the tag first_tag + t * tags + i, and takes those with the tag before.
+// Tags behind those of the phases are for drawing, which has words of its own.
+// No word is overwritten that somebody still wants to read: a block writes words of a kind once per layer, and it
+// begins a layer behind the one in which they were read only with words from all units of QKV between; every block has
+// such a unit (plan_steps sees to that), and has read what it wanted before. In drawing a block hands on its numbers of
+// a digit when it has all sums of the digit before, for which each reader of its last numbers has read them.
 //
 // What is not tagged: keys and values in the cache. They are read again a step later at the earliest, behind the words
 // with the largest logits, before which each writer has a fence.
@@ -139,8 +139,8 @@ struct Running {  // what every phase is given
 
 // Gathers the input, multiplies the block's units with it, hands on what comes out.
 template <typename T, int ROWS, bool DRAWS>
-__device__ __forceinline__ void run_product(const Running& run, PhaseKind kind, const UnitRun& mine, int layer, int step,
-                                            unsigned tag) {
+__device__ __forceinline__ void run_product(const Running& run, PhaseKind kind, const UnitRun& mine, int layer,
+                                            int step, unsigned tag) {
     const Steps& a = run.a;
     const BlockMemory& m = run.m;
     const Phase& phase = a.plan.phases[static_cast<int>(kind)];
@@ -355,7 +355,8 @@ static bool sizes_fit(const StepModel& model) {
 template <typename T>
 static auto kernel_for([[maybe_unused]] const StepModel& model) {
 #ifndef CUDA_SIMULATOR  // where more of them would only take the compiler's time
-    if (model.rows == 1) return model.sampled ? persistent_step_kernel<T, 1, true> : persistent_step_kernel<T, 1, false>;
+    if (model.rows == 1)
+        return model.sampled ? persistent_step_kernel<T, 1, true> : persistent_step_kernel<T, 1, false>;
     if (!model.sampled) return persistent_step_kernel<T, MAX_STEP_ROWS, false>;
 #endif
     return persistent_step_kernel<T, MAX_STEP_ROWS, true>;
@@ -365,7 +366,8 @@ template <typename T>
 static void plan_for(StepPlan& plan, const StepModel& model, int most_blocks, int splits) {
     constexpr int MAX_SPLITS = 4, FEWEST_SLOTS = 4;
     const auto kernel = kernel_for<T>(model);
-    if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9 || !sizes_fit(model) || !hopper::is_built(kernel)) return;
+    if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return;
+    if (!sizes_fit(model) || !hopper::is_built(kernel)) return;
     const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
     // Every block has a unit of QKV
     plan.blocks = std::min({most_blocks ? most_blocks : processors, processors, 3 * model.width / UNIT_ROWS});

@@ -4,9 +4,9 @@
 //   2. Unit       attend            all tokens of a part -> a state for the next phase to merge (attention_states.cuh)
 //
 // A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes; such a group takes one token
-// after the other, so that the block has BLOCK_THREADS / lanes tokens at a time. Groups meet in the end. The tokens come
-// through the stream, long before the query is known; the newest, whose key and value are made in this step, and the one
-// before it are read by the last part's first two groups where they are (phase_block.cuh).
+// after the other, so that the block has BLOCK_THREADS / lanes tokens at a time. Groups meet in the end. The tokens
+// come through the stream, long before the query is known; the newest, whose key and value are made in this step, and
+// the one before it are read by the last part's first two groups where they are (phase_block.cuh).
 #pragma once
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/exp2.cuh"
@@ -43,7 +43,8 @@ struct LaneState {
     // The groups of a warp -> each lane has the sum of all.
     __device__ __forceinline__ void add_groups(int lanes) {
         for (int distance = lanes; distance < 32; distance *= 2) {
-            const float its_m = __shfl_xor_sync(FULL_WARP, m, distance), its_l = __shfl_xor_sync(FULL_WARP, l, distance);
+            const float its_m = __shfl_xor_sync(FULL_WARP, m, distance);
+            const float its_l = __shfl_xor_sync(FULL_WARP, l, distance);
             const float m_new = fmaxf(m, its_m), shift = shift_of(m_new);
             const float mine = exp2_approx(m - shift), its = exp2_approx(its_m - shift);
             m = m_new;
@@ -58,8 +59,8 @@ struct LaneState {
 
 // tag: of this phase; the one before it made the words that are read here. By all threads that compute.
 template <typename T>
-__device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const StepState& state, int layer, int step,
-                                       int unit, unsigned tag, PieceReader& reader) {
+__device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const StepState& state, int layer,
+                                       int step, int unit, unsigned tag, PieceReader& reader) {
     constexpr int SIZE = Vector<T>::SIZE, WORDS = 4;  // of a lane's 16 bytes
     const StepModel& model = a.model;
     const int head_dim = model.head_dim(), lanes = head_dim / SIZE, groups = BLOCK_THREADS / lanes;
@@ -73,8 +74,11 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
     const bool has_before = last && newest >= 1 && newest <= model.max_seq_len;
     uint4 key = make_uint4(0, 0, 0, 0), value = key;
     if (has_before && group == 1) {
-        key = __ldcg(reinterpret_cast<const uint4*>(cache_row<T>(a, layer, 0, part.row, part.head, newest - 1)) + mine);
-        value = __ldcg(reinterpret_cast<const uint4*>(cache_row<T>(a, layer, 1, part.row, part.head, newest - 1)) + mine);
+        const auto before = [&](int which) {
+            const T* const row = cache_row<T>(a, layer, which, part.row, part.head, newest - 1);
+            return __ldcg(reinterpret_cast<const uint4*>(row) + mine);
+        };
+        key = before(0), value = before(1);
     }
     // Of the words' columns [rows][query, key, value][heads][head_dim] this lane's
     const auto words = [&](int which) {
@@ -104,8 +108,8 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
         for (int token = warp_first; token < count; token += groups) {
             const int at = token + lane / lanes;
             const bool inside = at < count;
-            sum.add(query, keys[(inside ? at : token) * lanes + mine], values[(inside ? at : token) * lanes + mine], lanes,
-                    inside);
+            const int from = (inside ? at : token) * lanes + mine;
+            sum.add(query, keys[from], values[from], lanes, inside);
         }
         reader.release();
     }

@@ -1,4 +1,4 @@
-// phase_block.cuh - what the parts of the persistent kernel share: a block's shared memory, and which units are its own.
+// phase_block.cuh - what the parts of the persistent kernel share: a block's shared memory, and its units.
 //
 //   BLOCK_WARPS, UNIT_BATCH       sizes
 //   BlockMemory                   shared memory by name; memory_of(plan) says how large it is
@@ -13,7 +13,7 @@
 #include "common/kernels/gpt2/step_phases.h"
 
 constexpr int BLOCK_WARPS = 8, BLOCK_THREADS = 32 * BLOCK_WARPS;  // that compute
-constexpr int KERNEL_THREADS = BLOCK_THREADS + 128;  // and a warpgroup of which one thread feeds them (phase_source.cuh)
+constexpr int KERNEL_THREADS = BLOCK_THREADS + 128;  // and a warpgroup; one thread of it feeds them (phase_source.cuh)
 constexpr int BLOCK_REGISTERS = 232, FEED_REGISTERS = 40;  // of 3 warpgroups that begin with 168 each
 constexpr int UNIT_BATCH = 8;               // units whose sums meet at once: 64 numbers of a sequence, 2 for each lane
 constexpr int NORM_ITEMS = 2;               // pieces of 4 columns of a row that a thread normalises, at most
@@ -111,9 +111,9 @@ __device__ __forceinline__ UnitRun next_run(const StepPlan& plan, const Phase& p
     return {number * phase.each + min(number, phase.extra), phase.each + (number < phase.extra)};
 }
 
-// A unit of ATTENTION, and the tokens begin ... end - 1 of its sequence's cache. The parts of a head cover all tokens but
-// the newest two. The newest is not there yet when pieces are asked for, and of the one before it nobody has heard who
-// asks a step ahead; the last part reads these itself.
+// A unit of ATTENTION, and the tokens begin ... end - 1 of its sequence's cache. The parts of a head cover all tokens
+// but the newest two. The newest is not there yet when pieces are asked for, and of the one before it nobody has heard
+// who asks a step ahead; the last part reads these itself.
 struct CachePart {
     int row, head, split;
     int begin, end;

@@ -1,4 +1,4 @@
-// phase_draw.cuh - a token drawn from the logits of all blocks: temperature, top-k, top-p (sampling.py says what is meant).
+// phase_draw.cuh - a token drawn from the logits of all blocks: temperature, top-k, top-p, as sampling.py has them.
 //
 //   1. Weights    weigh_logits      the block's own logits -> the place of each, and what it weighs
 //   2. Digits     DigitSums         how many tokens there are for each next digit of a place, and what they weigh
@@ -10,14 +10,15 @@
 // no list, only sums. A token's place is a number of 63 bits, how far its logit lies below the largest and then its own
 // number; it is found from the highest digit of 7 bits to the lowest, much as a radix sort would go:
 //
-//     each block          its tokens with the digits found so far, by the next one -> 128 numbers of tokens, and weights
+//     each block          its tokens with the digits found so far, by the next one: 128 counts, 128 weights
 //     block d             adds up what the blocks have for digit d
 //     each block          goes along the 128 sums to where they reach the target: the next digit; no need to ask anyone
 //
-// until one token is left, mostly after 2 digits of the 9. The sums of the first digit serve all three searches.
+// until one token is left; 3 digits of the 9 make 2 million places. The sums of the first one serve all three searches.
 //
-// A weight is exp((logit - largest) / temperature) in units of 2^-45, an integer: sums come out the same in any order, so
-// that all blocks agree, and so do two runs. What would be 0 is not drawn; all of that together weighs less than 2^-27.
+// A weight is exp((logit - largest) / temperature) in units of 2^-45, an integer: sums come out the same in any order,
+// so that all blocks agree, and so do two runs. What would be 0 is not drawn; all of that together weighs less than
+// 2^-27.
 //
 // One warp draws for each sequence, and the warps need not wait for each other.
 #pragma once
@@ -72,7 +73,8 @@ struct DigitSums {
 };
 
 __device__ __forceinline__ Number joined(unsigned low, unsigned high) { return Number{high} << 32 | low; }
-__device__ __forceinline__ void put_sums(TaggedWord* words, unsigned count, unsigned token, Number weight, unsigned tag) {
+__device__ __forceinline__ void put_sums(TaggedWord* words, unsigned count, unsigned token, Number weight,
+                                         unsigned tag) {
     put_tagged_pair(words, count, token, tag);
     put_tagged_pair(words + 2, static_cast<unsigned>(weight), static_cast<unsigned>(weight >> 32), tag);
 }
@@ -217,7 +219,7 @@ __device__ __forceinline__ Number target_of(double weight, Number most) {
     return weight < static_cast<double>(most) ? min(static_cast<Number>(weight), most) : most;
 }
 
-// By a warp: the token of sequence `row`. likeliest: the token with the largest logit. uniform: what was drawn, 0 ... 1.
+// By a warp: the token of sequence `row`. likeliest: the one with the largest logit. uniform: what was drawn, 0 ... 1.
 __device__ __forceinline__ int draw_token(const Steps& a, const DrawMemory& m, int row, int likeliest, double uniform,
                                           unsigned tag) {
     if (*a.top_k == 1) return likeliest;
@@ -228,10 +230,16 @@ __device__ __forceinline__ int draw_token(const Steps& a, const DrawMemory& m, i
     count = __shfl_sync(FULL_WARP, sum_before(count) + count, 31);
     kept = __shfl_sync(FULL_WARP, sum_before(kept) + kept, 31);
     if (count == 0) return likeliest;  // of logits that are no numbers
-    const Number top_k = static_cast<Number>(max(*a.top_k, int64_t{1}));
-    if (top_k < count) kept = find_first(a, m, row, top_k, true, sums, tag).weight;
-    if (*a.top_p < 1.0)
-        kept = find_first(a, m, row, target_of(ceil(*a.top_p * static_cast<double>(kept)), kept), false, sums, tag).weight;
-    const double drawn = floor(uniform * static_cast<double>(kept)) + 1.0;
-    return find_first(a, m, row, target_of(drawn, kept), false, sums, tag).token;
+    FoundToken found = {0, likeliest};
+#pragma unroll 1
+    for (int search = 0; search < 3; ++search) {  // up to the k-th; up to the share top_p; up to the share drawn
+        const double weight = static_cast<double>(kept);
+        const Number top_k = static_cast<Number>(max(*a.top_k, int64_t{1}));
+        if ((search == 0 && top_k >= count) || (search == 1 && !(*a.top_p < 1.0))) continue;
+        const double share = search == 1 ? ceil(*a.top_p * weight) : floor(uniform * weight) + 1.0;
+        const Number target = search == 0 ? top_k : target_of(share, kept);
+        found = find_first(a, m, row, target, search == 0, sums, tag);
+        kept = found.weight;
+    }
+    return found.token;
 }

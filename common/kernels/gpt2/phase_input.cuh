@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_input(const BlockMemory& m, int row, int c
 
 // ------------------------------------------------------------------------------------------- 2., 3. Layernorm
 
-// What a thread adds up of row r's columns; the block's sums, when all have come here, are the row's mean and deviation.
+// What a thread adds up of row r's columns; the sums of all threads are the row's mean and deviation.
 template <int ROWS>
 struct RowMoments {
     double sum[ROWS] = {}, squares[ROWS] = {};
@@ -74,8 +74,8 @@ __device__ __forceinline__ float2 mean_and_scale(const BlockMemory& m, int r, in
     return make_float2(static_cast<float>(mean), rsqrtf(fmaxf(variance, 0.0f) + eps));
 }
 
-// ask(r, item) begins to fetch columns 4 item ... 4 item + 3 of the residual stream, come(asked, item) waits until those of
-// all rows are there, take(asked) has them.
+// ask(r, item) begins to fetch columns 4 item ... 4 item + 3 of the residual stream, come(asked, item) waits until
+// those of all rows are there, take(asked) has them.
 // norm: weight [width], bias [width]
 template <typename T, int ROWS, class Ask, class Come, class Take>
 __device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, const float* norm, Ask ask, Come come,
@@ -120,7 +120,9 @@ __device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, 
             const int item = threadIdx.x + i * BLOCK_THREADS;
             if (item >= items) break;
             const float4 x = residual[r * items + item], w = weight[i], b = bias[i];
-            const auto normal = [&](float value, float by, float plus) { return (value - scale.x) * scale.y * by + plus; };
+            const auto normal = [&](float value, float by, float plus) {
+                return (value - scale.x) * scale.y * by + plus;
+            };
             store_input<T>(m, r, 4 * item,
                            make_float4(normal(x.x, w.x, b.x), normal(x.y, w.y, b.y), normal(x.z, w.z, b.z),
                                        normal(x.w, w.w, b.w)));
@@ -225,8 +227,8 @@ __device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& 
 
 // words: T [rows][columns]
 template <typename T>
-__device__ __forceinline__ void copied_input(const Steps& a, const BlockMemory& m, const TaggedWord* words, unsigned tag,
-                                             int columns) {
+__device__ __forceinline__ void copied_input(const Steps& a, const BlockMemory& m, const TaggedWord* words,
+                                             unsigned tag, int columns) {
     constexpr int AT_ONCE = 4;                              // pieces of 16 bytes, which are 4 words
     const int vectors = columns / Vector<T>::SIZE, count = a.model.rows * vectors;
     for (int first = threadIdx.x; first < count; first += AT_ONCE * BLOCK_THREADS) {

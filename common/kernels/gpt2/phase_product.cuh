@@ -28,8 +28,8 @@
 // ROWS: of the batch, at most.
 template <typename T, int ROWS>
 struct UnitSums {
-    // rows lane / 4 and + 8, columns 2 (lane % 4) and + 1; of the first product of a group, and of the second one, which
-    // need not wait for each other
+    // rows lane / 4 and + 8, columns 2 (lane % 4) and + 1; of the first product of a group, and of the second one,
+    // which need not wait for each other
     float d[2][4] = {};
 
     // weights: this lane's 16 bytes of a group; at: bytes from the row's beginning to the lane's elements of the input
@@ -81,8 +81,8 @@ struct UnitSums<float, ROWS> {
 
 // ---------------------------------------------------------------------------------------------------- 2. Batch
 
-// The warp's sums of `count` units, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8]. The block's
-// run of units begins with the first of them or a multiple of UNIT_BATCH before.
+// The warp's sums of `count` units, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8]. The
+// block's run of units begins with the first of them or a multiple of UNIT_BATCH before.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_units(const Steps& a, const BlockMemory& m, const Phase& phase, int count,
                                                float* partial, bool has_low, PieceReader& reader) {

@@ -3,8 +3,8 @@
 //   feed_steps     by one thread of the feeding warp, until the run ends
 //
 // The phases walk through the same units and pieces (phase_product.cuh, phase_attention.cuh); nothing else tells them
-// which piece they hold. A step's weights depend on nothing; of the cache it needs what was written two steps before and
-// earlier, so the feeder is at most a step ahead of what the readers have told it.
+// which piece they hold. A step's weights depend on nothing; of the cache it needs what was written two steps before
+// and earlier, so the feeder is at most a step ahead of what the readers have told it.
 #pragma once
 #include "common/cuda/hopper_tiles.cuh"
 #include "common/kernels/gpt2/phase_block.cuh"

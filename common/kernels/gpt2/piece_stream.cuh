@@ -1,4 +1,4 @@
-// piece_stream.cuh - what a block is going to need, copied to shared memory long before it does. Compute capability 9.0.
+// piece_stream.cuh - what a block is going to need, copied to shared memory long before it does. Hopper and later.
 //
 //   Piece                bytes of global memory, or two stretches of them, that are used together
 //   StreamBarriers       of the slots in shared memory through which pieces pass; stream_init()

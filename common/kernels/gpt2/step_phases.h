@@ -19,9 +19,10 @@
 // The next step's first phase finds the largest of all, which is the token, and begins with its embedding. Where tokens
 // are drawn the blocks find it together (phase_draw.cuh), between LOGITS and the next step.
 //
-// A phase is divided into units: 8 rows of a weight matrix with all their columns, or, of ATTENTION, a part of the cache
-// of one head of one sequence. Each block has a run of neighbouring units, one more in some blocks than in others. The
-// next phase's longer runs begin with the block behind the last of these, so that all get equally much in the long run.
+// A phase is divided into units: 8 rows of a weight matrix with all their columns, or, of ATTENTION, a part of the
+// cache of one head of one sequence. Each block has a run of neighbouring units, one more in some blocks than in
+// others. The next phase's longer runs begin with the block behind the last of these, so that all get equally much in
+// the long run.
 //
 // Weights lie in memory as the warps take them (persistent_step.py packs them):
 //
@@ -30,8 +31,8 @@
 //   vectors   float [layers][norm_1 weight, bias; QKV bias; PROJECTION bias; norm_2 weight, bias; EXPAND bias;
 //             CONTRACT bias; scale, 0, 0, 0] and then norm weight, bias
 //
-// "T" is float32, float16 or bfloat16. What the phases hand on are tagged words (common/cuda/tagged_words.cuh): PER_WORD =
-// 4 / sizeof(T) elements of type T in each, or one float.
+// "T" is float32, float16 or bfloat16. What the phases hand on are tagged words (common/cuda/tagged_words.cuh):
+// PER_WORD = 4 / sizeof(T) elements of type T in each, or one float.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -131,8 +132,8 @@ struct Steps {
     const void *wte, *wpe;  // T [vocab, width], [context, width]
     int context;
     float eps;
-    void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]; the first `rows` of the batch are used
-    int batch;
+    void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]
+    int batch;    // of the cache, of which the first `rows` are used
     TaggedWord* words;  // [exchange.words]
     float* logits;      // [rows, vocab]; or nullptr, unless sampled
 
@@ -150,7 +151,7 @@ struct Steps {
     cudaStream_t stream;
 };
 
-// `count` steps, fewer if all sequences have come to their stop token or `cancel` is set. Token number steps[] - 1 of the
-// history is the first one's input. Behind it positions, lengths and steps have moved on by the number of steps; a
+// `count` steps, fewer if all sequences have come to their stop token or `cancel` is set. Token number steps[] - 1 of
+// the history is the first one's input. Behind it positions, lengths and steps have moved on by the number of steps; a
 // sequence that is finished goes on with the others, and what it makes is for nobody.
 void run_steps(const Steps& steps);

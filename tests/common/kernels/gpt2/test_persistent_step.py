@@ -24,6 +24,9 @@ from task7.tools import models
 
 ROOT = Path(__file__).resolve().parents[4]
 DTYPES = ("float32", "float16", "bfloat16")
+ON_GPU = pytest.mark.parametrize(
+    "backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True, scope="session"
+)  # and not in the simulator
 PROMPTS = [[5, 17, 80, 3, 41], [9, 2], [60, 61, 62, 63, 64, 65, 66, 67, 68], [1]]
 
 
@@ -268,6 +271,7 @@ def test_an_interruption_ends_the_kernel(model, kernels):
 
 def test_it_says_where_it_is_not_used(model, kernels):
     engine = Engine(model, kernels, max_batch=5, persistent=True)
+    assert "persistent" not in Engine(model, kernels).how(1)  # unless it is asked for
     assert engine.how(4).startswith("part of one persistent kernel of ")
     assert engine.how(2, sampled=True).startswith("part of one persistent kernel of ")
     assert "not one persistent kernel: it does not fit" in engine.how(5)
@@ -376,7 +380,7 @@ def test_the_bare_kernel_reads_every_word_once(backend):
     assert done.stdout.count("right") >= 10
 
 
-@pytest.mark.gpu
+@ON_GPU
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_thousand_tokens_ten_times(kernels, dtype):
     """Without drift, hang or leak: the same text every time, and no more memory."""
@@ -394,7 +398,7 @@ def test_a_thousand_tokens_ten_times(kernels, dtype):
         assert texts[0][:100] == expected
 
 
-@pytest.mark.gpu
+@ON_GPU
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("width", "heads", "layers"), [(768, 12, 12), (1024, 16, 3), (1280, 20, 3), (1600, 25, 2)])
 def test_logits_at_the_sizes_of_gpt2(kernels, dtype, width, heads, layers):
@@ -415,7 +419,7 @@ def test_logits_at_the_sizes_of_gpt2(kernels, dtype, width, heads, layers):
         assert float((step.logits - expected).abs().max()) <= bound * float(expected.abs().max())
 
 
-@pytest.mark.gpu
+@ON_GPU
 def test_cancelling_ends_the_run_within_a_second(kernels):
     model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
     step = step_of(model, kernels, "float16", 1)
@@ -428,7 +432,7 @@ def test_cancelling_ends_the_run_within_a_second(kernels):
     assert 5 <= int(step.state.steps) < 1001
 
 
-@pytest.mark.gpu
+@ON_GPU
 def test_the_host_reads_while_the_kernel_runs(kernels):
     """Another thread sees tokens arrive one after the other, long before the last one."""
     model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
