@@ -23,13 +23,14 @@ PR_SET_CHILD_SUBREAPER = 36
 MOST_LOG = 60_000  # characters of a compiler's output
 
 
-def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, *tasks: str) -> None:
+def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str, *tasks: str) -> None:
     """Serves until the grader closes its end.
 
     Args:
         root: the tree; nothing of common or a task may come from elsewhere.
         file: the number of the socket to the grader.
         cpu, file_bytes: limits of each process, see sandbox.Limits. threads: of all together.
+        gpu: "1" if the workers use one.
         tasks: those that will be asked for.
     """
     hard = {resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024}
@@ -42,16 +43,24 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, *tasks: 
     if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
         shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
 
-    import torch.utils.cpp_extension
-
+    import_torch(gpu == "1")
     from common.testing.worker.nursery import serve
 
-    torch.set_num_threads(1)
     for task in tasks:
         getattr(importlib.import_module(f"{task}.cases"), "warm_up", lambda: None)()
     assert_all_from(root)
     serve(socket.socket(fileno=int(file)), partial(_work, root, int(cpu)))
     os._exit(0)  # nothing here is worth a tidy end, and the grader waits for it
+
+
+def import_torch(gpu: bool) -> None:
+    """What all workers need, once. Less where they use a GPU: cpp_extension looks for one when it is imported, and a
+    process that is forked after that can no longer use it."""
+    import torch
+
+    torch.set_num_threads(1)
+    if not gpu:
+        importlib.import_module("torch.utils.cpp_extension")
 
 
 def assert_all_from(root: str) -> None:

@@ -315,7 +315,7 @@ class Sandbox:
             "import sys; sys.path.insert(0, sys.argv[1]); "
             "from common.course.grading.inside import main; main(*sys.argv[1:])"
         )
-        numbers = [str(one) for one in (number, limits.cpu, limits.file, THREADS * limits.processes)]
+        numbers = [str(int(one)) for one in (number, limits.cpu, limits.file, THREADS * limits.processes, self._gpu)]
         inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
         if self.kind != "bubblewrap":
             self._own = Path(tempfile.mkdtemp(prefix="grading-"))

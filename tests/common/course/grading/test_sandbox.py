@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from common.console.paths import ROOT
 from common.course.grading import sandbox
 from common.course.grading.clean_tree import make_base, with_submission
 from common.course.grading.sandbox import NoSandbox, choose_kind
@@ -74,6 +76,21 @@ def test_the_cases_can_be_imported_there_and_the_oracle_cannot_be_asked(base: Pa
     done = subprocess.run([sys.executable, "-I", "-c", code, str(base)], capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
     assert "the oracle is not here" in done.stdout and "must come from /elsewhere" in done.stdout
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_nobody_looks_for_a_gpu_before_the_workers_that_use_it_are_forked(gpu: bool) -> None:
+    """CUDA cannot be used in a process whose parent has asked for a device; to import cpp_extension is to ask."""
+    code = (
+        "import sys, torch; from common.course.grading.inside import import_torch\n"
+        "asked = []; torch.version.cuda = '13.0'; torch.cuda._is_compiled = lambda: True\n"
+        "torch.cuda.is_available = lambda: bool(asked.append(1))\n"
+        f"import_torch({gpu}); print('asked', bool(asked))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=dict(os.environ, CUDA_HOME="/usr")
+    )
+    assert done.returncode == 0 and f"asked {not gpu}" in done.stdout, done.stderr + done.stdout
 
 
 def test_code_that_asks_for_the_simulator_asks_in_vain(base: Path, tmp_path: Path) -> None:
