@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from common.course import __main__ as course
+from common.course import grade
 from common.course.grading import sandbox
 from common.course.grading.clean_tree import make_base, with_submission
 from common.course.grading.sandbox import NoSandbox, choose_kind
@@ -102,3 +104,17 @@ def test_who_shares_its_cores_gets_more_time(monkeypatch, load: float, times: fl
     monkeypatch.setattr(sandbox.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(sandbox.os, "getloadavg", lambda: (load, 0.0, 0.0))
     assert sandbox.patience() == times
+
+
+@pytest.mark.parametrize("closed", [None, Path("/secret")])
+def test_a_checkout_that_others_can_read_is_told(monkeypatch, capsys, tmp_path, closed) -> None:
+    def enough(_):
+        raise ValueError("enough")
+
+    monkeypatch.setattr(grade, "choose_kind", lambda *_: "user")
+    monkeypatch.setattr(grade, "closed_to_others", lambda _: closed)
+    monkeypatch.setattr(grade, "salt_in", enough)
+    assert course.main(["grade", "somebody", "--out", str(tmp_path / "out")]) == grade.NOTHING
+    said = capsys.readouterr().out
+    assert "run as another user" in said and "enough" in said
+    assert ("`chmod -R go-rwx" in said) == (closed is None)
