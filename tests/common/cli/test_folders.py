@@ -79,18 +79,13 @@ def test_a_source_in_another_encoding(build: Path, tmp_path: Path) -> None:
     assert done.returncode == 1 and "task3/online_softmax.cu:2: byte 0xf6 is not UTF-8" in done.stdout
 
 
-def test_a_byte_order_mark_is_no_error_and_damage_heals(build: Path, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_error_and_a_damaged_build_heals(build: Path, tmp_path: Path) -> None:
     (tmp_path / "x.cu").write_bytes(b"\xef\xbb\xbf" + FILLED.read_bytes())
-    (runtime,) = build.glob("simulator/runtime/*.o")
-    runtime.write_bytes(runtime.read_bytes()[:1000])
     command = ("task3.compile", "--backend", "simulator")
     mounts = ("--bind", tmp_path / "x.cu", KERNELS)
     done = course(build, *command, mounts=mounts)
     assert done.returncode == 0 and "task3: built" in done.stdout and "warning" not in done.stdout
-    assert f"{runtime} is not as the last build left it: built anew" in done.stderr
     (build / "simulator" / "student" / "task3" / "build.ninja").write_bytes(b"\xff\xfe garbage")
     done = course(build, *command, mounts=mounts)
     assert done.returncode == 0 and "task3: built" in done.stdout
     assert "student/task3: build.ninja is not as the last build left it: built anew" in done.stderr
-    done = course(build, *command, mounts=mounts)
-    assert done.returncode == 0 and "task3: nothing had changed" in done.stdout and not done.stderr
