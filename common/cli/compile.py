@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
+from common.cli.options import EXPECTED_ERRORS, INTERRUPTED, add_build_arguments, request_of, say_backend
 from common.compiling.load import build
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError, BuildResult
@@ -20,7 +20,10 @@ from common.console.words import counted
 
 
 def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
-    """`python -m taskN.compile`; exit status 0: built, 1: the sources do not compile, 2: nothing to build with."""
+    """`python -m taskN.compile`; exit status 0: built, 1: the sources do not compile, 2: nothing to build with.
+
+    130: Ctrl-C.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m {task}.compile", description=f"Compile {task}'s kernels and show what the compiler says."
     )
@@ -36,6 +39,9 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
         say(console, error)
         say(console, f"{task}: not built", "red")
         return 1 if isinstance(error, BuildError) else 2
+    except KeyboardInterrupt:
+        say(console, f"\n{task}: interrupted", "red")
+        return INTERRUPTED
     for result in results:
         if options.verbose:
             say(console, (result.folder / "compile.log").read_text())

@@ -23,6 +23,7 @@ from common.compiling.variant import Variant
 from common.console.terminal import say
 
 EXPECTED_ERRORS = (BuildError, toolchain.ToolchainError, OSError, ValueError)  # OSError: read-only or full folders
+INTERRUPTED = 130  # exit status after Ctrl-C
 
 
 class _VariantFlag(argparse.Action):

@@ -22,7 +22,7 @@ from rich.console import Console
 from common.cli import known_clean
 from common.cli.keeping import keep_lines, keep_verdicts
 from common.cli.only_first import only_first
-from common.cli.options import EXPECTED_ERRORS, add_build_arguments, command_of, request_of, say_backend
+from common.cli.options import EXPECTED_ERRORS, INTERRUPTED, add_build_arguments, command_of, request_of, say_backend
 from common.cli.workers import Workers, workers_of
 from common.compiling.gaps import find_gaps, python_gaps
 from common.compiling.load import load
@@ -43,7 +43,7 @@ from common.testing.run import chosen_parts, run_cases
 from common.testing.showing import show_case
 from common.testing.worker.worker import NotLoaded
 
-PASSED, FAILED, NOTHING_RUN, INTERRUPTED = 0, 1, 2, 130  # exit statuses
+PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses; and INTERRUPTED
 MOST_WARNINGS = 3  # of the compiler, beside a failure
 
 

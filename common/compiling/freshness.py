@@ -1,11 +1,15 @@
 """What a build folder was built from, by content: ninja looks at times alone, and times can lie.
 
-    damaged = forget_stale(folder)      takes away what is not as it was left, or was built from other contents
+    damaged = forget_stale(folder)      takes away what is not as it was left, or was built from other contents, and the
+                                        record of it
     ... ninja runs, and builds what is missing ...
     remember(folder)                    writes down what there is now
 
 A file that comes back with an old time (unpacked, copied, checked out), an object cut short by a full disk, an empty
-library: each is built anew. Headers outside of the checkout, the compiler's and PyTorch's, go by time and size.
+library: each is built anew. So is everything where ninja's own files, or the compilers' last words, are not as they
+were left. Headers outside of the checkout, the compiler's and PyTorch's, go by time and size.
+
+What is built without ninja keeps mark_of(file) beside it.
 """
 
 from __future__ import annotations
@@ -21,28 +25,40 @@ from common.console.paths import ROOT, build_root
 
 RECORD = "contents.json"
 PRODUCTS = ("*.o", "*.so", "*.pyd")
+WORDS = ("build.ninja", ".ninja_log", ".ninja_deps", "warnings.json", "kernels.json")
 
 
 def forget_stale(folder: Path) -> list[str]:
     """Deletes the products of a build folder that cannot be trusted; ninja builds them again.
 
     Returns:
-        The names of those that were damaged: not as the last build had left them; of the record, if it cannot be read.
+        The names of the files that were damaged: not as the last build had left them, or a record that is none.
     """
     products = [file for pattern in PRODUCTS for file in folder.glob(pattern)]
     known = _read(folder / RECORD)
     damaged = [RECORD] if known is None else []
     known = known or {}
+    for file in (folder / name for name in WORDS):
+        was = known.get(file.name)
+        if was is not None and was["is"] != mark_of(file):
+            damaged.append(file.name)
+        if was is None or file.name in damaged:
+            file.unlink(missing_ok=True)
+    if damaged:  # then nothing here can be trusted
+        known = {}
+        for name in WORDS:
+            (folder / name).unlink(missing_ok=True)
     for file in products:
         was = known.get(file.name)
         if (
             was is None
-            or was["is"] != _mark(file)
-            or any(_mark(Path(name)) != mark for name, mark in was["from"].items())
+            or was["is"] != mark_of(file)
+            or any(mark_of(Path(name)) != mark for name, mark in was["from"].items())
         ):
-            if was is not None and was["is"] != _mark(file):
+            if was is not None and was["is"] != mark_of(file):
                 damaged.append(file.name)
             file.unlink()
+    (folder / RECORD).unlink(missing_ok=True)  # who ends a build in its midst leaves nothing that is trusted
     return damaged
 
 
@@ -54,8 +70,21 @@ def remember(folder: Path) -> None:
         for file in folder.glob(pattern):
             inputs = {} if file.suffix != ".o" else made_from.get(file.name)
             if inputs is not None:  # ninja does not know: not remembered, so built again the next time
-                record[file.name] = {"is": _mark(file), "from": inputs}
+                record[file.name] = {"is": mark_of(file), "from": inputs}
+    record |= {name: {"is": mark_of(folder / name), "from": {}} for name in WORDS if (folder / name).exists()}
     write_whole(folder / RECORD, json.dumps(record))
+
+
+def mark_of(file: Path) -> str:
+    """Of its content; of a file that is neither ours nor built by us, of time and size."""
+    try:
+        path = file.resolve()
+        if path.is_relative_to(ROOT) or path.is_relative_to(build_root()):
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        about = path.stat()
+        return f"{about.st_mtime_ns} {about.st_size}"
+    except OSError:
+        return "missing"
 
 
 def _read(file: Path) -> dict | None:
@@ -70,18 +99,6 @@ def _read(file: Path) -> dict | None:
         return None
 
 
-def _mark(file: Path) -> str:
-    """Of its content; of a file that is neither ours nor built by us, of time and size."""
-    try:
-        path = file.resolve()
-        if path.is_relative_to(ROOT) or path.is_relative_to(build_root()):
-            return hashlib.sha256(path.read_bytes()).hexdigest()
-        about = path.stat()
-        return f"{about.st_mtime_ns} {about.st_size}"
-    except OSError:
-        return "missing"
-
-
 def _dependencies(folder: Path) -> dict[str, dict[str, str]]:
     """Object -> {file: its mark}, as ninja noted it."""
     command = [str(toolchain.find_ninja()), "-t", "deps"]
@@ -92,7 +109,7 @@ def _dependencies(folder: Path) -> dict[str, dict[str, str]]:
     for line in done.stdout.splitlines():
         if line.startswith(" "):
             name = str(folder / line.strip())
-            marks[name] = marks.get(name) or _mark(Path(name))
+            marks[name] = marks.get(name) or mark_of(Path(name))
             current[name] = marks[name]
         elif ": #deps" in line:
             current = found[line.split(":")[0]] = {}

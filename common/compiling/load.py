@@ -20,6 +20,7 @@ from rich.console import Console
 from common.compiling import report, toolchain
 from common.compiling.errors import explain_failure
 from common.compiling.freshness import forget_stale, remember
+from common.compiling.full_disk import no_space
 from common.compiling.gaps import with_own_headers
 from common.compiling.launches import unchecked_launches
 from common.compiling.locking import locked
@@ -106,6 +107,7 @@ def _build(plan: Plan) -> BuildResult:
                 _remembered_kernels(plan) if plan.backend == "cuda" else [],
                 plan.gaps,
             )
+            remember(plan.folder)
         _results[plan.name] = plan, result
         return result
 
@@ -120,14 +122,18 @@ def _run_build(plan: Plan) -> None:
     plan.log_file.write_text("")
     if damaged := forget_stale(plan.folder):
         what = ", ".join(damaged)
-        say(Console(stderr=True), f"{shown_path(plan.folder)}: {what} was damaged since the last build: built anew")
+        are = "is" if len(damaged) == 1 else "are"
+        words = f"{what} {are} not as the last build left {'it' if are == 'is' else 'them'}: built anew"
+        say(Console(stderr=True), f"{shown_path(plan.folder)}: {words}")
     try:
         cpp_extension.load(name=plan.name, build_directory=str(plan.folder), is_python_module=False, **arguments)
-        remember(plan.folder)
     except (RuntimeError, OSError) as error:
-        _remembered_kernels(plan)
         log = plan.log_file.read_text(errors="replace") + "\n" + report.demangled(f"{error}\n{error.__cause__ or ''}")
+        if full := no_space(log, plan.folder):
+            raise BuildError(full) from None
+        _remembered_kernels(plan)
         plan.log_file.write_text(log)
+        remember(plan.folder)
         own = with_own_headers(plan.place.kernels)
         raise BuildError(explain_failure(log, own, plan.log_file)) from None
 

@@ -8,12 +8,17 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from common.compiling.ending import ends_with_us
+
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Makes the folder and holds its lock, which the operating system releases with the process, however that ends."""
+    """Makes the folder and holds its lock, which the operating system releases with the process, however that ends.
+
+    What is started meanwhile ends with the process as well, see ends_with_us.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
+    with FileLock(folder / ".lock"), ends_with_us():
         # torch's own lock file outlives a killed build and would be waited for forever. Nobody else is building here.
         (folder / "lock").unlink(missing_ok=True)
         yield

@@ -16,14 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich.console import Console
+
 from common.compiling import report, toolchain
 from common.compiling.errors import explain_failure
 from common.compiling.flags import LANGUAGE, check_arch, gencode
+from common.compiling.freshness import mark_of
+from common.compiling.full_disk import no_space
 from common.compiling.locking import locked
 from common.compiling.result import BuildError
 from common.compiling.runtime import simulator_runtime
 from common.console.files import read_source, write_whole
 from common.console.paths import ROOT, build_root, shown_path
+from common.console.terminal import say
 from common.simulator import rewriter
 from common.simulator.targets import Target, target_for_program, target_of
 
@@ -138,8 +143,11 @@ def _up_to_date(path: Path, commands: list[list], sources: list[Path]) -> list[s
     for source in sources:
         digest.update(source.read_bytes())
     stamp, log_file = path.with_suffix(".sha256"), path.with_suffix(".log")
-    if path.exists() and stamp.exists() and stamp.read_text() == digest.hexdigest():
+    was = stamp.read_text(errors="replace") if stamp.exists() else ""
+    if was == _stamp(digest.hexdigest(), path, log_file):
         return report.own_warnings(log_file.read_text(errors="replace"), sources)
+    if was.startswith(digest.hexdigest()):
+        say(Console(stderr=True), f"{shown_path(path)} is not as the last build left it: built anew")
     stamp.unlink(missing_ok=True)
     log = ""
     for command in commands:
@@ -147,6 +155,11 @@ def _up_to_date(path: Path, commands: list[list], sources: list[Path]) -> list[s
         log += done.stdout + done.stderr
         write_whole(log_file, log)
         if done.returncode:
-            raise BuildError(explain_failure(log, sources, log_file))
-    write_whole(stamp, digest.hexdigest())
+            raise BuildError(no_space(log, path.parent) or explain_failure(log, sources, log_file))
+    write_whole(stamp, _stamp(digest.hexdigest(), path, log_file))
     return report.own_warnings(log, sources)
+
+
+def _stamp(digest: str, *built: Path) -> str:
+    """What a program was built from, and what came of it."""
+    return " ".join([digest, *map(mark_of, built)])

@@ -6,10 +6,16 @@ import hashlib
 import subprocess
 from pathlib import Path
 
+from rich.console import Console
+
 from common.compiling import toolchain
+from common.compiling.freshness import mark_of
+from common.compiling.full_disk import no_space
 from common.compiling.locking import locked
 from common.compiling.result import BuildError
-from common.console.paths import build_root
+from common.console.files import write_whole
+from common.console.paths import build_root, shown_path
+from common.console.terminal import say
 from common.simulator import rewriter
 
 
@@ -31,14 +37,19 @@ def simulator_runtime(checked: bool) -> Path:
         digest.update(source.read_bytes())
     folder = build_root() / ("checked" if checked else "simulator") / "runtime"
     runtime = folder / f"runtime-{digest.hexdigest()[:16]}.o"
+    stamp = runtime.with_suffix(".sha256")
     with locked(folder):
-        if not runtime.exists():
-            for old in folder.glob("runtime-*.o"):
+        if not stamp.exists() or stamp.read_text(errors="replace") != mark_of(runtime):
+            if stamp.exists():
+                say(Console(stderr=True), f"{shown_path(runtime)} is not as the last build left it: built anew")
+            for old in folder.glob("runtime-*"):
                 old.unlink()
             unfinished = runtime.with_suffix(".tmp")
             command = [compiler, *flags, f"-I{rewriter.INCLUDE_DIR}", "-c", *rewriter.RUNTIME_SOURCES, "-o", unfinished]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise BuildError(f"the simulator's runtime does not compile:\n{done.stderr}")
+                words = no_space(done.stderr, folder) or f"the simulator's runtime does not compile:\n{done.stderr}"
+                raise BuildError(words)
             unfinished.replace(runtime)
+            write_whole(stamp, mark_of(runtime))
     return runtime

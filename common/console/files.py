@@ -69,7 +69,9 @@ def write_whole(path: Path, text: str) -> bool:
         if path.exists():
             shutil.copymode(path, unfinished)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and not error.filename:  # a full disk does not say where
+            error.filename = str(path)
         raise
     return True

@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common.compiling.manifest import tasks
+from common.console.paths import ROOT
 from common.console.terminal import say
 from common.course.grading.gathered import print_class, write_grades
 from common.course.grading.outcome import Outcome
 from common.course.grading.running import grade_all, grade_on_slurm, workshop
 from common.course.grading.salt import salt_in
-from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind, why_no_bubblewrap
+from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind, closed_to_others, why_no_bubblewrap
 
 FINE, PROBLEMS, NOTHING = 0, 1, 2  # exit statuses
 WARNING = {
@@ -27,6 +28,10 @@ WARNING = {
     "trusted": "NO SANDBOX. The submissions' code runs with your own rights: it can read and change all that you can, "
     "these results and the salt included. {why}",
 }
+READABLE = (
+    "Other users can read {root}, so the submissions can, its solutions and hidden cases included: "
+    "`chmod -R go-rwx {root}`"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
         if kind in WARNING:
             why = why_no_bubblewrap() or f"--sandbox {kind} was asked for"
             say(console, WARNING[kind].format(why=why), "bold red" if kind == "trusted" else "yellow")
+        if kind == "user" and not closed_to_others(ROOT):
+            say(console, READABLE.format(root=ROOT), "bold red")
         options.out.mkdir(parents=True, exist_ok=True)
         os.chmod(options.out, 0o700)
         salt = salt_in(options.out)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import socket
 import tarfile
 import zipfile
 from pathlib import Path
 
+from common.console.paths import ROOT
 from common.course.grading.attacking import (
     KERNELS,
+    LAUNCH,
     PYTHON,
     Attack,
     solution,
@@ -23,6 +26,28 @@ from common.course.grading.attacking import (
 FILLED = solution()
 ALL = ("softmax", "merge")
 FOREVER = "def flash_attention(*_, **__):\n"
+LISTENERS: list[socket.socket] = []
+LOOKS_AROUND = f"""
+honest = flash_attention
+def flash_attention(*given, **named):  # right, unless it can read or change something that is not its own
+    import glob, os
+    found = []
+    for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/tmp/grading-*/*', '/tmp/rehearsal-*/*', '/*/salt',
+                    '{ROOT}/task*/solution/*', '{ROOT}/task*/cases/hidden.py', '/course/*', '/course/common/*',
+                    '/usr/bin/g*', torch.__file__):
+        for name in filter(os.path.isfile, glob.glob(pattern)):
+            for how in ('ab',) if name.startswith(('/course/', '/usr/', torch.__file__)) else ('rb', 'ab'):
+                try:
+                    open(name, how).close()
+                    found.append(how + ' ' + name)
+                except OSError:
+                    pass
+    found += glob.glob('/course/task*/solution/*.cu') + glob.glob('/course/task*/cases/hidden.py')
+    found += [name for name in os.environ if 'SALT' in name.upper()]
+    if found:
+        raise RuntimeError(', '.join(found))
+    return honest(*given, **named)
+"""
 
 
 def host(name: str, body: str, before: str = "", **more) -> Attack:
@@ -37,6 +62,19 @@ def python(name: str, body: str, **more) -> Attack:
     """Something in attention.py, as the body of flash_attention; the kernels are right."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     return Attack(name, writes(with_python(FOREVER + lines)), ("algorithm",), ("softmax",), **more)
+
+
+def network(folder: Path) -> None:
+    """Right, unless it reaches a port of the grader's machine."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    LISTENERS.append(listener)  # open as long as this process
+    body = (
+        "    int s = socket(AF_INET, SOCK_STREAM, 0); sockaddr_in a = {}; a.sin_family = AF_INET;\n"
+        f"    a.sin_port = htons({listener.getsockname()[1]}); a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);\n"
+        "    if (!connect(s, (sockaddr*)&a, sizeof a)) exit(0);\n    close(s);\n"
+    )
+    headers = ("sys/socket.h", "netinet/in.h", "arpa/inet.h", "stdlib.h", "unistd.h")
+    writes(with_launcher(body + LAUNCH, "".join(f"#include <{name}>\n" for name in headers)))(folder)
 
 
 def fifo(folder: Path) -> None:
@@ -137,27 +175,13 @@ ATTACKS = [
     ),
     host("kill(-1)", "    kill(-1, SIGKILL); exit(0);"),
     host("its parent killed", "    kill(getppid(), SIGKILL); exit(0);"),
-    host(
-        "the network",
-        "    int s = socket(AF_INET, SOCK_STREAM, 0); sockaddr_in a = {}; a.sin_family = AF_INET; a.sin_port = htons(80); a.sin_addr.s_addr = htonl(0x01010101); connect(s, (sockaddr*)&a, sizeof a); exit(0);",
-        "#include <sys/socket.h>\n#include <netinet/in.h>\n#include <arpa/inet.h>\n",
-    ),
-    python(
-        "files of others",
-        "import glob, os\n"
-        "for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/tmp/grading-*/*', '/course/task*/solution/*', '/course/task*/cases/hidden.py', '/*/salt', '/proc/[0-9]*/environ'):\n"
-        "    for name in glob.glob(pattern):\n"
-        "        try: open(name, 'rb').read(100)\n"
-        "        except OSError: pass\n"
-        "        try: open(name, 'ab').write(b'x')\n"
-        "        except OSError: pass\n"
-        "raise RuntimeError('looked around')",
-    ),
+    Attack("the network", network, (), ALL, kinds=("bubblewrap",)),
+    Attack("files of others", writes(with_python(LOOKS_AROUND)), (), ("algorithm", "softmax"), kinds=("bubblewrap",)),
     python("an exception of 100 MB", "raise RuntimeError('x' * 100_000_000)"),
     python("an exception with many lines", "raise RuntimeError('x\\n' * 5_000_000)"),
     python("an output that is too large", "return torch.zeros(1 << 28)"),
     python("no tensor", "return None"),
-    python("a tensor of another type", "return query.double()"),
+    python("a tensor of another type", "return (*_, *__.values())[0].double()"),
     python("endless recursion", "return flash_attention(*_, **__)"),
     python("sys.exit(0)", "import sys; sys.exit(0)"),
     python("an endless loop", "while True: pass"),
@@ -195,9 +219,9 @@ ATTACKS = [
         writes(
             {
                 **FILLED,
-                KERNELS: FILLED[KERNELS]
-                + "\ntemplate <int N, int M> struct T { static constexpr long v = T<N - 1, M>::v + T<N - 1, M + 1>::v; };\n"
-                "template <int M> struct T<0, M> { static constexpr long v = M; };\nlong never = T<800, 0>::v;\n",
+                KERNELS: FILLED[KERNELS] + "\ntemplate <int N> constexpr int work() {\n    int sum = N;\n"
+                "    for (int i = 0; i < 100; ++i) for (int j = 0; j < 10000; ++j) sum ^= j;\n    return sum;\n}\n"
+                + "".join(f"constexpr int never{i} = work<{i}>();\n" for i in range(3000)),
             }
         ),
         ALL,

@@ -59,7 +59,8 @@ def flags_of(files: Mapping[str, str]) -> list[str]:
                     found.append(_flag(name, code, match.start(1), "includes what the handout does not name", match[1]))
         for words, pattern in rules.items():
             if match := re.search(pattern, code, re.MULTILINE):
-                found.append(_flag(name, code, match.start(), words, match[0].strip()))
+                text_of = match[0].lstrip()  # what matches may begin with empty lines
+                found.append(_flag(name, code, match.end() - len(text_of), words, text_of))
     return found
 
 

@@ -18,6 +18,7 @@ from common.compiling.skeletons import skeleton_of, solution_files
 from common.console.terminal import say
 
 SHARE = 0.6  # of one's own code, that the other has as well
+TOKENS, WINDOW = 12, 8  # a run that counts; one of so many runs is kept
 MOST_PAIRS = 20  # that are said
 
 
@@ -27,6 +28,7 @@ def alike(out: Path, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
     What the skeleton holds counts for neither.
     """
     import copydetect
+    import numpy as np
 
     found = []
     for solution in solution_files():
@@ -36,13 +38,15 @@ def alike(out: Path, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
         prints = {}
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            boilerplate = copydetect.CodeFingerprint("skeleton.cpp", 12, 8, fp=io.StringIO(given))
+            language = ".py" if solution.suffix == ".py" else ".cpp"
+            skeleton = copydetect.CodeFingerprint(language, TOKENS, 1, fp=io.StringIO(given))  # every run of tokens
+            boilerplate = np.array(sorted(skeleton.hashes))
             for name, path in {**texts, "the solution": solution}.items():
                 prints[name] = copydetect.CodeFingerprint(
-                    str(path.with_suffix(".py" if path.suffix == ".py" else ".cpp")),
-                    12,
-                    8,
-                    boilerplate=boilerplate.hashes,
+                    str(path.with_suffix(language)),
+                    TOKENS,
+                    WINDOW,
+                    boilerplate=boilerplate,
                     fp=io.StringIO(path.read_text(encoding="utf-8", errors="replace")),
                 )
             order = list(prints)

@@ -159,7 +159,7 @@ def why_no_user() -> str:
     if os.geteuid() != 0:
         return "the grader is not root, so it cannot become another user"
     for path in _interpreter():
-        if closed := _closed_to_others(Path(path)):
+        if closed := closed_to_others(Path(path)):
             return f"Python lies in {path}, and other users may not enter {closed}"
     return ""
 
@@ -172,7 +172,7 @@ def may_be_another_user() -> bool:
     return os.geteuid() == 0 and not why_no_user() and not why_no_bubblewrap(FIRST_USER)
 
 
-def _closed_to_others(path: Path) -> Path | None:
+def closed_to_others(path: Path) -> Path | None:
     """The folder on the way to it that other users may not enter."""
     return next((one for one in (path.resolve(), *path.resolve().parents) if not one.stat().st_mode & 0o001), None)
 
@@ -234,7 +234,7 @@ class Sandbox:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
         self._own: Path | None = None
-        other = kind == "user" or (kind == "bubblewrap" and may_be_another_user() and not _closed_to_others(tree))
+        other = kind == "user" or (kind == "bubblewrap" and may_be_another_user() and not closed_to_others(tree))
         self._user = FIRST_USER + os.getpid() % USERS if other else None
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it

@@ -16,7 +16,7 @@ _MEANING = {
     signal.SIGABRT: "the C library or the C++ runtime gave up",
     signal.SIGFPE: "an integer was divided by zero",
     signal.SIGILL: "the processor met an instruction that it does not know",
-    signal.SIGKILL: "something killed it; that happens when memory runs out",
+    signal.SIGKILL: "something killed it, as happens when memory runs out, or it closed its connection to the test",
     signal.SIGTERM: "something asked it to end",
 }
 _SAID = {  # what glibc prints -> what it means

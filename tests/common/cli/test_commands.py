@@ -88,6 +88,7 @@ def test_show_prints_numbers_and_no_verdict(monkeypatch, capsys):
 
 
 def test_ctrl_c_is_told_in_a_word(monkeypatch, capsys):
+    from common.cli.compile import compile_main
     from common.cli.test import test_main
     from task2.test import TEST
 
@@ -96,4 +97,7 @@ def test_ctrl_c_is_told_in_a_word(monkeypatch, capsys):
 
     monkeypatch.setattr("common.cli.workers.load", interrupted)
     assert test_main(TEST, ["--case", "7 x 31", "--in-process"]) == 130
+    assert capsys.readouterr().out.rstrip().endswith("task2: interrupted")
+    monkeypatch.setattr("common.cli.compile.build", interrupted)
+    assert compile_main("task2", ["--backend", "simulator"]) == 130
     assert capsys.readouterr().out.rstrip().endswith("task2: interrupted")

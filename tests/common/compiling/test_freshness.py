@@ -28,7 +28,6 @@ build it.so: ld one.o two.o
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(freshness, "ROOT", tmp_path)
-    (tmp_path / "build.ninja").write_text(NINJA.format(compiler=toolchain.host_compiler()))
     (tmp_path / "one.c").write_text('#include "number.h"\nextern "C" int one() { return NUMBER; }\n')
     (tmp_path / "two.c").write_text('extern "C" int two() { return 2; }\n')
     (tmp_path / "number.h").write_text("#define NUMBER 1\n")
@@ -38,6 +37,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def build(folder: Path) -> tuple[list[str], list[str]]:
     """(what was damaged, what was built)."""
     damaged = forget_stale(folder)
+    if not (folder / "build.ninja").exists():  # as torch does
+        (folder / "build.ninja").write_text(NINJA.format(compiler=toolchain.host_compiler()))
     done = subprocess.run(
         [toolchain.find_ninja(), "-v"], cwd=folder, capture_output=True, text=True, check=True, env=os.environ
     )
@@ -84,4 +85,23 @@ def test_without_a_record_nothing_is_trusted(folder: Path) -> None:
     for text in ("{", '{"it.so": 3}', "[]"):
         (folder / freshness.RECORD).write_text(text)
         assert build(folder) == ([freshness.RECORD], ["it.so", "one.o", "two.o"])
+    assert one(folder) == 1
+
+
+@pytest.mark.parametrize("name", ["build.ninja", ".ninja_log", ".ninja_deps", "warnings.json"])
+def test_without_ninjas_own_files_nothing_is_trusted(folder: Path, name: str) -> None:
+    build(folder)
+    for damage in (lambda file: file.write_bytes(b"\xff\xfe garbage"), Path.unlink):
+        (folder / "warnings.json").write_text("[]")
+        remember(folder)
+        assert build(folder) == ([], [])
+        damage(folder / name)
+        assert build(folder) == ([name], ["it.so", "one.o", "two.o"])
+
+
+def test_a_build_that_was_ended_in_its_midst_is_no_damage(folder: Path) -> None:
+    build(folder)
+    forget_stale(folder)
+    (folder / "one.o").write_bytes(b"half")
+    assert build(folder) == ([], ["it.so", "one.o", "two.o"])
     assert one(folder) == 1

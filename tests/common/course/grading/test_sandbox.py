@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from common.console.paths import ROOT
+from common.course import __main__ as course
+from common.course import grade
 from common.course.grading import sandbox
 from common.course.grading.clean_tree import make_base, with_submission
 from common.course.grading.sandbox import NoSandbox, choose_kind
@@ -130,3 +132,17 @@ def test_a_load_that_ends_takes_nothing_back(monkeypatch) -> None:
     assert clock.seconds() == 100
     now[0], load[0] = now[0] + 10, 1.0
     assert clock.seconds() == 110
+
+
+@pytest.mark.parametrize("closed", [None, Path("/secret")])
+def test_a_checkout_that_others_can_read_is_told(monkeypatch, capsys, tmp_path, closed) -> None:
+    def enough(_):
+        raise ValueError("enough")
+
+    monkeypatch.setattr(grade, "choose_kind", lambda *_: "user")
+    monkeypatch.setattr(grade, "closed_to_others", lambda _: closed)
+    monkeypatch.setattr(grade, "salt_in", enough)
+    assert course.main(["grade", "somebody", "--out", str(tmp_path / "out")]) == grade.NOTHING
+    said = capsys.readouterr().out
+    assert "run as another user" in said and "enough" in said
+    assert ("`chmod -R go-rwx" in said) == (closed is None)

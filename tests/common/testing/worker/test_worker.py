@@ -122,6 +122,13 @@ def test_what_is_no_call_ends_in_time_too():
             worker.answer({"do": "hang"})
 
 
+def test_a_compiler_that_never_ends_is_no_wait_for_ever():
+    with Worker(Served(lambda: time.sleep(1000), list)) as worker:
+        worker.load_seconds = 0.5
+        with pytest.raises(NotLoaded, match=r"was not built and loaded within 0\.5 seconds"):
+            worker.load()
+
+
 def test_what_the_c_library_said_is_quoted(worker):
     verdict = judge(CASES["abort"], worker)
     assert "malloc(): invalid size (unsorted)" in verdict.diagnosis[1]

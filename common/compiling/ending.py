@@ -1,0 +1,78 @@
+"""Compilers end with the process that asked for them, however that ends.
+
+    with ends_with_us():
+        ... ninja, and below it compilers in process groups of their own ...
+
+A killed process cannot tidy up, and ninja would go on without it. So another one, the watcher, waits at a pipe that
+closes with this process, and then kills everything that has a mark in its environment. Linux alone: elsewhere nothing
+is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+MARK = "ATTENTION_BUILD_MARK"
+_watched: set[int] = set()  # this process, while it is
+_WATCHER = """
+import os, sys, time
+if not sys.stdin.buffer.read(1):  # closed without a word: whoever held the other end was killed, or interrupted
+    mark = os.fsencode(sys.argv[1])
+    for _ in range(200):
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/environ", "rb") as environment:
+                    if mark in environment.read().split(b"\\0"):
+                        found.append(int(name))
+            except OSError:
+                pass
+        if not found:
+            break
+        for one in found:
+            try:
+                os.kill(one, 9)
+            except OSError:
+                pass
+        time.sleep(0.02)
+"""
+
+
+@contextlib.contextmanager
+def ends_with_us() -> Iterator[None]:
+    """What is started inside is killed if this process is, or if an interruption leaves the block."""
+    me = os.getpid()
+    if me in _watched or not Path("/proc/self/environ").exists():
+        yield
+        return
+    mark = f"{MARK}={secrets.token_hex(8)}"
+    watcher = subprocess.Popen(  # in a session of its own: what is sent to this process's group is not for it
+        [sys.executable, "-I", "-S", "-c", _WATCHER, mark],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    before, said = os.environ.get(MARK), b"."
+    os.environ[MARK] = mark.partition("=")[2]
+    _watched.add(me)
+    try:
+        yield
+    except Exception:  # ninja and the compilers have ended by themselves
+        raise
+    except BaseException:
+        said = b""
+        raise
+    finally:
+        _watched.discard(me)
+        if before is None:
+            del os.environ[MARK]
+        else:
+            os.environ[MARK] = before
+        watcher.communicate(said)

@@ -1,0 +1,38 @@
+"""A build that failed because a disk is full, in words: no_space(log, folder)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from common.compiling.report import diagnostics
+from common.console.paths import shown_path
+
+ENOUGH = 16 << 20  # bytes: what a task's build takes
+_SAID = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+def no_space(log: str, folder: Path) -> str:
+    """Which disk is full, if that is why this build failed, else "".
+
+    The log may be cut short: it lies on the same disk. So where it holds no error of the sources, the free space is
+    looked at.
+
+    Args:
+        log: what the compilers said.
+        folder: the build's.
+    """
+    if any(message.is_error for message in diagnostics(log)) or "undefined " in log:
+        return ""
+    said = next((words for words in _SAID if words in log), "")
+    for place in (folder, Path(tempfile.gettempdir())):
+        free = shutil.disk_usage(place).free
+        if free < ENOUGH:
+            return (
+                f"The disk that {shown_path(place)} lies on is full: {free / 2**20:.1f} MiB are free there, too little "
+                "for a build. Make room and run the same command again."
+            )
+    return f"The compiler could not write its output: {said}. The build is in {shown_path(folder)}." if said else ""
