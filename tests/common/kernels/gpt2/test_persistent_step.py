@@ -36,7 +36,7 @@ def kernels_for(backend, checked=False):
     if backend == "cuda":
         return tuned_kernels("cuda")
     flash, decode = (load(BuildRequest(room, backend="simulator")) for room in ("flash", "decode"))
-    gpt2 = load(BuildRequest("gpt2", backend="simulator", arch="sm_90a", checked=checked))
+    gpt2 = load(BuildRequest("gpt2", backend="simulator", arch="sm_90a", checked=checked, label="hopper"))
     return EngineKernels(flash, decode, gpt2, "tuned")
 
 
@@ -308,7 +308,7 @@ def test_it_says_where_it_is_not_used(model, kernels):
 
 
 def test_the_simulator_of_older_gpus_has_none(backend):
-    """In a process of its own: one loads a room once, for one architecture."""
+    """In a process of its own: a name is loaded once, for one architecture."""
     if backend == "cuda":
         pytest.skip("of the simulator's default target")
     code = (
