@@ -379,13 +379,21 @@ class _Body:
             if args[0].startswith("{"):
                 outs = ", ".join(self._register(out) for out in _split(args[0][1:-1]))
                 return f"{P}::load_several<{TYPES[kind]}>({address}, {outs});"
-            return f"{self._register(args[0])} = {P}::load<{TYPES[kind]}>({address});"
+            how = (
+                f"load_ordered<{TYPES[kind]}, {_fences(parts)}>" if _is_atomic(parts, kind) else f"load<{TYPES[kind]}>"
+            )
+            return f"{self._register(args[0])} = {P}::{how}({address});"
         if name == "st" and kind in TYPES and space not in ("param", "local"):
             address = self._address(args[0], space)
             if args[1].startswith("{"):
                 values = ", ".join(self._bits(one, kind) for one in _split(args[1][1:-1]))
                 return f"{P}::store_several<{TYPES[kind]}>({address}, {values});"
-            return f"{P}::store<{TYPES[kind]}>({address}, {self._bits(args[1], kind)});"
+            how = (
+                f"store_ordered<{TYPES[kind]}, {_fences(parts)}>"
+                if _is_atomic(parts, kind)
+                else f"store<{TYPES[kind]}>"
+            )
+            return f"{P}::{how}({address}, {self._bits(args[1], kind)});"
         if name in ("prefetch", "prefetchu", "applypriority", "discard"):
             return ";"
         if name in ("red", "atom"):
@@ -503,6 +511,15 @@ def _variable(name: str) -> str:
 
 def _label(name: str) -> str:
     return f"ptx_to_{name}_"
+
+
+def _is_atomic(parts: list[str], kind: str) -> bool:
+    """Whether a load or store is one that other threads may meet: ld.acquire.gpu.global.b32."""
+    return bool({"acquire", "release", "relaxed"} & set(parts)) and kind[-2:] in ("32", "64")
+
+
+def _fences(parts: list[str]) -> str:
+    return "false" if "relaxed" in parts else "true"
 
 
 def _split(text: str) -> list[str]:

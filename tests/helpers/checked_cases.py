@@ -257,6 +257,8 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         wrong("no_lock", race("protected"), remark=_SHARED_ONLY),
         right("message_with_fences", [7], remark="fences and a flag order the accesses; racecheck knows barriers"),
         wrong("message_without_fences", race("message write", "message read", variable="text"), remark=_UNSCOPED),
+        right("ptx_message_released", [7]),
+        wrong("ptx_message_relaxed", race("ptx message", "ptx message read"), remark=_UNSCOPED),
     ],
     "bounds.cu": [
         right("read_inside", 2 * t64 + 1),

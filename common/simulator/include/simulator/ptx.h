@@ -4,6 +4,7 @@
 // GPU; all others are pointers.
 #pragma once
 #include "async_copy.h"
+#include "atomics.h"
 #include "float16.h"
 #include "hopper.h"
 #include "matrix.h"
@@ -47,6 +48,18 @@ SIMULATOR_PTX Register load(const void* address) {
 template <typename T>
 SIMULATOR_PTX void store(void* address, Register value) {
     *static_cast<T*>(address) = as<T>(value);
+}
+// ld.relaxed and ld.acquire, st.relaxed and st.release: atomic, the latter with a fence.
+template <typename T, bool FENCE>
+SIMULATOR_PTX Register load_ordered(void* address) {
+    const T value = read_modify_write(static_cast<T*>(address), [](T old) { return old; });
+    if (FENCE) __threadfence();
+    return bits(value);
+}
+template <typename T, bool FENCE>
+SIMULATOR_PTX void store_ordered(void* address, Register value) {
+    if (FENCE) __threadfence();
+    read_modify_write(static_cast<T*>(address), [value](T) { return as<T>(value); });
 }
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Several {

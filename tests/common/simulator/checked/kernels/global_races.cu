@@ -11,6 +11,7 @@
 //   last_thread       the same for a total that all threads add to
 //   locked            a spin lock
 //   message           one thread waits for the flag of another one
+//   ptx_message       the same by st.release and ld.acquire of inline PTX, or by relaxed ones, which order nothing else
 #include "case.h"
 #include "common/cuda/warp.cuh"
 
@@ -299,3 +300,34 @@ CASE(message_without_fences) {
     message<false><<<1, 64>>>(in.data, out.data);
     out.download(result);
 }
+
+// One thread of warp 0 writes data and then the flag, one of warp 1 waits for the flag and reads the data.
+template <bool ORDERED>
+__global__ void ptx_message(float* data, int* flag, float* out) {
+    if (threadIdx.x == 0) {
+        data[0] = 7;  // line: ptx message
+        if (ORDERED)
+            asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(1) : "memory");
+        else
+            asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(1) : "memory");
+    }
+    if (threadIdx.x == 32) {
+        int seen = 0;
+        while (seen == 0) {
+            if (ORDERED)
+                asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+            else
+                asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+        }
+        out[0] = data[0];  // line: ptx message read
+    }
+}
+template <bool ORDERED>
+static void ptx_message_case(float* result) {
+    Array<float> data(1), out(1);
+    Array<int> flag(std::vector<int>{0});
+    ptx_message<ORDERED><<<1, 64>>>(data.data, flag.data, out.data);
+    out.download(result);
+}
+CASE(ptx_message_released) { ptx_message_case<true>(result); }
+CASE(ptx_message_relaxed) { ptx_message_case<false>(result); }
