@@ -47,7 +47,8 @@ def order_case(ranks: int) -> Case:
         return torch.tensor([sorted(pieces) for pieces in held], dtype=torch.float32, device=ranks.device)
 
     def right(ranks: Tensor) -> Tensor:
-        return torch.tensor([zigzag(rank, int(ranks)) for rank in range(int(ranks))], dtype=torch.float64)
+        held = [zigzag(rank, int(ranks)) for rank in range(int(ranks))]
+        return torch.tensor(held, dtype=torch.float64, device=ranks.device)
 
     return Case(
         f"order: {ranks} rank{'s' if ranks > 1 else ''}",
@@ -57,7 +58,7 @@ def order_case(ranks: int) -> Case:
         right,
         floor=1e-6,
         axes=("rank", "piece"),
-        mistakes=lambda ranks: order_mistakes(int(ranks)),
+        mistakes=lambda ranks: order_mistakes(int(ranks), ranks.device),
         draws=1,
     )
 

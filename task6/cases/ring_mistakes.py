@@ -1,6 +1,6 @@
 """Wrong answers that ring.py is known to give; see common.diagnosis.mistakes.known.
 
-order_mistakes(ranks)                       wrong pieces [ranks, 2]
+order_mistakes(ranks, device)               wrong pieces [ranks, 2]
 merge_out_mistakes(outs, lse, shape)        wrong out of the merge
 merge_lse_mistakes(lse, shape)              wrong lse of the merge
 
@@ -23,11 +23,12 @@ from common.reference import oracle as right
 NONE_HERE = ("lse read as [rows, parts]", "weights from the rounded lse")
 
 
-def order_mistakes(ranks: int) -> list[Mistake]:
-    """Wrong orders; each rank's pieces ascending, as the cases take them."""
+def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
+    """Wrong orders, on that device; each rank's pieces ascending, as the cases take them."""
 
     def order(pieces: Callable[[int], tuple[int, int]]) -> Tensor:
-        return torch.tensor([sorted(pieces(rank)) for rank in range(ranks)], dtype=torch.float64)
+        held = [sorted(pieces(rank)) for rank in range(ranks)]
+        return torch.tensor(held, dtype=torch.float64, device=device)
 
     if ranks == 1:
         return []
