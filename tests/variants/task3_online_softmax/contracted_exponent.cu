@@ -10,7 +10,8 @@ __global__ void online_contracted_kernel(const float* x, float* y, float* lse, i
     if (row >= rows) return;
     x += row * cols;
     y += row * cols;
-    float m = -INFINITY, l = 0.0f;
+    // scaled_m: m * log2(e), rounded, as the powers have it; so its rounding is the same in all of them and cancels
+    float m = -INFINITY, scaled_m = -INFINITY, l = 0.0f;
     for (int64_t first = threadIdx.x; first < cols; first += 4 * 32) {
         float four[4], m_new = m;
         for (int i = 0; i < 4; ++i) {
@@ -19,13 +20,12 @@ __global__ void online_contracted_kernel(const float* x, float* y, float* lse, i
         }
         if (m_new == -INFINITY) continue;
         const float scaled = m_new * LOG2_E;
-        // of the difference: exp2f(m * LOG2_E - scaled) is not 1 where the maximum stays, and that adds up turn by turn
-        l *= exp2f((m - m_new) * LOG2_E);
+        l *= exp2f(scaled_m - scaled);
         for (int i = 0; i < 4; ++i) l += exp2f(four[i] * LOG2_E - scaled);
-        m = m_new;
+        m = m_new, scaled_m = scaled;
     }
     const float m_row = warp_max(m), scaled = m_row == -INFINITY ? 0.0f : m_row * LOG2_E;
-    const float l_row = warp_sum(l * exp2f(m * LOG2_E - scaled));
+    const float l_row = warp_sum(l * exp2f(scaled_m - scaled));
     const float factor = l_row > 0.0f ? 1.0f / l_row : 0.0f;
     for (int64_t c = threadIdx.x; c < cols; c += 32) y[c] = exp2f(x[c] * LOG2_E - scaled) * factor;
     if (threadIdx.x == 0) lse[row] = m_row == -INFINITY ? -INFINITY : m_row + logf(l_row);
