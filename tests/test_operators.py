@@ -28,6 +28,7 @@ ATTENTION = (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2,
 NO_TENSOR = {
     "step_blocks",
     "step_fits",
+    "plan_steps",
     "flash_attention_kernel",
     "flash_attention_backward_kernel",
 }  # a number or a name that depends on the machine

@@ -70,8 +70,8 @@ def clean_root(autograder: Path, command: str, *mounts: str, **environment: str)
     ]
     path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
     box = ["bwrap", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--cap-add", "ALL"]
-    box += ["--cap-drop", "CAP_SYS_ADMIN", "--ro-bind", "/usr", "/usr", *links, *etc, *python]
-    box += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chmod", "1777", "/tmp"]
+    box += ["--cap-drop", "CAP_SYS_ADMIN", "--ro-bind", "/usr", "/usr", *links, *etc]
+    box += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chmod", "1777", "/tmp", *python]
     box += ["--bind", str(autograder), "/autograder", *mounts, "--clearenv", "--setenv", "PATH", path]
     box += [part for name, value in environment.items() for part in ("--setenv", name, value)]
     return subprocess.run([*box, "bash", "-c", command], capture_output=True, text=True, timeout=900)
