@@ -252,6 +252,28 @@ bool step_fits(const Tensor& weight, int64_t rows, bool norm) {
     return step_shared_bytes(p) <= MAX_STEP_SHARED;
 }
 
+// Where the texts stand and what has been written of them: NextToken's or Steps'. `row` is a tensor of [rows, ...].
+template <typename Arguments>
+void take_texts(Arguments& a, const Tensor& stop, Tensor finished, Tensor steps, Tensor positions, Tensor lengths,
+                Tensor history, const Tensor& row, const char* row_name, const Tensor& wte) {
+    const int64_t rows = row.size(0);
+    check_state(stop, "stop", 1, wte, "wte");
+    check_state(finished, "finished", rows, wte, "wte");
+    check_state(steps, "steps", rows, wte, "wte");
+    check_state(positions, "positions", rows, wte, "wte");
+    check_state(lengths, "lengths", rows, wte, "wte");
+    check_tensor(history, "history", {"steps", "rows"}, ScalarType::Int);
+    check_same_size(history, "history", 1, row, row_name, 0);
+    check_same_device(history, "history", wte, "wte");
+    a.stop = data<int32_t>(stop);
+    a.finished = data<int32_t>(finished);
+    a.steps = data<int32_t>(steps);
+    a.positions = data<int32_t>(positions);
+    a.lengths = data<int32_t>(lengths);
+    a.history = data<int32_t>(history);
+    a.history_steps = static_cast<int>(history.size(0));
+}
+
 void next_token_operator(const std::optional<Tensor>& best, const std::optional<Tensor>& tokens, const Tensor& stop,
                          Tensor finished, Tensor steps, Tensor positions, Tensor lengths, Tensor history,
                          const Tensor& wte, const Tensor& wpe, Tensor residual, bool early) {
@@ -278,25 +300,11 @@ void next_token_operator(const std::optional<Tensor>& best, const std::optional<
         check_same_device(*tokens, "tokens", wte, "wte");
         a.tokens = data<int64_t>(*tokens);
     }
-    check_state(stop, "stop", 1, wte, "wte");
-    check_state(finished, "finished", rows, wte, "wte");
-    check_state(steps, "steps", rows, wte, "wte");
-    check_state(positions, "positions", rows, wte, "wte");
-    check_state(lengths, "lengths", rows, wte, "wte");
-    check_tensor(history, "history", {"steps", "rows"}, ScalarType::Int);
-    check_same_size(history, "history", 1, residual, "residual", 0);
-    check_same_device(history, "history", wte, "wte");
+    take_texts(a, stop, finished, steps, positions, lengths, history, residual, "residual", wte);
     a.rows = static_cast<int>(rows);
     a.width = static_cast<int>(wte.size(1));
     a.vocab = static_cast<int>(wte.size(0));
     a.context = static_cast<int>(wpe.size(0));
-    a.stop = data<int32_t>(stop);
-    a.finished = data<int32_t>(finished);
-    a.steps = data<int32_t>(steps);
-    a.positions = data<int32_t>(positions);
-    a.lengths = data<int32_t>(lengths);
-    a.history = data<int32_t>(history);
-    a.history_steps = static_cast<int>(history.size(0));
     a.wte = wte.data_ptr();
     a.wpe = wpe.data_ptr();
     a.residual = data<float>(residual);
@@ -422,14 +430,7 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
         check_same_device(*logits, "logits", wte, "wte");
         a.logits = data<float>(*logits);
     }
-    check_state(stop, "stop", 1, wte, "wte");
-    check_state(finished, "finished", rows, wte, "wte");
-    check_state(steps, "steps", rows, wte, "wte");
-    check_state(positions, "positions", rows, wte, "wte");
-    check_state(lengths, "lengths", rows, wte, "wte");
-    check_tensor(history, "history", {"steps", "rows"}, ScalarType::Int);
-    check_same_size(history, "history", 1, positions, "positions", 0);
-    check_same_device(history, "history", wte, "wte");
+    take_texts(a, stop, finished, steps, positions, lengths, history, positions, "positions", wte);
     take_sampling(a, uniforms, temperature, top_k, top_p, history, wte);
     check_eps(eps);
     check_between(count, 1, 1 << 24, "count");
@@ -445,13 +446,6 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
     a.cache = cache.data_ptr();
     a.batch = static_cast<int>(cache.size(2));
     a.words = static_cast<TaggedWord*>(words.data_ptr());
-    a.positions = data<int32_t>(positions);
-    a.lengths = data<int32_t>(lengths);
-    a.steps = data<int32_t>(steps);
-    a.finished = data<int32_t>(finished);
-    a.stop = data<int32_t>(stop);
-    a.history = data<int32_t>(history);
-    a.history_steps = static_cast<int>(history.size(0));
     a.arrived = host_memory(arrived, "arrived", history.size(0), rows);
     a.cancel = host_memory(cancel, "cancel", 1, 1);
     a.count = static_cast<int>(count);
