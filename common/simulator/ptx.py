@@ -379,21 +379,13 @@ class _Body:
             if args[0].startswith("{"):
                 outs = ", ".join(self._register(out) for out in _split(args[0][1:-1]))
                 return f"{P}::load_several<{TYPES[kind]}>({address}, {outs});"
-            how = (
-                f"load_ordered<{TYPES[kind]}, {_fences(parts)}>" if _is_atomic(parts, kind) else f"load<{TYPES[kind]}>"
-            )
-            return f"{self._register(args[0])} = {P}::{how}({address});"
+            return f"{self._register(args[0])} = {P}::{_access('load', parts)}({address});"
         if name == "st" and kind in TYPES and space not in ("param", "local"):
             address = self._address(args[0], space)
             if args[1].startswith("{"):
                 values = ", ".join(self._bits(one, kind) for one in _split(args[1][1:-1]))
                 return f"{P}::store_several<{TYPES[kind]}>({address}, {values});"
-            how = (
-                f"store_ordered<{TYPES[kind]}, {_fences(parts)}>"
-                if _is_atomic(parts, kind)
-                else f"store<{TYPES[kind]}>"
-            )
-            return f"{P}::{how}({address}, {self._bits(args[1], kind)});"
+            return f"{P}::{_access('store', parts)}({address}, {self._bits(args[1], kind)});"
         if name in ("prefetch", "prefetchu", "applypriority", "discard"):
             return ";"
         if name in ("red", "atom"):
@@ -513,13 +505,14 @@ def _label(name: str) -> str:
     return f"ptx_to_{name}_"
 
 
-def _is_atomic(parts: list[str], kind: str) -> bool:
-    """Whether a load or store is one that other threads may meet: ld.acquire.gpu.global.b32."""
-    return bool({"acquire", "release", "relaxed"} & set(parts)) and kind[-2:] in ("32", "64")
-
-
-def _fences(parts: list[str]) -> str:
-    return "false" if "relaxed" in parts else "true"
+def _access(name: str, parts: list[str]) -> str:
+    """What a load or store becomes: "load<uint32_t>"; if other threads may meet it, as at ld.acquire.gpu.global.b32,
+    "load_ordered<uint32_t, true>"."""
+    kind = parts[-1]
+    ordered = {"acquire", "release", "relaxed"}.intersection(parts)
+    if not ordered or kind[-2:] not in ("32", "64"):
+        return f"{name}<{TYPES[kind]}>"
+    return f"{name}_ordered<{TYPES[kind]}, {'false' if 'relaxed' in ordered else 'true'}>"
 
 
 def _split(text: str) -> list[str]:
