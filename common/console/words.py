@@ -18,3 +18,8 @@ def error_words(error: BaseException) -> str:
         return str(error)
     files = [shown_path(Path(name)) for name in (error.filename, error.filename2) if isinstance(name, str) and name]
     return ": ".join([" -> ".join(files), error.strerror] if files else [error.strerror])
+
+
+def first_line(error: BaseException) -> str:
+    """Of what it says; its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from common.console.words import first_line
+
 
 class RankLost(RuntimeError):
     """A rank did not send or take what was agreed; the message names this rank, the other one, and what was awaited."""
@@ -27,10 +29,9 @@ def asked(what: str, group: dist.ProcessGroup | None, function: Callable, /, *ar
     try:
         return function(*args, **kwargs)
     except (RuntimeError, dist.DistBackendError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RankLost(
-            f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}: {what} did not come: {first}. Did another "
-            "rank end, or not make the same call? The longest wait is the process group's timeout"
+            f"rank {dist.get_rank(group)} of {dist.get_world_size(group)}: {what} did not come: {first_line(error)}. "
+            "Did another rank end, or not make the same call? The longest wait is the process group's timeout"
         ) from error
 
 

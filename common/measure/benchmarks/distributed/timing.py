@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from common.console.words import first_line
 from common.kernels.distributed.shards import shard
 from common.measure.benchmarks.distributed.records import Record, Setting
 from common.measure.benchmarks.distributed.versions import Version
@@ -50,7 +51,7 @@ def measure_setting(
                 try:
                     seconds = stopwatch.seconds(calls[name])
                 except (RuntimeError, ValueError) as error:
-                    why = str(error).strip().split("\n")[0] or type(error).__name__
+                    why = first_line(error)
             if why := _first_said(why):
                 left_out[name] = why
             elif number >= WARM_UP:

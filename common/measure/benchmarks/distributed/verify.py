@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from common.console.words import first_line
 from common.kernels.distributed.shards import shard, unshard
 from common.measure.benchmarks.distributed.versions import Version
 from common.measure.benchmarks.sdpa import sdpa
@@ -55,7 +56,7 @@ def verify(
                     out = version.attend(*leaves, causal)
                     parts = [out.detach(), *torch.autograd.grad(out, leaves, shard(given[3]))]
             except (RuntimeError, ValueError) as error:  # the same on every rank
-                found.append(Checked(what, False, [], str(error).strip().split("\n")[0]))
+                found.append(Checked(what, False, [], first_line(error)))
                 continue
             errors = []
             for part, right, same in zip(parts, exact, peer, strict=True):
