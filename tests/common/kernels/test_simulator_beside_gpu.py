@@ -15,17 +15,16 @@ import decode_inputs
 import flash_inputs
 import pytest
 import torch
+from hopper_sources import DENSE, SPARSE
 from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.kernels.flash import flash
-from common.kernels.sparse import sparse
 from common.reference import oracle as reference
 
 pytestmark = pytest.mark.gpu
 
-HERE = Path(__file__).parent
 DTYPES = [torch.float16, torch.bfloat16]
 FLOAT32 = 1e-5  # of the sum of the absolute terms
 
@@ -45,20 +44,14 @@ def both(room: str, sources: list[Path] | None) -> Both:
     return Both(load(simulated), load(BuildRequest(room, backend="cuda")))
 
 
-def beside(room: Path, kernels: list[str]) -> list[Path]:
-    return [*(room / name for name in kernels), HERE / room.name / "only_hopper.cu"]
-
-
 @pytest.fixture(scope="module")
 def dense() -> Both:
-    room = Path(flash.__file__).parent
-    return both("flash", beside(room, ["flash_attention_wgmma.cu", "flash_backward_wgmma.cu"]))
+    return both("flash", DENSE)
 
 
 @pytest.fixture(scope="module")
 def patterns() -> Both:
-    room = Path(sparse.__file__).parent
-    return both("sparse", beside(room, ["sparse_attention_wgmma.cu", "compress_block_mask.cu"]))
+    return both("sparse", SPARSE)
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ test_hopper.py and test_hopper_backward.py do the same, and much more, on the GP
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from flash_inputs import attention, operators_of, scores, tensors
+from hopper_sources import DENSE
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
@@ -18,17 +18,11 @@ from common.kernels.flash import flash
 from common.reference.bounds import max_error_of, running_sum_floor
 
 DTYPES = [torch.float16, torch.bfloat16]
-KERNELS = Path(flash.__file__).parent
-SOURCES = [
-    KERNELS / "flash_attention_wgmma.cu",
-    KERNELS / "flash_backward_wgmma.cu",
-    Path(__file__).with_name("only_hopper.cu"),
-]
 
 
 @pytest.fixture(scope="module")
 def ops():
-    return load(BuildRequest("flash", backend="simulator", arch="sm_90a", sources=SOURCES, label="hopper"))
+    return load(BuildRequest("flash", backend="simulator", arch="sm_90a", sources=DENSE, label="hopper"))
 
 
 def error_bound(dtype, ref64, query, key, value, options) -> float:

@@ -438,12 +438,18 @@ def test_logits_at_the_sizes_of_gpt2(kernels, dtype, width, heads, layers):
         assert_no_worse_than_transformers(model, step, dtype, [9, 11, 13, 15][:batch], 40)
 
 
-@ON_GPU
-def test_cancelling_ends_the_run_within_a_second(kernels):
+def a_thousand_tokens(kernels):
+    """The step of a model as wide as GPT-2, at work on them."""
     model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
     step = step_of(model, kernels, "float16", 1)
     step.advance(torch.tensor([9], device=kernels.device))
     step.start(1000)
+    return step
+
+
+@ON_GPU
+def test_cancelling_ends_the_run_within_a_second(kernels):
+    step = a_thousand_tokens(kernels)
     step.tokens(5)
     start = time.perf_counter()
     step.cancel()
@@ -454,10 +460,7 @@ def test_cancelling_ends_the_run_within_a_second(kernels):
 @ON_GPU
 def test_the_host_reads_while_the_kernel_runs(kernels):
     """Another thread sees tokens arrive one after the other, long before the last one."""
-    model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
-    step = step_of(model, kernels, "float16", 1)
-    step.advance(torch.tensor([9], device=kernels.device))
-    step.start(1000)
+    step = a_thousand_tokens(kernels)
     seen = []
 
     def look():

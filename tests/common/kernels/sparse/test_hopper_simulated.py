@@ -5,28 +5,21 @@ test_hopper.py does the same, and much more, on the GPU that it is for.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from hopper_sources import SPARSE
 from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.sparse import sparse
 from common.reference.bounds import max_error_of
 
 DTYPES = [torch.float16, torch.bfloat16]
-SOURCES = [
-    Path(sparse.__file__).with_name("sparse_attention_wgmma.cu"),
-    Path(sparse.__file__).with_name("compress_block_mask.cu"),
-    Path(__file__).with_name("only_hopper.cu"),
-]
 
 
 @pytest.fixture(scope="module")
 def ops():
-    library = load(BuildRequest("sparse", backend="simulator", arch="sm_90a", sources=SOURCES, label="hopper"))
+    library = load(BuildRequest("sparse", backend="simulator", arch="sm_90a", sources=SPARSE, label="hopper"))
     return getattr(torch.ops, library.libraries[0].name)
 
 

@@ -1,0 +1,17 @@
+"""The Hopper kernels of the rooms flash and sparse, as sources of a build for sm_90a that holds nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.console.paths import ROOT
+
+
+def _of(room: str, *kernels: str) -> list[Path]:
+    """Beside them only_hopper.cu, which stands for the room's other launchers."""
+    places = [ROOT / "common/kernels" / room / name for name in kernels]
+    return [*places, ROOT / "tests/common/kernels" / room / "only_hopper.cu"]
+
+
+DENSE = _of("flash", "flash_attention_wgmma.cu", "flash_backward_wgmma.cu")
+SPARSE = _of("sparse", "sparse_attention_wgmma.cu", "compress_block_mask.cu")
