@@ -127,13 +127,12 @@ template <typename F>
 __device__ __forceinline__ void hide_outside(Scores& s, F range) {
     const int lane = threadIdx.x % 32;
     UNROLL
-    for (int i = 0; i < 2 * M; ++i) {
-        const int m = i / 2, half = i % 2;
-        const KeyRange seen = range(16 * m + mma_d_row(lane, 2 * half));
+    for (int r = 0; r < 2 * M; ++r) {
+        const KeyRange seen = range(mma_row(lane, r));
         UNROLL
-        for (int j = 0; j < B_c / 4; ++j) {
-            const int key = 8 * (j / 2) + mma_d_col(lane, j % 2);
-            if (key < seen.begin || key >= seen.end) s[m][j / 2][2 * half + j % 2] = -INFINITY;
+        for (int c = 0; c < B_c / 4; ++c) {
+            const int key = mma_col(lane, c);
+            if (key < seen.begin || key >= seen.end) by_row(s)(r, c) = -INFINITY;
         }
     }
 }
@@ -187,15 +186,15 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
     T* tile = shared + warp * WARP_ROWS * D;
     __syncwarp();  // all lanes have read Q: without a tile of keys there was no barrier since
     UNROLL
-    for (int i = 0; i < 2 * M; ++i) {
-        const int m = i / 2, half = i % 2, row = 16 * m + mma_d_row(lane, 2 * half);
-        const float sum = quad_sum(rows.sum[m][half]), factor = final_factor(sum);
+    for (int r = 0; r < 2 * M; ++r) {
+        const int row = mma_row(lane, r);
+        const float sum = quad_sum(rows.sum[r]), factor = final_factor(sum);
         if (a.lse != nullptr && lane % 4 == 0 && row < block.warp_count)
-            a.lse[block.batch_head * a.S_q + block.warp_start + row] = logsumexp_of(rows.shift[m][half], sum);
+            a.lse[block.batch_head * a.S_q + block.warp_start + row] = logsumexp_of(rows.shift[r], sum);
         UNROLL
-        for (int n = 0; n < D / 8; ++n)
-            *reinterpret_cast<unsigned*>(swizzled<D>(tile, row, n) + mma_d_col(lane, 0)) =
-                pack<T>(o[m][n][2 * half] * factor, o[m][n][2 * half + 1] * factor);
+        for (int n = 0; n < D / 8; ++n)  // two columns of each group of 8
+            *reinterpret_cast<unsigned*>(swizzled<D>(tile, row, n) + mma_col(lane, 0)) =
+                pack<T>(by_row(o)(r, 2 * n) * factor, by_row(o)(r, 2 * n + 1) * factor);
     }
     __syncwarp();
     T* out = static_cast<T*>(a.out) + (block.batch_head * a.S_q + block.warp_start) * a.head_dim;
@@ -293,7 +292,7 @@ __device__ __forceinline__ void flash_forward(const AttentionArguments& a, const
     clear(o);
 
     const auto prepare = [&](int t) {  // s, just computed, for weigh()
-        float top[M][2];
+        float top[2 * M];
         bool exceeded = needs_rescale(top, rows, s, factor);
         if (keys.masked(t)) {
             keys.hide(s, t);

@@ -16,7 +16,7 @@
 // and fp16 reaches 2^16. After a row's first tile that is rare, so a tile costs a comparison per row and one vote of
 // the warp, and no exchange between lanes. (The largest weight is not 1 but rounded like any other.)
 //
-// M: the warp has 16 M rows. Lane l holds, of each 16 x 8 tile of scores, rows l / 4 and l / 4 + 8 (half = 0, 1); see
+// M: the warp has 16 M rows, a lane 2 M of them, each of which it shares with the other lanes of its quad: by_row() of
 // common/cuda/mma.cuh.
 #pragma once
 #include <cuda_runtime.h>
@@ -36,12 +36,12 @@ constexpr float SLACK = 8;
 // 2^(-infinity + FLT_MAX) = 0.
 template <int M>
 struct RowState {
-    float shift[M][2];
-    float sum[M][2];  // of the weights in this lane's columns
+    float shift[2 * M];
+    float sum[2 * M];  // of the weights in this lane's columns
 
     __device__ __forceinline__ RowState() {
         UNROLL
-        for (int i = 0; i < 2 * M; ++i) shift[i / 2][i % 2] = -FLT_MAX, sum[i / 2][i % 2] = 0;
+        for (int r = 0; r < 2 * M; ++r) shift[r] = -FLT_MAX, sum[r] = 0;
     }
 };
 
@@ -51,29 +51,29 @@ __device__ __forceinline__ void weigh(unsigned (&p)[N / 2][M][4], RowState<M>& r
                                       float factor) {
     UNROLL
     for (int i = 0; i < N / 2 * M * 4; ++i) {
-        const int k = i / (4 * M), m = i / 4 % M, r = i % 4, half = r % 2;  // r: as in accumulators_as_a
-        const float(&pair)[4] = s[m][2 * k + r / 2];
-        const float left = exp2_approx(pair[2 * half] * factor - rows.shift[m][half]);
-        const float right = exp2_approx(pair[2 * half + 1] * factor - rows.shift[m][half]);
-        rows.sum[m][half] += left;
-        rows.sum[m][half] += right;
-        p[k][m][r] = pack<T>(left, right);
+        const int k = i / (4 * M), m = i / 4 % M, at = i % 4;  // register `at` of an A operand, as in accumulators_as_a
+        const int r = 2 * m + at % 2, c = 4 * k + at / 2 * 2;
+        const float left = exp2_approx(by_row(s)(r, c) * factor - rows.shift[r]);
+        const float right = exp2_approx(by_row(s)(r, c + 1) * factor - rows.shift[r]);
+        rows.sum[r] += left;
+        rows.sum[r] += right;
+        p[k][m][at] = pack<T>(left, right);
     }
 }
 
-// The same answer for all lanes. top [M][2]: the largest score of each row in this lane's columns, for rescale().
+// The same answer for all lanes. top [2 M]: the largest score of each row in this lane's columns, for rescale().
 template <int M, int N>
-__device__ __forceinline__ bool needs_rescale(float (&top)[M][2], const RowState<M>& rows, const float (&s)[M][N][4],
+__device__ __forceinline__ bool needs_rescale(float (&top)[2 * M], const RowState<M>& rows, const float (&s)[M][N][4],
                                               float factor) {
+    const auto score = by_row(s);
     bool exceeded = false;
     UNROLL
-    for (int i = 0; i < 2 * M; ++i) {
-        const int m = i / 2, half = i % 2;
-        float x = fmaxf(s[m][0][2 * half], s[m][0][2 * half + 1]);
+    for (int r = 0; r < 2 * M; ++r) {
+        float x = fmaxf(score(r, 0), score(r, 1));
         UNROLL
-        for (int n = 1; n < N; ++n) x = fmaxf(x, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-        top[m][half] = x;
-        exceeded |= x * factor - rows.shift[m][half] > SLACK;
+        for (int n = 1; n < N; ++n) x = fmaxf(x, fmaxf(score(r, 2 * n), score(r, 2 * n + 1)));
+        top[r] = x;
+        exceeded |= x * factor - rows.shift[r] > SLACK;
     }
     return __any_sync(FULL_WARP, exceeded);
 }
@@ -81,30 +81,29 @@ __device__ __forceinline__ bool needs_rescale(float (&top)[M][2], const RowState
 // The largest score of each row becomes its shift if it exceeds it; sum follows, and ratio is what the output has to be
 // multiplied by.
 template <int M>
-__device__ __forceinline__ void raise_shifts(float (&ratio)[M][2], RowState<M>& rows, const float (&top)[M][2],
+__device__ __forceinline__ void raise_shifts(float (&ratio)[2 * M], RowState<M>& rows, const float (&top)[2 * M],
                                              float factor) {
     UNROLL
-    for (int i = 0; i < 2 * M; ++i) {
-        const int m = i / 2, half = i % 2;
-        const float shift = fmaxf(quad_max(top[m][half] * factor), rows.shift[m][half]);
-        ratio[m][half] = exp2_approx(rows.shift[m][half] - shift);
-        rows.shift[m][half] = shift;
-        rows.sum[m][half] *= ratio[m][half];
+    for (int r = 0; r < 2 * M; ++r) {
+        const float shift = fmaxf(quad_max(top[r] * factor), rows.shift[r]);
+        ratio[r] = exp2_approx(rows.shift[r] - shift);
+        rows.shift[r] = shift;
+        rows.sum[r] *= ratio[r];
     }
 }
 
 // o [M][D / 8]
 template <int M, int D8>
-__device__ __forceinline__ void scale_output(float (&o)[M][D8][4], const float (&ratio)[M][2]) {
+__device__ __forceinline__ void scale_output(float (&o)[M][D8][4], const float (&ratio)[2 * M]) {
     UNROLL
-    for (int i = 0; i < M * D8 * 4; ++i) o[i / (4 * D8)][i / 4 % D8][i % 4] *= ratio[i / (4 * D8)][i % 4 / 2];
+    for (int i = 0; i < M * D8 * 4; ++i) o[i / (4 * D8)][i / 4 % D8][i % 4] *= ratio[2 * (i / (4 * D8)) + i % 4 / 2];
 }
 
 // The largest score of each row becomes its shift if it exceeds it; sum and o [M][D / 8] follow.
 template <int M, int D8>
-__device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4], const float (&top)[M][2],
+__device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4], const float (&top)[2 * M],
                                         float factor) {
-    float ratio[M][2];
+    float ratio[2 * M];
     raise_shifts(ratio, rows, top, factor);
     scale_output(o, ratio);
 }

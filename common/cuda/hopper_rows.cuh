@@ -53,8 +53,8 @@ __device__ __forceinline__ void powers(float (&s)[1][N8][4], RowState<1>& rows, 
     for (int n = 0; n < N8; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            s[0][n][e] = exp2_approx(s[0][n][e] * factor - rows.shift[0][e / 2]);
-            rows.sum[0][e / 2] += s[0][n][e];
+            s[0][n][e] = exp2_approx(s[0][n][e] * factor - rows.shift[e / 2]);
+            rows.sum[e / 2] += s[0][n][e];
         }
 }
 
@@ -114,9 +114,9 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = mma_d_row(lane, 2 * half);
-        const float sum = quad_sum(rows.sum[0][half]);
+        const float sum = quad_sum(rows.sum[half]);
         factor[half] = final_factor(sum);
-        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = logsumexp_of(rows.shift[0][half], sum);
+        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = logsumexp_of(rows.shift[half], sum);
     }
     write_rows<T>(out, o[0], factor, rows_left, head_dim);
 }

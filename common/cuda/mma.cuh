@@ -2,6 +2,7 @@
 //
 //   mma_m16n8k16<T>(d, a, b)   T = __half or __nv_bfloat16: A 16 x 16, B 16 x 8, D 16 x 8 in float
 //   clear(d)                   accumulators = 0
+//   by_row(d)(r, c)            accumulators as the small matrix that they are to a lane; mma_row, mma_col: where it lies
 //   pack<T>(low, high)         two floats -> one register of two T, rounded to nearest even
 //   unpack<T>(bits)            the way back
 //   accumulators_as_a<T>(a, left, right)    two D tiles -> the A operand of the next mma
@@ -107,7 +108,22 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 
 #endif
 
-// d [M][N]: M x N tiles of D, a warp's accumulators.
+// d [M][N]: M x N tiles of D, a warp's accumulators, 16 M x 8 N numbers. Of these a lane has a matrix of 2 M rows and 2 N
+// columns, by_row(d)(r, c): row mma_row(lane, r) and column mma_col(lane, c) of the warp's.
+//
+//       r             0    1         2    3          c             0    1        2    3
+//       mma_row       g    g + 8     g + 16 ...      mma_col       2 t  2 t + 1  2 t + 8 ...
+template <typename Float, int M, int N>
+struct ByRow {
+    static constexpr int ROWS = 2 * M, COLS = 2 * N;
+    Float (&d)[M][N][4];
+    __device__ __forceinline__ Float& operator()(int r, int c) const { return d[r / 2][c / 2][r % 2 * 2 + c % 2]; }
+};
+template <typename Float, int M, int N>
+__device__ __forceinline__ ByRow<Float, M, N> by_row(Float (&d)[M][N][4]) {
+    return {d};
+}
+
 template <int M, int N>
 __device__ __forceinline__ void clear(float (&d)[M][N][4]) {
     UNROLL
@@ -148,6 +164,10 @@ __device__ __forceinline__ void accumulators_as_a(unsigned (&a)[4], const float 
 
 __host__ __device__ constexpr int mma_d_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
 __host__ __device__ constexpr int mma_d_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
+
+// The same of by_row's row r and column c.
+__host__ __device__ constexpr int mma_row(int lane, int r) { return lane / 4 + r * 8; }
+__host__ __device__ constexpr int mma_col(int lane, int c) { return lane % 4 * 2 + c / 2 * 8 + c % 2; }
 
 // Two elements per register, of which this is the first; the other is in the next column (A) or row (B).
 __host__ __device__ constexpr int mma_a_row(int lane, int i) { return lane / 4 + i % 2 * 8; }

@@ -48,12 +48,13 @@ __device__ __forceinline__ void apply_mask(Scores& s, const FlashArguments& a, c
                                            int first_key) {
     const int lane = threadIdx.x % 32;
     UNROLL
-    for (int i = 0; i < M * B_c / 2; ++i) {
-        const int m = i / (B_c / 2), n = i / 4 % (B_c / 8), e = i % 4;
-        const int row = first_row + 16 * m + mma_d_row(lane, e), key = first_key + 8 * n + mma_d_col(lane, e);
-        float x = s[m][n][e] * a.scale;
+    for (int i = 0; i < M * B_c / 2; ++i) {  // tile by tile
+        const int m = i / (B_c / 2), n = i / 4 % (B_c / 8), r = 2 * m + i % 4 / 2, c = 2 * n + i % 2;
+        const int row = first_row + mma_row(lane, r), key = first_key + mma_col(lane, c);
+        float& score = by_row(s)(r, c);
+        float x = score * a.scale;
         if (row < a.S_q && key < a.S_k) x = masked_score(x, mask, 0, row, key);
-        s[m][n][e] = in_log2(x);
+        score = in_log2(x);
     }
 }
 

@@ -263,7 +263,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int all_see = keys_seen(a, group_start);  // keys before this one need no mask
         const int tiles = min(max(ceil_div(keys_seen(a, group_start + GROUP_ROWS - 1), B_c), 1), item.tiles);
         RowState<1> rows;
-        float ratio[1][2];
+        float ratio[2];
         // Scores -> powers. True if the output has to be scaled by `ratio` before the next product is added.
         const auto softmax = [&](int t) {
             const int key = (item.first + t) * B_c;
@@ -271,7 +271,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
                 const int row = first_row + mma_d_row(threadIdx.x % 32, 0);
                 hide_from(s, {keys_seen(a, row) - key, keys_seen(a, row + 8) - key});
             }
-            float top[1][2];
+            float top[2];
             const bool raise = needs_rescale(top, rows, s, a.factor);
             if (raise) raise_shifts(ratio, rows, top, a.factor);
             powers(s, rows, a.factor);
@@ -294,7 +294,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
             const bool raised = softmax(t);
             // The compiler would put most powers off until P V is done, since it may move arithmetic across wgmma_wait,
             // but not across a wait that their sum decides about. (No sum is below 0.)
-            const bool never = rows.sum[0][0] < 0 || rows.sum[0][1] < 0;
+            const bool never = rows.sum[0] < 0 || rows.sum[1] < 0;
             if (t + 1 < tiles) mbarrier_wait(barriers.k.full[k.slot()], k.parity() ^ never);
             wgmma_wait<0>();
             keep_order(o[0]);

@@ -137,7 +137,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         unsigned p[S::B_c / 16][4];
         float o[1][S::D / 8][4];
         RowState<1> rows;
-        float ratio[1][2];
+        float ratio[2];
         const auto next_scores = [&] {  // K has been waited for
             start_rows_by_rows<T, Q, K>(s[0], q_at.plus(q.slot() * Q::BYTES), k_at.plus(k.slot() * K::BYTES));
             wgmma_commit();
@@ -151,7 +151,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const auto softmax = [&](int tile) {
             const int position = a.key_offset + tile * S::B_c * a.key_step;
             if (position < all_from || position >= all_to) hide(s, a, first_row, position);
-            float top[1][2];
+            float top[2];
             const bool raise = needs_rescale(top, rows, s, a.factor);
             if (raise) raise_shifts(ratio, rows, top, a.factor);
             powers(s, rows, a.factor);
@@ -180,7 +180,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
             const bool raised = softmax(tile);
             // The compiler would put most powers off until P V is done, since it may move arithmetic across wgmma_wait,
             // but not across a wait that their sum decides about. (No sum is below 0.)
-            const bool never = rows.sum[0][0] < 0 || rows.sum[0][1] < 0;
+            const bool never = rows.sum[0] < 0 || rows.sum[1] < 0;
             if (t + 1 < item.tiles) mbarrier_wait(barriers.k.full[k.slot()], k.parity() ^ never);
             wgmma_wait<0>();
             keep_order(o[0]);
