@@ -85,10 +85,10 @@ def _counts_told(centred: Tensor, used: Tensor, scores: Tensor, query: Tensor, k
     number = int(rows.max()) + 1
     if len(places) < width + number + 8:
         return None
-    sizes = torch.zeros(number, dtype=products.dtype).index_add_(0, rows, torch.ones(len(rows), dtype=products.dtype))
+    sizes = rows.bincount(minlength=number).to(products.dtype)
 
     def without_mean(x: Tensor) -> Tensor:
-        total = torch.zeros(number, *x.shape[1:], dtype=x.dtype).index_add_(0, rows, x)
+        total = x.new_zeros(number, *x.shape[1:]).index_add_(0, rows, x)
         return x - (total / sizes.view(-1, *[1] * (x.dim() - 1)))[rows]
 
     left, target = without_mean(products), without_mean(centred[index])

@@ -243,10 +243,17 @@ __device__ __forceinline__ void scale_weights(float (&p)[2][S::SCORES][4], float
 
 // ------------------------------------------------------------------------------------------------- 4. Kernel
 //
+// Not inlined: the main loop needs every register.
+template <int B_R, bool GENERAL>
+__device__ __noinline__ void compute_again(const FlashArguments& a, int warp_row, unsigned marked) {
+    const FlashBlock<B_R, GENERAL> block(a);
+    for_each_marked_row<32>(marked, [&](int row) { block.compute_again(warp_row + row); });
+}
+
 // grid: see FlashBlock; block (S::THREADS). VECTOR, GENERAL: see for_head_dim.
 
 template <class S, bool VECTOR, bool GENERAL>
-__global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArguments a) {
+__global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(const __grid_constant__ FlashArguments a) {
     extern __shared__ __align__(16) char shared[];
     const FlashBlock<S::B_R, GENERAL> block(a);
     const int warp_row = threadIdx.x / 32 * 32;
@@ -317,7 +324,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(FlashArgume
         for (int n = 0; n < 2 * S::OUTPUTS; ++n) sum += rows.o[i / 2][n / 2][2 * (i % 2) + n % 2];
         marked |= (sum != sum) << i;
     }
-    for_each_marked_row<32>(marked, [&](int row) { block.compute_again(warp_row + row); });
+    if (__any_sync(FULL_WARP, marked != 0)) compute_again<S::B_R, GENERAL>(a, warp_row, marked);
 }
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher
@@ -328,7 +335,7 @@ static void launch(const FlashArguments& a) {
 }
 
 template <int D>
-using LargeSplitShape = SplitShape<D, D <= 64 ? 64 : 32, 8, D <= 64 ? 2 : 1>;
+using LargeSplitShape = SplitShape<D, D <= 64 ? 64 : 32, 8, 2>;
 template <int D>
 using SmallSplitShape = SplitShape<D, 32, 4, 1>;
 
