@@ -95,6 +95,7 @@ def of_room(room: str) -> dict[str, list]:
             "flash_attention": [query, key, value, True],
             "flash_attention_forward": [query, key, value, False],
             "flash_attention_backward": [torch.randn_like(out), query, key, value, out, lse, False],
+            "flash_merge": [out.clone(), lse.clone(), out, lse],
         }
     if room == "decode":
         token, cache_of = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 32, 8)

@@ -5,8 +5,9 @@
     1           at rank 1           at rank 2           at rank 0           and so on: `ranks` steps, ranks - 1 journeys
 
 In a step a rank asks for the next keys, computes attention over those it has, with the logsumexp, and merges that into
-what it has so far, some rows at a time. So it never holds more than two shards of keys beside its own and the sums in
-float32, and memory grows with S / ranks.
+what it has so far, some rows at a time. So it never holds more than two shards of keys beside its own and the sums, and
+memory grows with S / ranks. Between the GPUs of one host each rank fetches the keys from their owner (copies.py), in
+the same order.
 
 Under a causal mask the zigzag of shards.py makes every step either whole or half, and never needs a mask but in step 0:
 
@@ -23,14 +24,14 @@ balanced).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from common.kernels.distributed.merge import merge_into
+from common.kernels.distributed.copies import Copies, Fetched, copies_of
 from common.kernels.distributed.transfers import Travel
 
 ALL = slice(None)
@@ -78,18 +79,17 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, ops, group, causal, scale) -> Tensor:
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        key, value = key.contiguous(), value.contiguous()
-        here = key, value
-        out, lse = (
-            query.new_empty(query.shape, dtype=torch.float32),
-            query.new_empty(query.shape[:3], dtype=torch.float32),
-        )
+        here = key, value = key.contiguous(), value.contiguous()
+        copies = _offered(here, group)
+        # one merge ends in what is returned; where more follow, the sum is float32 in between
+        total = _Sum(ops, query, query.dtype if ranks == 2 else torch.float32)
         for number in range(ranks):
-            on_its_way = Travel(here, group, "keys and values") if number + 1 < ranks else None
+            on_its_way = _next(here, number, copies, group)
             step = step_of(rank, (rank - number) % ranks, query.size(2) // 2, causal)
-            _attend(ops, query, here, step, scale, out, lse, number == 0)
+            for rows, *part in _attended(ops, query, here, step, scale):
+                total.put(rows, *part) if number == 0 else total.merge(rows, *part)
             here = on_its_way.arrived() if on_its_way else ()
-        out = out.to(query.dtype)
+        out, lse = total.out.to(query.dtype), total.lse
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.options = ops, group, causal, scale
         return out
@@ -101,10 +101,11 @@ class _Ring(torch.autograd.Function):
         ops, group, causal, scale = ctx.options
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         half, grad_out = query.size(2) // 2, grad_out.contiguous()
+        copies = _offered(here, group)
         grad_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
         grads = None  # of the keys and values that are here, float32, what other ranks have added so far
         for number in range(ranks):
-            on_its_way = Travel(here, group, "keys and values") if number + 1 < ranks else None
+            on_its_way = _next(here, number, copies, group)
             step = step_of(rank, (rank - number) % ranks, half, causal)
             rows = (x[:, :, step.queries] for x in (grad_out, query))
             ended = (x[:, :, step.queries].contiguous() for x in (out, lse))
@@ -124,21 +125,63 @@ class _Ring(torch.autograd.Function):
         return grad_query.to(query.dtype), *(x.to(query.dtype) for x in total), None, None, None, None
 
 
-def _attend(
-    ops, query: Tensor, here: Sequence[Tensor], step: Step, scale: float, out: Tensor, lse: Tensor, first: bool
-):
-    """The step's results over the keys and values that are here, written to out and lse, or merged into them."""
+def _offered(keys: Sequence[Tensor], group: dist.ProcessGroup | None) -> Copies | None:
+    """Where the other ranks may fetch these keys and values, if they can."""
+    copies = copies_of(group, keys)
+    if copies:
+        copies.offer(keys)
+    return copies
+
+
+def _next(
+    here: Sequence[Tensor], number: int, copies: Copies | None, group: dist.ProcessGroup | None
+) -> Fetched | Travel | None:
+    """The keys and values of the step after `number`, on their way: from their owner, or from the rank that had them."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if number + 1 == ranks:
+        return None
+    return copies.fetch((rank - number - 1) % ranks) if copies else Travel(here, group, "keys and values")
+
+
+class _Sum:
+    """Output and logsumexp over the keys so far.
+
+    Attributes:
+        out: [batch, heads, S_q / ranks, head_dim] of `dtype`. lse: [batch, heads, S_q / ranks], float32.
+    """
+
+    def __init__(self, ops, query: Tensor, dtype: torch.dtype) -> None:
+        self._ops, self._query, self._dtype, self.out, self.lse = ops, query, dtype, None, None
+
+    def put(self, rows: slice, part: Tensor, lse: Tensor) -> None:
+        """The first results of these rows."""
+        if part.shape == self._query.shape:
+            self.out, self.lse = part.to(self._dtype), lse
+            return
+        if self.out is None:
+            self.out = part.new_empty(self._query.shape, dtype=self._dtype)
+            self.lse = lse.new_empty(self._query.shape[:3])
+        self.out[:, :, rows], self.lse[:, :, rows] = part, lse
+
+    def merge(self, rows: slice, part: Tensor, lse: Tensor) -> None:
+        """Results of these rows over other keys."""
+        self._ops.flash_merge(self.out[:, :, rows], self.lse[:, :, rows], part, lse)
+
+
+def _attended(
+    ops, query: Tensor, here: Sequence[Tensor], step: Step, scale: float
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Rows, their output and their logsumexp over the keys and values that are here, some rows at a time."""
     key, value = (x[:, :, step.keys] for x in here)
     for rows in _in_parts(step.queries, query.size(2)):
         # under the mask of step 0 the part's last row sees the keys up to its own
         seen = slice(rows.stop if step.causal else None)
-        part, part_lse = ops.flash_attention_forward(
-            query[:, :, rows], key[:, :, seen], value[:, :, seen], step.causal, scale, lower_right=step.causal
+        yield (
+            rows,
+            *ops.flash_attention_forward(
+                query[:, :, rows], key[:, :, seen], value[:, :, seen], step.causal, scale, lower_right=step.causal
+            ),
         )
-        if first:
-            out[:, :, rows], lse[:, :, rows] = part, part_lse
-        else:
-            merge_into(out[:, :, rows], lse[:, :, rows], part, part_lse)
 
 
 def _in_parts(rows: slice, count: int) -> list[slice]:

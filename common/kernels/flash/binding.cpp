@@ -6,6 +6,7 @@
 //   flash_attention_backward(grad_out, query, key, value, out, lse, causal, scale, lower_right, mask, key_step,
 //       key_offset, deterministic) -> (grad_query, grad_key, grad_value)
 //   flash_attention_backward_kernel(... the same ...) -> "wgmma", "mma" or "fp32"
+//   flash_merge(out, lse, part, part_lse)      results over two sets of keys -> one, written to out and lse
 //
 //   query, out, grad_out, grad_query           [batch, heads, S_q, head_dim]
 //   key, value, grad_key, grad_value           [batch, kv_heads, S_k, head_dim]; heads is a multiple of kv_heads
@@ -172,6 +173,34 @@ std::string flash_attention_backward_kernel(const Tensor& grad_out, const Tensor
     return takes_hopper_backward(gradients, query.scalar_type()) ? "wgmma" : "mma";
 }
 
+void merge(const Tensor& out, const Tensor& lse, const Tensor& part, const Tensor& part_lse) {
+    const std::initializer_list<const char*> dims = {"batch", "heads", "rows", "head_dim"};
+    const ScalarType dtype = out.scalar_type();
+    check_float_type(part, "part");
+    check(dtype == ScalarType::Float || dtype == part.scalar_type(), "out has dtype ", torch::headeronly::toString(dtype),
+          "; it must be Float or that of part, ", torch::headeronly::toString(part.scalar_type()));
+    check_rows(out, "out", dims, dtype);
+    check_but_layout(lse, "lse", {"batch", "heads", "rows"}, ScalarType::Float);
+    tell_checker_of_any(lse, "lse");
+    check_tensor(part, "part", dims, part.scalar_type());
+    check_tensor(part_lse, "part_lse", {"batch", "heads", "rows"}, ScalarType::Float);
+    check_same_device(part, "part", out, "out");
+    check_same_device(lse, "lse", out, "out");
+    check_same_device(part_lse, "part_lse", out, "out");
+    for (int64_t i = 0; i < 4; ++i) check_same_size(part, "part", i, out, "out", i);
+    for (int64_t i = 0; i < 3; ++i) check_same_size(lse, "lse", i, out, "out", i);
+    for (int64_t i = 0; i < 3; ++i) check_same_size(part_lse, "part_lse", i, out, "out", i);
+    DeviceScope device(out);
+    MergeArguments a = {};
+    a.out = out.data_ptr(), a.out_strides = row_strides(out);
+    a.lse = data<float>(lse), a.lse_strides = {stride_of(lse, 0), stride_of(lse, 1), stride_of(lse, 2)};
+    a.part = part.data_ptr(), a.part_lse = data<float>(part_lse);
+    a.batch = out.size(0), a.heads = out.size(1), a.rows = out.size(2), a.head_dim = static_cast<int>(out.size(3));
+    a.out_type = float_type(out, "out"), a.part_type = float_type(part, "part");
+    a.stream = current_stream(out);
+    flash_merge(a);
+}
+
 }  // namespace
 
 TASK_OPERATORS(m) {
@@ -195,6 +224,7 @@ TASK_OPERATORS(m) {
         "flash_attention_backward_kernel(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor "
         "lse, bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, int key_step=1, "
         "int key_offset=0, bool deterministic=False) -> str");
+    m.def("flash_merge(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()");
 }
 
 TASK_KERNELS(m) {
@@ -203,4 +233,5 @@ TASK_KERNELS(m) {
     m.impl("flash_attention_kernel", TORCH_BOX(&flash_attention_kernel));
     m.impl("flash_attention_backward", TORCH_BOX(&flash_attention_backward));
     m.impl("flash_attention_backward_kernel", TORCH_BOX(&flash_attention_backward_kernel));
+    m.impl("flash_merge", TORCH_BOX(&merge));
 }

@@ -6,6 +6,7 @@
 //   hopper_forward    flash_attention_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_takes: what it takes
 //   flash_backward_*  flash_backward_mma.cu (fp16, bf16), flash_backward_fp32.cu
 //   hopper_backward   flash_backward_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_backward_takes: as above
+//   flash_merge       flash_merge.cu: results over two sets of keys -> one
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
 // fit a grid or an architecture is refused with std::invalid_argument, and nothing else is checked here.
@@ -16,6 +17,8 @@
 
 #include "common/cuda/attention_arguments.h"
 #include "common/cuda/attention_mask.cuh"
+#include "common/cuda/float_type.h"
+#include "common/cuda/row_strides.h"
 
 constexpr int MAX_HEAD_DIM = 128;
 
@@ -62,3 +65,19 @@ void flash_backward_bf16(const FlashGradients& gradients);
 // As hopper_forward and hopper_takes. Workspaces are not looked at by the second.
 bool hopper_backward(const FlashGradients& gradients, bool bfloat16);
 bool hopper_backward_takes(const FlashGradients& gradients, bool bfloat16);
+
+// Attention over some keys, into which attention over others is merged by the logsumexp.
+struct MergeArguments {
+    void* out;  // [batch, heads, rows, head_dim], read and written; columns are neighbours
+    RowStrides out_strides;
+    float* lse;  // [batch, heads, rows], read and written
+    RowStrides lse_strides;
+    const void* part;       // [batch, heads, rows, head_dim], contiguous
+    const float* part_lse;  // [batch, heads, rows], contiguous
+    int64_t batch, heads, rows;
+    int head_dim;
+    FloatType out_type, part_type;  // out's is part's, or float32
+    cudaStream_t stream;
+};
+
+void flash_merge(const MergeArguments& arguments);

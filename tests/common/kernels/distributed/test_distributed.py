@@ -12,7 +12,6 @@ from ranks import in_ranks
 
 from common.kernels.distributed import ring, shards
 from common.kernels.distributed.attention import sequence_parallel_attention
-from common.kernels.distributed.merge import merge_into
 from common.kernels.distributed.ring import step_of
 from common.kernels.distributed.transfers import RankLost
 
@@ -108,14 +107,6 @@ def test_the_steps_compute_every_visible_pair_once(ranks):
             work.append(int(pairs.sum()))
         assert len({amount for owner, amount in enumerate(work) if owner != rank}) == 1
     assert torch.equal(seen, torch.ones_like(seen).tril())
-
-
-def test_merging_counts_rows_without_keys_for_nothing():
-    out, lse = torch.tensor([[[[2.0], [0.0], [0.0]]]]), torch.tensor([[[0.0, -torch.inf, -torch.inf]]])
-    part, part_lse = torch.tensor([[[[5.0], [7.0], [0.0]]]]), torch.tensor([[[0.0, 1.0, -torch.inf]]])
-    merge_into(out, lse, part, part_lse)
-    assert out.flatten().tolist() == [3.5, 7.0, 0.0]
-    torch.testing.assert_close(lse.flatten(), torch.tensor([2.0, torch.e, 0.0]).log())
 
 
 # ---- faults --------------------------------------------------------------------------------------
