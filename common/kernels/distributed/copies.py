@@ -1,17 +1,18 @@
-"""Keys and values of other ranks through the copy engines, where all GPUs of a group are in one host.
+"""Keys and values for other ranks through the copy engines, where all GPUs of a group are in one host.
 
     copies = copies_of(group, (key, value))     None where it cannot be: several hosts, CPUs, too many bytes
-    copies.offer((key, value))                  the others may fetch them, and these may fetch theirs
-    on_its_way = copies.fetch(rank)
-    key, value = on_its_way.arrived()           starts the copy; the stream waits for it, not the host
+    copies.offer((key, value))                  they are complete, as far as the current stream is
+    key, value = copies.received(rank)          that rank's; the stream waits for them, not the host
+    copies.done()                               what was received is not needed any more
 
 Why not NCCL alone: its kernels hold multiprocessors as long as a journey takes, and the attention kernels deal their
-work out to all of them beforehand, so that a step takes longer by the journey. A copy engine needs none. Call arrived()
-when the step is under way: then its kernel does not wait for the host to ask for copies.
+work out to all of them beforehand, so that a step takes longer by the journey. A copy engine needs none. Each rank has
+places in PyTorch's symmetric memory, into which the others can write, one for every other rank, and its owner is told
+by a signal when something has come. A barrier behind done(), on a stream of its own, says that all places are free
+again before anybody writes into them in the next call.
 
-Each rank has two places in PyTorch's symmetric memory, which all GPUs of the group can read, and offers its keys in one
-and the other in turn. A barrier behind the copy there says that all have offered theirs. Who passes it in one call has
-ended the last one, so what was offered then may be overwritten in the next. The places stay for the life of the process.
+The first received() asks for the copies, not offer(): call it when the first step has been started, which then does not
+wait for the host. The places stay for the life of the process.
 """
 
 from __future__ import annotations
@@ -24,69 +25,79 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-MOST_BYTES = 2**30  # that a rank offers; where there are more, a journey is short beside a step
+MOST_BYTES = 2**30  # of a rank's places; where there are more, a journey is short beside a step
+FREE, ARRIVED = range(2)  # channels of signals
 _made: dict[tuple[str, torch.device], Copies | None] = {}  # by group; None: it cannot be
 
 
-class Fetched:
-    """What a rank offers, on its way here."""
-
-    def __init__(self, sources: Sequence[Tensor], stream: torch.cuda.Stream) -> None:
-        self._sources, self._stream = sources, stream
-        self._coming = tuple(map(torch.empty_like, sources))
-        self._free = torch.cuda.current_stream().record_event()  # nobody uses the memory of _coming any more
-
-    def arrived(self) -> tuple[Tensor, ...]:
-        """The tensors, for the current stream."""
-        self._stream.wait_event(self._free)
-        with torch.cuda.stream(self._stream):
-            for coming, source in zip(self._coming, self._sources, strict=True):
-                coming.copy_(source, non_blocking=True)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return self._coming
-
-
 class Copies:
-    """The two places of every rank.
+    """The places of every rank.
 
     Args:
         size: of a place, bytes; the same on every rank.
 
     Raises:
-        RuntimeError: the GPUs cannot read each other's memory.
+        RuntimeError: the GPUs cannot write into each other's memory.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, size: int) -> None:
         from torch.distributed import _symmetric_memory as symmetric
 
-        self.size, self._turn = size, 0
+        self.size, self._rank, self._ranks = size, group.rank(), group.size()
         self._timeout = int(group._get_backend(device).options._timeout.total_seconds() * 1000)
-        self._own = symmetric.empty(2 * size, dtype=torch.uint8, device=device)
+        self._own = symmetric.empty((self._ranks - 1) * size, dtype=torch.uint8, device=device)
         self._all = symmetric.rendezvous(self._own, group)
         self._stream = torch.cuda.Stream(device)
+        self._places: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self._offered: tuple[Tensor, ...] = ()
+        self._layout: list = []
 
     def offer(self, tensors: Sequence[Tensor]) -> None:
-        """Copies contiguous tensors to where the others may fetch them, and waits, on the stream, for theirs.
+        """What the other ranks shall have.
 
         Args:
-            tensors: of the same shapes and dtypes on every rank; size_of(tensors) is at most size.
+            tensors: contiguous, of the same shapes and dtypes on every rank; size_of(tensors) is at most size.
         """
-        self._turn, self._offered = 1 - self._turn, tuple(tensors)
-        for place, tensor in zip(self._places(self._all.rank), tensors, strict=True):
-            place.copy_(tensor)
-        self._all.barrier(channel=0, timeout_ms=self._timeout)
+        layout = [(x.shape, x.dtype) for x in tensors]
+        if layout != self._layout:
+            self._layout, self._places = layout, {}
+        self._offered, self._sent = tuple(tensors), None
+        self._complete = torch.cuda.current_stream().record_event()
 
-    def fetch(self, rank: int) -> Fetched:
-        """What that rank offers; it comes once arrived() is called."""
-        return Fetched(self._places(rank), self._stream)
+    def received(self, rank: int) -> tuple[Tensor, ...]:
+        """What that rank offered, until done()."""
+        if self._sent is None:
+            self._send()
+        torch.cuda.current_stream().wait_event(self._sent)  # their owner may change them after the call
+        self._all.wait_signal(rank, ARRIVED, self._timeout)
+        return self._place(self._rank, rank)
 
-    def _places(self, rank: int) -> list[Tensor]:
-        """Where that rank offers its tensors."""
-        places, at = [], self._turn * self.size
-        for x in self._offered:
-            places.append(self._all.get_buffer(rank, x.shape, x.dtype, at // x.element_size()))
-            at += _rounded(x.nbytes)
-        return places
+    def done(self) -> None:
+        """Ends what offer() began, on every rank."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._all.barrier(FREE, self._timeout)
+        self._offered = ()
+
+    def _send(self) -> None:
+        self._stream.wait_event(self._complete)
+        with torch.cuda.stream(self._stream):
+            for distance in range(1, self._ranks):  # in the order in which they are needed
+                to = (self._rank + distance) % self._ranks
+                for place, x in zip(self._place(to, self._rank), self._offered, strict=True):
+                    place.copy_(x, non_blocking=True)
+                self._sent = self._stream.record_event()
+                self._all.put_signal(to, ARRIVED, self._timeout)
+
+    def _place(self, at: int, of: int) -> tuple[Tensor, ...]:
+        """Where rank `at` receives the tensors of rank `of`."""
+        if (at, of) not in self._places:
+            views, start = [], (at - of - 1) % self._ranks * self.size
+            for shape, dtype in self._layout:
+                views.append(self._all.get_buffer(at, shape, dtype, start // dtype.itemsize))
+                start += _rounded(views[-1].nbytes)
+            self._places[at, of] = tuple(views)
+        return self._places[at, of]
 
 
 def copies_of(group: dist.ProcessGroup | None, tensors: Sequence[Tensor]) -> Copies | None:
@@ -96,11 +107,11 @@ def copies_of(group: dist.ProcessGroup | None, tensors: Sequence[Tensor]) -> Cop
         tensors: what will be offered, of the same shapes and dtypes on every rank.
     """
     device, size, group = tensors[0].device, size_of(tensors), group or dist.group.WORLD
-    if device.type != "cuda" or dist.get_backend(group) != "nccl" or size > MOST_BYTES:
+    if device.type != "cuda" or dist.get_backend(group) != "nccl" or size * (group.size() - 1) > MOST_BYTES:
         return None
     name = group.group_name, device
     if name not in _made or (_made[name] and _made[name].size < size):
-        if name in _made:  # somebody may still read what was offered
+        if name in _made:  # somebody may still read what has come
             torch.cuda.synchronize(device)
             dist.barrier(group)
         _made[name] = _made_by_all(group, device, size)
@@ -114,7 +125,7 @@ def size_of(tensors: Sequence[Tensor]) -> int:
 
 def _made_by_all(group: dist.ProcessGroup, device: torch.device, size: int) -> Copies | None:
     """Copies, if every rank can have them."""
-    hosts: list = [None] * dist.get_world_size(group)
+    hosts: list = [None] * group.size()
     dist.all_gather_object(hosts, (socket.gethostname(), Path("/proc/sys/kernel/random/boot_id").read_text()), group)
     if len(set(hosts)) > 1:
         return None

@@ -6,8 +6,8 @@
 
 In a step a rank asks for the next keys, computes attention over those it has, with the logsumexp, and merges that into
 what it has so far, some rows at a time. So it never holds more than two shards of keys beside its own and the sums, and
-memory grows with S / ranks. Between the GPUs of one host each rank fetches the keys from their owner (copies.py), in
-the same order.
+memory grows with S / ranks. Between the GPUs of one host every rank sends its keys to all others at once (copies.py),
+as long as there is room for them; the steps are the same.
 
 Under a causal mask the zigzag of shards.py makes every step either whole or half, and never needs a mask but in step 0:
 
@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from common.kernels.distributed.copies import Copies, Fetched, copies_of
+from common.kernels.distributed.copies import copies_of
 from common.kernels.distributed.transfers import Travel
 
 ALL = slice(None)
@@ -79,16 +79,16 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, ops, group, causal, scale) -> Tensor:
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        here = key, value = key.contiguous(), value.contiguous()
-        copies = _offered(here, group)
+        key, value = key.contiguous(), value.contiguous()
+        keys = _Keys(key, value, group)
         # one merge ends in what is returned; where more follow, the sum is float32 in between
         total = _Sum(ops, query, query.dtype if ranks == 2 else torch.float32)
         for number in range(ranks):
-            on_its_way = _next(here, number, copies, group)
+            keys.ask()
             step = step_of(rank, (rank - number) % ranks, query.size(2) // 2, causal)
-            for rows, *part in _attended(ops, query, here, step, scale):
+            for rows, *part in _attended(ops, query, keys.here, step, scale):
                 total.put(rows, *part) if number == 0 else total.merge(rows, *part)
-            here = on_its_way.arrived() if on_its_way else ()
+            keys.go_on()
         out, lse = total.out.to(query.dtype), total.lse
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.options = ops, group, causal, scale
@@ -97,20 +97,20 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_out: Tensor) -> tuple:
-        query, *here, out, lse = ctx.saved_tensors
+        query, key, value, out, lse = ctx.saved_tensors
         ops, group, causal, scale = ctx.options
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         half, grad_out = query.size(2) // 2, grad_out.contiguous()
-        copies = _offered(here, group)
+        keys = _Keys(key, value, group)
         grad_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
         grads = None  # of the keys and values that are here, float32, what other ranks have added so far
         for number in range(ranks):
-            on_its_way = _next(here, number, copies, group)
+            keys.ask()
             step = step_of(rank, (rank - number) % ranks, half, causal)
             rows = (x[:, :, step.queries] for x in (grad_out, query))
             ended = (x[:, :, step.queries].contiguous() for x in (out, lse))
             of_queries, *of_keys = ops.flash_attention_backward(
-                *rows, *(x[:, :, step.keys] for x in here), *ended, step.causal, scale
+                *rows, *(x[:, :, step.keys] for x in keys.here), *ended, step.causal, scale
             )
             grad_query[:, :, step.queries] += of_queries
             if number == 0:
@@ -120,27 +120,39 @@ class _Ring(torch.autograd.Function):
                 for one, more in zip(total, of_keys, strict=True):
                     one[:, :, step.keys] += more
             grads = Travel(total, group, "gradients of keys") if ranks > 1 else None
-            here = on_its_way.arrived() if on_its_way else here
+            keys.go_on()
         total = grads.arrived() if grads else total
         return grad_query.to(query.dtype), *(x.to(query.dtype) for x in total), None, None, None, None
 
 
-def _offered(keys: Sequence[Tensor], group: dist.ProcessGroup | None) -> Copies | None:
-    """Where the other ranks may fetch these keys and values, if they can."""
-    copies = copies_of(group, keys)
-    if copies:
-        copies.offer(keys)
-    return copies
+class _Keys:
+    """The keys and values of all ranks, in the order of the steps.
 
+    Attributes:
+        here: those of the step that is next, key and value.
+    """
 
-def _next(
-    here: Sequence[Tensor], number: int, copies: Copies | None, group: dist.ProcessGroup | None
-) -> Fetched | Travel | None:
-    """The keys and values of the step after `number`, on their way: from their owner, or from the rank that had them."""
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    if number + 1 == ranks:
-        return None
-    return copies.fetch((rank - number - 1) % ranks) if copies else Travel(here, group, "keys and values")
+    def __init__(self, key: Tensor, value: Tensor, group: dist.ProcessGroup | None) -> None:
+        self.here: tuple[Tensor, ...] = key, value
+        self._group, self._number = group, 0
+        self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._copies = copies_of(group, self.here)
+        if self._copies:
+            self._copies.offer(self.here)
+
+    def ask(self) -> None:
+        """Before a step: the next ones may set out."""
+        if not self._copies and self._number + 1 < self._ranks:
+            self._travel = Travel(self.here, self._group, "keys and values")
+
+    def go_on(self) -> None:
+        """When the step has been started: the stream waits for the next ones."""
+        self._number += 1
+        if self._number < self._ranks:
+            owner = (self._rank - self._number) % self._ranks
+            self.here = self._copies.received(owner) if self._copies else self._travel.arrived()
+        elif self._copies:
+            self._copies.done()
 
 
 class _Sum:
