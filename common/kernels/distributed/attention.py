@@ -55,7 +55,7 @@ def sequence_parallel_attention(
         group: a process group; the default one when None.
         causal: query i sees the keys j <= i, by their positions in the whole sequence; S_q must be S_k.
         method: "ring": the keys travel; "ulysses": the heads are dealt out, heads must be a multiple of the ranks;
-            "auto": ulysses where heads and kv_heads both are, otherwise ring.
+            "auto": ulysses where a gradient is needed and heads and kv_heads both are, otherwise ring.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
         check: whether the ranks compare their shapes, dtypes and options first. This costs a small message, and the
             host waits for it; in a training loop it may be left out once the first step has passed.
@@ -81,7 +81,8 @@ def sequence_parallel_attention(
     if ranks == 1:
         return flash.flash_attention(ops, query, key, value, causal, scale)
     if method == "auto":
-        method = "ulysses" if query.size(1) % ranks == 0 and key.size(1) % ranks == 0 else "ring"
+        dealt = query.size(1) % ranks == 0 and key.size(1) % ranks == 0
+        method = "ulysses" if dealt and _gradient_needed(query, key, value) else "ring"
     return (ring_attention if method == "ring" else ulysses_attention)(ops, query, key, value, group, causal, scale)
 
 
@@ -96,8 +97,12 @@ def _facts(query: Tensor, key: Tensor, value: Tensor, causal: bool, method: str,
     tensors = {"query": query, "key": key, "value": value}
     facts = {f"the shape of {name}": str(list(getattr(x, "shape", "?"))) for name, x in tensors.items()}
     facts |= {f"the dtype of {name}": str(getattr(x, "dtype", "?")) for name, x in tensors.items()}
-    needed = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors.values())
-    return facts | {"causal": str(causal), "method": str(method), "scale": str(scale), "a gradient": str(needed)}
+    needed = str(_gradient_needed(query, key, value))
+    return facts | {"causal": str(causal), "method": str(method), "scale": str(scale), "a gradient": needed}
+
+
+def _gradient_needed(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
 
 
 def _fault(query, key, value, causal, method, group: dist.ProcessGroup | None) -> str | None:
