@@ -37,12 +37,16 @@ class Copies:
         size: of a place, bytes; the same on every rank.
 
     Raises:
-        RuntimeError: the GPUs cannot write into each other's memory.
+        RuntimeError: the GPUs cannot write into each other's memory, or symmetric memory is not that of CUDA.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, size: int) -> None:
+        from torch._C._distributed_c10d import _SymmetricMemory
         from torch.distributed import _symmetric_memory as symmetric
 
+        if symmetric.get_backend(device) not in (None, "CUDA"):  # None: not chosen yet, then it is CUDA
+            raise RuntimeError(f"symmetric memory is {symmetric.get_backend(device)!r} here; it must be 'CUDA'")
+        self._write = _SymmetricMemory.stream_write_value32
         self.size, self._rank, self._ranks = size, group.rank(), group.size()
         self._timeout = int(group._get_backend(device).options._timeout.total_seconds() * 1000)
         self._own = symmetric.empty((self._ranks - 1) * size, dtype=torch.uint8, device=device)
@@ -87,7 +91,8 @@ class Copies:
                 for place, x in zip(self._place(to, self._rank), self._offered, strict=True):
                     place.copy_(x, non_blocking=True)
                 self._sent = self._stream.record_event()
-                self._all.put_signal(to, ARRIVED, self._timeout)
+                # what put_signal does, by the engine as well: its kernel would wait for the step to end
+                self._write(self._all.get_signal_pad(to), self._ranks * ARRIVED + self._rank, 1)
 
     def _place(self, at: int, of: int) -> tuple[Tensor, ...]:
         """Where rank `at` receives the tensors of rank `of`."""
