@@ -128,7 +128,7 @@ def _tests(standings: Sequence[Standing]) -> str:
             cells = (html.escape(name), share, cases, html.escape(says), when)
             rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f"<th>{name}</th>" for name in ("part", "points", "cases", "first wrong case", "tested"))
-    return f"<div class=wide><table><tr>{head}</tr>{''.join(rows)}</table></div>"
+    return f"<div class=wide><table class=tests><tr>{head}</tr>{''.join(rows)}</table></div>"
 
 
 def _benchmark(one: Measured) -> str:
