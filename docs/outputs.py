@@ -5,11 +5,13 @@ A block stands between two comments, and the first says how it came about:
     OUTPUT: python -m task2.test --gemm                            in a checkout whose gaps are filled
     OUTPUT: python -m task2.test --gemm (unfilled)                 in one as a student gets it
     OUTPUT: python -m task2.test --gemm (words of PLANTED)         with that mistake in the solved one
+    OUTPUT: python tests/helpers/time_checked.py (times)           whose figures no run repeats: never stale
     OUTPUT: torchrun --nproc-per-node 4 -m task6.ring              processes of torchrun's
     OUTPUT: ... (one NVIDIA H200, ...)                             on a GPU: only --gpu prints these, and nothing else
 
-Of a failing run a block holds what follows its table, and the points if it held them before. TEXT: only blocks whose
-comment contains one of these. --stale writes nothing, tells which blocks differ by more than a time, and ends with 1.
+Of a failing run a block holds what follows its table, and the points if it held them before. A handout gives no gap
+away: where a report quotes a line of one, its block holds "(your line)". TEXT: only blocks whose comment contains one
+of these. --stale writes nothing, tells which blocks differ by more than a time, and ends with 1.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,8 @@ from rich.console import Console
 from rich.progress import track
 from shown_mistakes import PLANTED
 from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, printed
+
+from common.compiling.skeletons import parse, solution_files, student_file
 
 WIDTH = 116  # columns, of which the documents indent none but four
 DOCUMENTS = ("task*/*.md", "common/simulator/README.md")
@@ -39,7 +43,10 @@ _TROUBLE = re.compile(r"(The checked build|[\w-]+: .*  (FAIL|error|not implement
 _FINDINGS = re.compile(r"\d+ findings? in|\w+  grid \(")
 _PROGRESS = ("compiling ", "looking inside", "recording ", "writing the page")  # a terminal shows it and takes it away
 _POINTS = re.compile(r"  [\w-]+ +[\d.]+ of|Points:")
-_TIME = re.compile(r"[\d.,]+(?= *(ms|us|s|x|GB|MB)\b)|(?<=│) *[\d.,]+ *(?=│)| +|[─━]+")
+_QUOTED = re.compile(r"( {4,}(?:\d+  )?)(\S.*)")  # a line of source in a report, of a list with its number before it
+_TIME = re.compile(
+    r"[\d.,]+(?= *(ms|us|s|x|GB|MB)\b| and [\d.,]+ ms)|[\d.]+ \.\. [\d.]+|(?<=│) *[\d.,]+ *(?=│)| +|[─━]+"
+)
 
 
 class Block(NamedTuple):
@@ -59,7 +66,7 @@ class Block(NamedTuple):
     @property
     def mistake(self) -> str:
         """The words of PLANTED, or "": the part of `how` that says only what is shown is left out."""
-        return re.sub(r"; the first case$", "", self.how) if self.how not in ("unfilled", "the end") else ""
+        return re.sub(r"; the first case$", "", self.how) if self.how not in ("unfilled", "the end", "times") else ""
 
 
 def blocks(text: str, file: Path) -> Iterator[Block]:
@@ -84,7 +91,7 @@ def shown(block: Block, text: str) -> str:
     held = block.body.split("\n")
     if block.on_gpu or block.how == "the end":
         begin = next((i for i, line in enumerate(lines) if line[:9] == held[0].strip()[:9]), 0)
-    elif block.how:
+    elif block.how and block.how != "times":
         opening = _FINDINGS if _FINDINGS.match(held[0].strip()) else _TROUBLE
         begin = next((i for i, line in enumerate(lines) if opening.match(line)), 0)
         if not any(_POINTS.match(line[4:]) for line in held):
@@ -94,12 +101,30 @@ def shown(block: Block, text: str) -> str:
     return "\n".join(f"    {line}".rstrip() for line in lines[begin:end]).strip("\n")
 
 
+def gap_lines(files: Iterable[Path]) -> set[str]:
+    """The lines that stand in gaps of these solved files and nowhere else in them, without their indentation."""
+    parts = [part for file in files for part in parse(file.read_text("utf-8"), file.name)]
+    inside = {line.strip() for part in parts if part.is_gap for line in part.lines}
+    given = {line.strip() for part in parts if not part.is_gap for line in part.lines}
+    return inside - given
+
+
+def without(lines: set[str], text: str) -> str:
+    """What a report says, with "(your line)" where it quotes one of these."""
+    found = ((line, _QUOTED.fullmatch(line)) for line in text.split("\n"))
+    return "\n".join(f"{it[1]}(your line)" if it and it[2].strip() in lines else line for line, it in found)
+
+
 def run(block: Block, given: Path, solved: Path) -> str:
     """What the block's command prints now, in full."""
     if block.how == "unfilled":
         return printed(given, block.command, WIDTH)
     with planted(solved, PLANTED[block.mistake] if block.mistake and not block.on_gpu else ()):
-        return printed(solved, block.command, WIDTH)
+        text = printed(solved, block.command, WIDTH)
+        if not block.file.parent.name.startswith("task"):
+            return text
+        files = solution_files(block.file.parent.name)
+        return without(gap_lines(solved / student_file(file).relative_to(ROOT) for file in files), text)
 
 
 def main() -> int:
@@ -118,7 +143,7 @@ def main() -> int:
         given, solved = copy_with_gaps(Path(scratch, "given")), copy_with_gaps_filled(Path(scratch, "solved"))
         for block in track(chosen, "blocks", console=Console(stderr=True)):
             body = shown(block, run(block, given, solved))
-            if _TIME.sub("", body) != _TIME.sub("", block.body):
+            if block.how != "times" and _TIME.sub("", body) != _TIME.sub("", block.body):
                 differ.append(block.name)
             if not options.stale:
                 text = block.file.read_text("utf-8")

@@ -3,6 +3,9 @@
 mkdocs takes pages from one folder, and that folder cannot be the checkout. So docs/ is that folder in name, and here
 its list of files is replaced: every page under its path in the checkout, and every file that a page links to, such as
 a picture or a .cu. A link that leads nowhere stays one, and `mkdocs build --strict` fails.
+
+The pages are CommonMark, in which what belongs to a list's item stands below the item's text, two or three columns in.
+mkdocs' Markdown wants four: on_page_markdown moves it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "common/**/*.md", "task*/**/*.md", "tests/**/*.md")
+_ITEM = re.compile(r"([-*]|\d+\.) +(?=\S)")
 _LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)|<img[^>]*\ssrc=\"([^\":]+)\"")
 
 
@@ -38,3 +42,37 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     every = [*pages(), *sorted({target for page in pages() for target in linked(page)})]
     ours = [File(path, str(ROOT), config.site_dir, config.use_directory_urls) for path in every]
     return Files([*theirs, *ours])
+
+
+def with_wide_lists(text: str) -> str:
+    """CommonMark, with every list's content indented by four columns for each list that it stands in.
+
+    Where a list begins, or goes on, right below a line of text, it gets an empty line before it.
+    """
+    lines: list[str] = []
+    items: list[int] = []  # where the text of each open item begins in its line
+    loose = False  # an empty line was seen in the item above
+    for line in text.split("\n"):
+        code = line.lstrip(" ")
+        indent = len(line) - len(code)
+        depth = len(items)
+        while code and items and indent < items[-1]:
+            items.pop()
+        inside = indent - (items[-1] if items else 0)  # from four on it is code
+        marker = _ITEM.match(code) if inside < 4 else None
+        if marker and lines and lines[-1].strip():
+            begins = len(items) == depth
+            if begins and marker[1] not in ("-", "*", "1."):
+                marker = None  # a sentence whose number came to stand at the line's beginning
+            elif begins or loose:
+                lines.append("")
+        lines.append(" " * (4 * len(items) + (0 if marker else inside)) + code if code else line)
+        loose = not code or (loose and not marker)
+        if marker:
+            items.append(indent + marker.end())
+    return "\n".join(lines)
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """A page's text, for mkdocs' Markdown."""
+    return with_wide_lists(markdown)

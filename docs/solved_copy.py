@@ -67,7 +67,7 @@ def planted(folder: Path, edits: Iterable[Edit]) -> Iterator[None]:
 def printed(folder: Path, command: str, width: int, colours: bool = False) -> str:
     """What `python COMMAND`, `python -m COMMAND` or `torchrun ...` prints there, stdout only.
 
-    RuntimeError where it ends with a traceback. Spinners and progress bars are left out.
+    RuntimeError where it ends with a traceback. Spinners and progress bars are left out, and of paths the folder.
     """
     environment = os.environ | {
         "PYTHONPATH": str(folder),
@@ -91,4 +91,4 @@ def printed(folder: Path, command: str, width: int, colours: bool = False) -> st
     )
     if "Traceback" in done.stderr:
         raise RuntimeError(f"{command}: {done.stderr}")
-    return done.stdout
+    return done.stdout.replace(f"{folder}/", "")

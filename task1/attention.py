@@ -44,7 +44,7 @@ class MultiHeadAttention(AttentionLayer):
         # Step 1, heads: three times [batch, seq_len, hidden_dim] -> [batch, num_heads, seq_len, head_dim]
         # TODO 1 (about 5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1,
         #     and so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
-        #     dimensions of positions and heads. A view straight to the final shape would mix up positions.
+        #     dimensions of positions and heads. A reshape straight to the final shape would mix up positions.
         raise NotImplementedError("TODO")
         # END TODO
         self.check_heads(x, query=query, key=key, value=value)

@@ -7,6 +7,8 @@ table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 tr.task th, tr.task td { padding-top: 1rem; font-weight: 600; }
 .wide { overflow-x: auto; }
+.tests tr:not(.task) td:not(:nth-child(4)) { white-space: nowrap; }
+.tests td:nth-child(4) { min-width: 16em; }
 .sum { font-size: 1.5rem; font-weight: 600; }
 .bars td { white-space: nowrap; }
 .bars td:last-child { width: 45%; min-width: 8rem; }

@@ -101,10 +101,9 @@ def _table(standings: list[Standing]) -> Table:
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     table.add_column("last test")
     for one in standings:
-        needed = [gap for gap in one.gaps if gap.name not in one.optional]
-        filled = sum(gap.filled for gap in needed)
+        filled = sum(gap.filled for gap in one.needed)
         most = read_manifest(one.task).points
-        table.add_row(one.task, f"{filled} of {len(needed)}", f"{points_of(one):g} of {most:g}", state_of(one))
+        table.add_row(one.task, f"{filled} of {len(one.needed)}", f"{points_of(one):g} of {most:g}", state_of(one))
     return table
 
 

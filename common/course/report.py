@@ -115,8 +115,8 @@ def _tests(standings: Sequence[Standing]) -> str:
     rows = []
     for standing in standings:
         most = read_manifest(standing.task).points
-        filled = sum(gap.filled for gap in standing.gaps)
-        about = f"{points_of(standing):g} of {most:g} points, {filled} of {len(standing.gaps)} gaps filled"
+        filled = sum(gap.filled for gap in standing.needed)
+        about = f"{points_of(standing):g} of {most:g} points, {filled} of {len(standing.needed)} gaps filled"
         rows.append(f"<tr class=task><th>{standing.task}</th><td colspan=4>{about}</td></tr>")
         for name, part in standing.parts.items():
             wrong = [one for one in part.failures if not one.is_unfilled]
@@ -128,7 +128,7 @@ def _tests(standings: Sequence[Standing]) -> str:
             cells = (html.escape(name), share, cases, html.escape(says), when)
             rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f"<th>{name}</th>" for name in ("part", "points", "cases", "first wrong case", "tested"))
-    return f"<div class=wide><table><tr>{head}</tr>{''.join(rows)}</table></div>"
+    return f"<div class=wide><table class=tests><tr>{head}</tr>{''.join(rows)}</table></div>"
 
 
 def _benchmark(one: Measured) -> str:

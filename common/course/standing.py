@@ -36,9 +36,14 @@ class Standing:
     files: dict[str, str]
 
     @property
+    def needed(self) -> list[StudentGap]:
+        """The gaps without the optional ones: what is counted wherever gaps are counted."""
+        return [gap for gap in self.gaps if gap.name not in self.optional]
+
+    @property
     def unfilled(self) -> list[StudentGap]:
         """The gaps that are left, without the optional ones."""
-        return [gap for gap in self.gaps if not gap.filled and gap.name not in self.optional]
+        return [gap for gap in self.needed if not gap.filled]
 
     @property
     def next_gap(self) -> StudentGap | None:

@@ -5,6 +5,7 @@ print_failures(console, verdicts)
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from common.console.terminal import say, wide
 from common.console.words import counted
 from common.diagnosis.diagnose import ALSO, UNKNOWN
 from common.diagnosis.locating import OR_UNWRITTEN
-from common.testing.case import FAIL, NOT_RUN, PASS, SKIPPED, Verdict
+from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
 from common.testing.only_these import only_these
 
@@ -85,6 +86,8 @@ def _kind(one: Verdict) -> tuple:
         return one.status, one.mistakes[0]
     if one.ended:
         return one.status, "ended"
+    if one.status == ERROR and one.file_line:  # the sizes in the message are the case's
+        return one.status, one.file_line, *(re.sub(r"\d+", "0", line) for line in one.diagnosis)
     return (one.status, UNKNOWN) if one.status == FAIL and one.where else (one.status, *one.diagnosis)
 
 
@@ -123,7 +126,8 @@ def print_failures(
             continue
         if stages := failed_stages(part, parts, built_of or {}):
             count = counted(len(failures), "case")
-            say(console, f"\n{part}: {count} failed as well. It is built of {' and '.join(stages)}: correct that first")
+            built = " and ".join(", ".join(stages).rsplit(", ", 1))
+            say(console, f"\n{part}: {count} failed as well. It is built of {built}: correct that first", indent=0)
             continue
         causes = causes_of(failures)
         if told := only_these(failures, verdicts):
@@ -142,7 +146,7 @@ def _print_whole(console: Console, cause: Cause, is_clean: bool = False) -> None
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
     for sentence in cause.sentences:
         say(console, sentence.replace(OR_UNWRITTEN, "") if is_clean else sentence, indent=2)
-    _print_same(console, cause.verdicts[1:])
+    _print_same(console, cause)
 
 
 def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
@@ -153,11 +157,14 @@ def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
         lines = [cause.says, first.where]
     said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
     say(console, said, indent=0)
-    _print_same(console, cause.verdicts[1:])
+    _print_same(console, cause)
 
 
-def _print_same(console: Console, others: Sequence[Verdict]) -> None:
+def _print_same(console: Console, cause: Cause) -> None:
+    first, *others = cause.verdicts
     if others:
+        is_error_of_sizes = first.status == ERROR and any(other.diagnosis != first.diagnosis for other in others)
+        same = "The same, with other numbers," if is_error_of_sizes else "The same"
         names = "; ".join(other.case.name for other in others[:MOST_NAMES])
         more = f"; and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-        say(console, f"The same holds for: {names}{more}", indent=2)
+        say(console, f"{same} holds for: {names}{more}", indent=2)

@@ -17,7 +17,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE, HERE = ROOT / "build" / "site", Path(__file__).parent
-COLOURS = 96  # of a picture: text on a ground needs few
+COLOURS = 200  # of a picture: text on a ground needs few
 STYLE = """
 body { font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1f2328; max-width: 980px; margin: auto }
 body { padding: 32px }

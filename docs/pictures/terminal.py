@@ -1,12 +1,12 @@
 """Runs commands of the course and draws what they print: python docs/pictures/terminal.py [NAME ...]
 
 Each picture is the real output of a real command, in a copy of the checkout whose gaps are filled and into which one
-mistake was planted. Nothing is retouched, but that spinners leave empty lines, of which one is kept at a time.
+mistake was planted. Nothing is retouched, but that spinners leave empty lines, of which one is kept at a time. Where a
+report quotes a line of a gap, what is planted writes it in another way than the solution.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
@@ -47,7 +47,7 @@ class Shot:
     Attributes:
         command: what is run, behind python -m.
         width: of the terminal, in columns.
-        mistake: what is planted; None: nothing.
+        mistake: what is planted.
         before: commands that must have run for this one to make sense.
         begins: the picture begins at the line that holds this.
         most: lines at the most.
@@ -55,7 +55,7 @@ class Shot:
 
     command: str
     width: int = 100
-    mistake: Edit | None = None
+    mistake: tuple[Edit, ...] = ()
     before: tuple[str, ...] = ()
     begins: str = ""
     most: int = 60
@@ -66,25 +66,35 @@ SHOTS = {
     "story": Shot("task7.inference --solution", begins="Once upon"),
     "race": Shot(
         "task2.test --gemm --first",
-        mistake=Edit(
-            KERNEL,
-            "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n            __syncthreads();\n",
-            "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n",
+        mistake=(
+            Edit(
+                KERNEL,
+                "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n            __syncthreads();\n",
+                "load_tile(b_tile, b_matrix, K, N, k0, first_col);\n",
+            ),
+            Edit(
+                KERNEL,
+                "++i) sums[i] += a_tile[threadIdx.y + i * TILE_ROWS][k] * b;",
+                "++i) {\n            const int row = threadIdx.y + i * TILE_ROWS;\n"
+                "            sums[i] += a_tile[row][k] * b;\n        }",
+            ),
         ),
     ),
     "mistake": Shot(
         "task2.test --gemm",
-        mistake=Edit(
-            KERNEL,
-            "for (int k0 = 0; k0 < K; k0 += TILE) {\n            load_tile(a_tile, a_matrix, M, K, first_row, k0);\n"
-            "            load_tile(b_tile,",
-            "for (int k0 = 0; k0 + TILE <= K; k0 += TILE) {\n"
-            "            load_tile(a_tile, a_matrix, M, K, first_row, k0);\n            load_tile(b_tile,",
+        mistake=(
+            Edit(
+                KERNEL,
+                "for (int k0 = 0; k0 < K; k0 += TILE) {\n"
+                "            load_tile(a_tile, a_matrix, M, K, first_row, k0);\n            load_tile(b_tile,",
+                "for (int k0 = 0; k0 + TILE <= K; k0 += TILE) {\n"
+                "            load_tile(a_tile, a_matrix, M, K, first_row, k0);\n            load_tile(b_tile,",
+            ),
         ),
     ),
     "hint": Shot(
         "common.course hint task2",
-        mistake=Edit(KERNEL, "? 0.0f : 1.0f / row_sum;", "? 0.0f : 1.0f;"),
+        mistake=(Edit(KERNEL, "? 0.0f : 1.0f / row_sum;", "? 0.0f : 1.0f;"),),
         before=("task2.test --softmax --first",),
         width=90,
     ),
@@ -98,7 +108,7 @@ SHOTS = {
 
 def draw(name: str, shot: Shot, folder: Path) -> Path:
     """Runs one command and writes NAME.svg beside this file."""
-    with planted(folder, [shot.mistake]) if shot.mistake else contextlib.nullcontext():
+    with planted(folder, shot.mistake):
         for command in shot.before:
             printed(folder, command, shot.width)
         lines = Text.from_ansi(printed(folder, shot.command, shot.width, colours=True)).split("\n")

@@ -44,7 +44,7 @@ class MultiHeadAttention(AttentionLayer):
         # Step 1, heads: three times [batch, seq_len, hidden_dim] -> [batch, num_heads, seq_len, head_dim]
         # BEGIN SOLUTION 1 (5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1,
         #     and so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
-        #     dimensions of positions and heads. A view straight to the final shape would mix up positions.
+        #     dimensions of positions and heads. A reshape straight to the final shape would mix up positions.
         batch, seq_len, _ = x.shape
         split = (batch, seq_len, self.num_heads, self.head_dim)
         query = query.view(split).transpose(1, 2)

@@ -8,9 +8,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from outputs import DOCUMENTS, all_blocks
+from outputs import DOCUMENTS, all_blocks, gap_lines, without
 from shown_mistakes import PLANTED
 from solved_copy import Edit, planted
+
+from common.compiling.skeletons import solution_files
 
 
 def test_no_block_is_overlooked():
@@ -41,3 +43,18 @@ def test_a_mistake_that_does_not_fit_changes_nothing(tmp_path):
     with pytest.raises(ValueError, match="'three' 0 times"), planted(tmp_path, wrong):
         pass
     assert (tmp_path / "a").read_text() == "one two"
+
+
+@pytest.mark.parametrize("task", [f"task{number}" for number in range(1, 8)])
+def test_no_report_in_a_handout_gives_a_gap_away(task):
+    hidden = gap_lines(solution_files(task))
+    assert hidden
+    for block in all_blocks():
+        if block.file.parent.name == task:
+            assert without(hidden, block.body) == block.body, block.name
+
+
+def test_a_quoted_line_of_a_gap_is_left_out():
+    text = "   thread 0 reads, kernel.cu:70\n         sum += x[i];\n      167  int row = 3;\n      168  int given = 4;"
+    told = "   thread 0 reads, kernel.cu:70\n         (your line)\n      167  (your line)\n      168  int given = 4;"
+    assert without({"sum += x[i];", "int row = 3;"}, text) == told

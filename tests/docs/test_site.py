@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 300_000  # of a picture
@@ -108,3 +110,17 @@ def test_the_points_at_the_end_of_a_test_are_kept():
         "  gemm         0.5 of 1   none before ...",
         "Points: 1.5 of 2",
     ]
+
+
+def test_the_sites_markdown_makes_the_lists_that_a_code_host_makes():
+    """CommonMark's list of elements in order, and what mkdocs' Markdown makes of the same page."""
+    python_markdown = pytest.importorskip("markdown")
+    site = script("site.py")
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["markdown_extensions"]
+    names = [one if isinstance(one, str) else next(iter(one)) for one in settings]
+    elements = re.compile(r"<(li|ul|ol|pre|table|h2)(?: start=\"(\d+)\")?[ >]")
+    for page in site.pages():
+        text = (ROOT / page).read_text()
+        host = MarkdownIt("commonmark").enable("table").render(text)
+        ours = python_markdown.markdown(site.with_wide_lists(text), extensions=names)
+        assert elements.findall(ours) == elements.findall(host), page

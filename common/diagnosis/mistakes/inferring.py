@@ -88,8 +88,8 @@ def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
             elif len(indices) == last - first + 1:
                 best = f"{name} {first} to {last} (of {touched.numel()}) only"
             else:
-                best = f"{len(indices)} of {touched.numel()} values of {name}, from {first} on,"
-    return best or f"part of the output, first at {place(tuple(wrong.nonzero()[0].tolist()), axes)},"
+                best = f"{len(indices)} of {touched.numel()} values of {name}, from {first} on"
+    return best or f"part of the output, first at {place(tuple(wrong.nonzero()[0].tolist()), axes)}"
 
 
 # ---- which operands a product was made of

@@ -31,7 +31,7 @@ def weights_told(got: Tensor, right: Tensor | None, of: str = "key") -> tuple[st
         return None
     readable = ~got.isnan().any(-1)
     got, right = got[readable], right[readable]  # [rows, keys]
-    wrong = (got - right).abs().amax(-1) > 1e-4 + SAME * right.amax(-1)
+    wrong = (got - right).abs().amax(-1) > 1e-4 + max(SAME, _rounding(got)) * right.amax(-1)
     if int(wrong.sum()) < 1 or not bool(torch.isfinite(got).all()):
         return None
     got, right = got[wrong], right[wrong]
@@ -40,6 +40,11 @@ def weights_told(got: Tensor, right: Tensor | None, of: str = "key") -> tuple[st
             name, says = told
             return (name, says) if of == "key" else (name, _renamed(says, of))
     return None
+
+
+def _rounding(got: Tensor) -> float:
+    """By how much the type of the output may change a weight, relative: of bfloat16 it shows in the weights' bits."""
+    return torch.finfo(torch.bfloat16).eps if bool((got == got.bfloat16()).all()) else 0.0
 
 
 def _renamed(says: str, of: str) -> str:

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from common.console.terminal import say
+from common.console.words import counted
 from common.inspect.profile.model import KernelProfile, LineTraffic
 from common.inspect.profile.remarks import avoidable, remark, worst_first
 from common.inspect.profile.roofline import bounds, leaves_most_idle
@@ -204,10 +205,10 @@ def _grid(kernel: KernelProfile, gpu: GpuSpec) -> str:
     """A remark where the grid does not fill the GPU."""
     at_a_time = kernel.occupancy(gpu).blocks * gpu.sms
     if kernel.blocks < gpu.sms:
-        return f"{kernel.blocks} blocks: {gpu.sms - kernel.blocks} of the {gpu.sms} SMs have nothing to do"
+        return f"{counted(kernel.blocks, 'block')}: {gpu.sms - kernel.blocks} of the {gpu.sms} SMs have nothing to do"
     if at_a_time < kernel.blocks < 8 * at_a_time and kernel.blocks % at_a_time:
-        rounds = kernel.blocks / at_a_time
-        return f"{kernel.blocks} blocks take {rounds:.1f} rounds: in the last one a part of the GPU idles"
+        rounds, left = -(-kernel.blocks // at_a_time), kernel.blocks % at_a_time
+        return f"{kernel.blocks} blocks, {at_a_time} at a time: {rounds} rounds, and the last one has {left} of them"
     return ""
 
 

@@ -47,6 +47,11 @@ def test_a_known_answer_in_some_rows_only() -> None:
     out[:, 30:] *= 2
     found = inferred_from(out.float(), A @ B, BOUND, AXES, known)
     assert found == ("doubled", "In row 30 to 39 (of 40) only: Everything is doubled.")
+    scattered = A @ B
+    scattered[0, 1:] *= 2
+    scattered[1, :-1] *= 2
+    _, says = inferred_from(scattered.float(), A @ B, BOUND, AXES, known)
+    assert says == "In part of the output, first at batch 0, row 1: Everything is doubled."
     out[0, 35, 3] += 1  # one element of these rows is something else
     assert inferred_from(out.float(), A @ B, BOUND, AXES, known) is None
 

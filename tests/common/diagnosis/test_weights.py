@@ -49,3 +49,9 @@ def test_rows_that_could_not_be_read_and_rows_that_are_right_are_passed_over() -
     assert weights_told(got, FULL)[0] == "keys left out"
     assert weights_told(FULL, FULL) is None
     assert weights_told(FULL, None) is None
+
+
+def test_the_rounding_of_bfloat16_is_no_mistake() -> None:
+    """P itself was rounded, and then the output that its weights were read off."""
+    assert weights_told(FULL.bfloat16().double(), FULL) is None
+    assert weights_told((2 * FULL).bfloat16().double(), FULL) is not None

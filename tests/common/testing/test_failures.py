@@ -1,7 +1,11 @@
 """Which failures belong together, and which are told first."""
 
-from common.testing.case import FAIL, Case, Verdict
-from common.testing.failures import causes_of
+import io
+
+from rich.console import Console
+
+from common.testing.case import ERROR, FAIL, Case, Verdict
+from common.testing.failures import causes_of, print_failures
 
 
 def failure(name: str, elements: int, **possible: str) -> Verdict:
@@ -22,3 +26,20 @@ def test_a_tiny_case_alone_does_not_lead() -> None:
     assert [one.says for one in causes_of([*unknown, tiny])] == ["", "M and N are exchanged."]
     both = causes_of([*unknown, tiny, failure("K = 1", 5, swapped="M and N are exchanged.")])
     assert both[0].says == "M and N are exchanged."
+
+
+def test_one_error_with_other_sizes_is_told_once() -> None:
+    def refused(name: str, shape: list[int], line: int) -> Verdict:
+        case = Case(name, "layer", lambda generator: {}, None, None, 1e-6, ())
+        return Verdict(case, ERROR, diagnosis=[f"query has shape {shape}"], file_line=f"attention.py:{line}")
+
+    def printed(*failures: Verdict) -> str:
+        text = io.StringIO()
+        print_failures(Console(file=text, width=100), failures)
+        return text.getvalue()
+
+    small, large = refused("small", [2, 3], 7), refused("large", [64, 128], 7)
+    assert "query has shape [2, 3]" in printed(small, large)
+    assert "The same, with other numbers, holds for: large" in printed(small, large)
+    assert "The same holds for: again" in printed(small, refused("again", [2, 3], 7))
+    assert len(causes_of([small, refused("elsewhere", [64, 128], 9)])) == 2

@@ -323,6 +323,8 @@ def test_what_is_printed_of_a_kernel(tmp_path):
     assert "4 M float operations, 500,000 special functions, 2 barriers per block" in text
     assert "100% on H200: 8 blocks per SM, limited by threads" in text
     assert "8 blocks: 124 of the 132 SMs have nothing to do" in text
+    assert "1 block: 131 of the 132 SMs have nothing to do" in printed(kernel(grid=(1, 1, 1)))
+    assert "1057 blocks, 1056 at a time: 2 rounds, and the last one has 1 of them" in printed(kernel(grid=(1057, 1, 1)))
     assert "limited by  the grid: 8 of 132 SMs have work; the times above take all to be busy" in text
     assert "DRAM 208 ns" in text and "(roofline estimate, H200)" in text
     assert "4 operations per byte of DRAM traffic, H200 is in balance at 13.9" in text
