@@ -5,9 +5,23 @@ import math
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import misread, varied
 from common.diagnosis.mistakes.known import Mistake
 from task4.cases.stage_sizes import B_C, B_R, K_STRIDE, KEYS, LANES, ROWS, D
 from task4.cases.stage_steps import masked, softmax_step
+
+# One step of the online softmax in base 2, O without the tile's own part, which another stage adds
+STEP = """\
+m_new = maximum(m, rowmax(s))
+p = exp2(s - shift_of(m_new))
+rescale = exp2(m - shift_of(m_new))
+l = rescale * l + rowsum(p)
+O = rescale * O
+m = m_new
+"""
+RESULT = {"P": "p", "m": "m", "l": "l", "O": "O"}
+STORE = "total = rowsum(l)\nout = divided(O, total)"
+OUTPUT = "O = O + P @ V"
 
 
 def _lanes_side_by_side(x: Tensor, per_lane: int) -> Tensor:
@@ -61,6 +75,11 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
     """Wrong scores [B_R, B_C]."""
     s = q @ k.T
 
+    row, key, d = (torch.arange(size, device=s.device) for size in (B_R, B_C, D))
+    of_q = {"row": row[:, None], "d": d, "D": D}
+    of_k = {"key": key[:, None], "d": d, "K_STRIDE": K_STRIDE}
+    padded = torch.nn.functional.pad(k, (0, K_STRIDE - D))
+
     def with_rows_of_d() -> Tensor:
         flat = torch.nn.functional.pad(k, (0, K_STRIDE - D)).flatten()
         return q @ flat[: B_C * D].view(B_C, D).T
@@ -96,6 +115,8 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
             "Only the last four columns count (= for +=): add_dot takes the sum so far as its first argument.",
             lambda: q[:, -4:] @ k[:, -4:].T,
         ),
+        *misread("q_tile", "row * D + d", q, of_q, lambda read: read @ k.T),
+        *misread("k_tile", "key * K_STRIDE + d", padded, of_k, lambda read: q @ read.T),
     ]
 
 
@@ -219,7 +240,10 @@ def softmax_mistakes(output: str, s: Tensor, m: Tensor, l: Tensor, o: Tensor) ->
             ),
         ],
     }[output]
-    return found + [Mistake(*one) for one in of_output]
+    shape = softmax_step(s, m, l, o)[index].shape
+    values = {"s": s, "m": m[:, None], "l": l[:, None], "O": o}
+    wrong = varied(STEP, values, lambda after: after[RESULT[output]].reshape(shape))
+    return found + [Mistake(*one) for one in of_output] + wrong
 
 
 def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
@@ -237,7 +261,13 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
     def exchanged(first: int, second: int) -> Tensor:
         return with_rows(*({first: second, second: first}.get(row, row) for row in range(4)))
 
+    row, key, col = (torch.arange(size, device=p.device) for size in (B_R, B_C, D))
+    of_p = {"row": row[:, None], "key": key, "B_c": B_C}
+    of_v = {"key": key[:, None], "col": col, "D": D}
     return [
+        *misread("p_tile", "row * B_c + key", p, of_p, lambda read: o + read @ v),
+        *misread("v_tile", "key * D + col", v, of_v, lambda read: o + p @ read),
+        *varied(OUTPUT, {"P": p, "V": v, "O": o}, lambda after: after["O"]),
         Mistake("O overwritten", "What O held before the tile is lost.", lambda: product),
         Mistake(
             "last four keys only",
@@ -313,4 +343,5 @@ def store_mistakes(o: Tensor, l: Tensor, rows: int, head_dim: int) -> list[Mista
             lambda: part(o / total),
         ),
         Mistake("multiplied by l", "O is multiplied by l: divide by it.", lambda: part(o * total)),
+        *varied(STORE, {"l": l, "O": o}, lambda after: part(after["out"])),
     ]

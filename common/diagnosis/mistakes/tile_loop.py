@@ -16,6 +16,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import TILES, Mistake
 from common.diagnosis.mistakes.online_softmax import STARTS_AT_0, divided, shift_of
+from common.diagnosis.mistakes.softmax_formulas import tile_formulas
 from common.reference import oracle as right
 
 
@@ -146,7 +147,7 @@ def tile_loop_mistakes(
             lambda: tile_loop(s, value, B_c, guarded=False),
         ),
     ]
-    found += rescale_mistakes(s, value, B_c)
+    found += rescale_mistakes(s, value, B_c) + tile_formulas(s, value, B_c)
     whole = (key.size(-2) - 1) // B_c * B_c
     if whole and (B_c not in TILES or key.size(-2) % B_c == 0):
         found.append(
