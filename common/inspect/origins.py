@@ -113,15 +113,38 @@ def _receivers(array: str, text: str, file: Path) -> Iterator[tuple[Function, st
 
 
 def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
-    """The calls through which the code at `place` got its arguments, from the inside out, the launch last: each with
-    its whole statement. Empty where they cannot be read."""
+    """The calls through which the code at `place` got its arguments, from the inside out: those on the device, the
+    launch, and those of the function of the file that launches. Each with its whole statement; empty where they cannot
+    be read."""
     found = []
-    for one in dict.fromkeys([*place.callers[:MOST_CALLS], *([launch] if launch else [])]):
+    on_host = [launch, *_calls_of_launcher(launch)] if launch else []
+    for one in dict.fromkeys([*place.callers[:MOST_CALLS], *on_host]):
         with contextlib.suppress(OSError, ValueError):
             text = read_source(Path(one.file)).split("\n")
             if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):
                 found.append((one, statement))
     return found
+
+
+def _calls_of_launcher(launch: Place) -> list[Place]:
+    """The lines of the file that call the function in which a kernel is launched, at most MOST_CALLS."""
+    file = Path(launch.file)
+    try:
+        text = blanked(read_source(file))
+    except (OSError, ValueError):
+        return []
+    around = [one for one in functions_of(text, file) if 0 <= launch.line - one.line <= one.body.count("\n")]
+    if not around:
+        return []
+    call = re.compile(rf"(?<![\w.]){around[-1].name}\s*(?:<[^;()]*>)?\s*\(")
+    inside = [one for one in functions_of(text, file) if one is not around[-1]]
+    lines = text.split("\n")
+    return [
+        Place(launch.file, number)
+        for one in inside
+        for number in range(one.line, one.line + one.body.count("\n") + 1)
+        if call.search(lines[number - 1])
+    ][:MOST_CALLS]
 
 
 def _returned(right: str, text: str, file: Path) -> list[int]:

@@ -169,6 +169,8 @@ def topics_of(mutant: Mutant) -> set[str]:
         found.add("mask")
     if re.match(r"for\b|while\b", one.statement):
         found |= {"loop", "bound"}
+    if re.match(r"if\b", one.statement):
+        found.add("bound")
     target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", one.statement)
     if target and re.search(r"end\b|left\b|seen|count|tiles\b", target[1]):  # the bound of a loop
         found |= {"bound", "loop"}
@@ -194,7 +196,7 @@ def _changed(old: str, new: str) -> str:
 
 
 # A wrong line of formulas, see common.diagnosis.mistakes.formulas: it is about what differs from the right one.
-_INDEX = re.compile(r"is read at `([^`]*)`; right is `([^`]*)`")
+_INDEX = re.compile(r"(?:is read at|is loaded with) `([^`]*)`; right is `([^`]*)`")
 _FORMULA = re.compile(r"comes out (?:of `([^`]*)`; right is `([^`]*)`|if `([^`]*)` is left out)")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common.cli import look_inside
-from common.inspect.findings.report import OR_AN_INDEX, made_in
+from common.inspect.findings.report import OR_AN_INDEX, made_in, may_be_the_index
 from common.inspect.findings.words import explained
 from common.mutants.building import TaskMutants
 from common.mutants.mutation import Mutant
@@ -145,7 +145,7 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         made = made_in(group.first) if number == 0 else []
         lines |= {(Path(one.file).name, one.line): None for _, places in made for one, _ in places}
         says = explained(group.first)
-        if any(what.startswith(OR_AN_INDEX) for what, _ in made):
+        if may_be_the_index(group.first):
             says += f" {OR_AN_INDEX}"
         found.claims.append(Claim("finding", group.kind, says, part, tuple(lines), len(group.cases)))
     parts: dict[str, list[Verdict]] = {}

@@ -20,6 +20,7 @@ O = rescale * O
 m = m_new
 """
 RESULT = {"P": "p", "m": "m", "l": "l", "O": "O"}
+MASK = "hidden = (key >= keys_left) | (key > row + diagonal)"
 STORE = "total = rowsum(l)\nout = divided(O, total)"
 OUTPUT = "O = O + P @ V"
 
@@ -76,8 +77,8 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
     s = q @ k.T
 
     row, key, d = (torch.arange(size, device=s.device) for size in (B_R, B_C, D))
-    of_q = {"row": row[:, None], "d": d, "D": D}
-    of_k = {"key": key[:, None], "d": d, "K_STRIDE": K_STRIDE}
+    of_q = {"row": row[:, None], "d": d - d % 4, "D": D}  # a float4 at a time
+    of_k = {"key": key[:, None], "d": d - d % 4, "K_STRIDE": K_STRIDE}
     padded = torch.nn.functional.pad(k, (0, K_STRIDE - D))
 
     def with_rows_of_d() -> Tensor:
@@ -115,8 +116,8 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
             "Only the last four columns count (= for +=): add_dot takes the sum so far as its first argument.",
             lambda: q[:, -4:] @ k[:, -4:].T,
         ),
-        *misread("q_tile", "row * D + d", q, of_q, lambda read: read @ k.T),
-        *misread("k_tile", "key * K_STRIDE + d", padded, of_k, lambda read: q @ read.T),
+        *misread("q_tile", "row * D + d", q, of_q, lambda read: read @ k.T, d % 4),
+        *misread("k_tile", "key * K_STRIDE + d", padded, of_k, lambda read: q @ read.T, d % 4),
     ]
 
 
@@ -168,6 +169,11 @@ def mask_mistakes(s: Tensor, keys_left: int, diagonal: int) -> list[Mistake]:
             "every key is the lane's first",
             "All keys of a lane are masked as its first one: key c of a lane is lane + 32 * c.",
             lambda: s.masked_fill((key % LANES >= keys_left) | (key % LANES > row + diagonal), -math.inf),
+        ),
+        *varied(
+            MASK,
+            {"row": row, "key": key, "keys_left": keys_left, "diagonal": diagonal},
+            lambda after: s.masked_fill(after["hidden"], -math.inf),
         ),
     ]
 
@@ -262,11 +268,11 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
         return with_rows(*({first: second, second: first}.get(row, row) for row in range(4)))
 
     row, key, col = (torch.arange(size, device=p.device) for size in (B_R, B_C, D))
-    of_p = {"row": row[:, None], "key": key, "B_c": B_C}
-    of_v = {"key": key[:, None], "col": col, "D": D}
+    of_p = {"row": row[:, None], "j": key - key % 4, "B_c": B_C}  # a float4 at a time
+    of_v = {"j": (key - key % 4)[:, None], "col": col, "D": D}
     return [
-        *misread("p_tile", "row * B_c + key", p, of_p, lambda read: o + read @ v),
-        *misread("v_tile", "key * D + col", v, of_v, lambda read: o + p @ read),
+        *misread("p_tile", "row * B_c + j", p, of_p, lambda read: o + read @ v, key % 4),
+        *misread("v_tile", "j * D + col", v, of_v, lambda read: o + p @ read, (key % 4 * D)[:, None]),
         *varied(OUTPUT, {"P": p, "V": v, "O": o}, lambda after: after["O"]),
         Mistake("O overwritten", "What O held before the tile is lost.", lambda: product),
         Mistake(

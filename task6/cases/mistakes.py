@@ -314,7 +314,9 @@ def _misread(k_cache: Tensor, v_cache: Tensor, decode: Callable[[Tensor, Tensor]
         return []
     head = torch.arange(batch * kv_heads, device=k_cache.device).view(batch, kv_heads, 1, 1) * capacity * head_dim
     key, col = (torch.arange(size, device=k_cache.device) for size in (capacity, head_dim))
-    places, index = {"key": key[:, None], "col": col, "head_dim": head_dim}, "key * head_dim + col"
+    places = {"first_key": (key - key % KEYS)[:, None], "i": (key % KEYS)[:, None], "head_dim": head_dim}
+    places |= {"lane": col % 32, "c": col // 32}
+    index = "(first_key + i) * head_dim + lane + 32 * c"
     return [
         *misread("k_rows", index, k_cache, places, lambda read: decode(read, v_cache), head),
         *misread("v_rows", index, v_cache, places, lambda read: decode(k_cache, read), head),

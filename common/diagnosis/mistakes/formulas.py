@@ -89,7 +89,7 @@ def varied_by(text: str, answer: Callable[[str], Tensor]) -> list[Mistake]:
             f"The output is what comes out of `{wrong}`; right is `{right}`."
             if wrong
             else f"The output is what comes out if `{right}` is left out.",
-            functools.partial(_or_nothing, answer, whole),
+            functools.partial(or_nothing, answer, whole),
             vague=True,
         )
         for right, wrong, whole in variations(text)
@@ -122,14 +122,15 @@ def misread(
     text = f"index = {index}"
     right = base + computed(text, places)["index"]
     found = []
-    for _, line, whole in variations(text, tuple(places)):
+    for _, line, whole in variations(text, (tuple(places),)):
         wrong = line.removeprefix("index = ")
         says = f"The output is what comes out if {name} is read at `{wrong}`; right is `{index}`."
-        found.append(Mistake(f"{name}[{wrong}]", says, functools.partial(_or_nothing, answer, whole), vague=True))
+        found.append(Mistake(f"{name}[{wrong}]", says, functools.partial(or_nothing, answer, whole), vague=True))
     return found
 
 
-def _or_nothing(answer: Callable[[str], Tensor], wrong: str) -> Tensor:
+def or_nothing(answer: Callable[[str], Tensor], wrong: str) -> Tensor:
+    """The answer; empty where there is none, or where it tells nothing."""
     try:
         given = answer(wrong)
     except (ArithmeticError, IndexError, RuntimeError, TypeError):  # the sizes do not fit: it has no answer
@@ -138,10 +139,10 @@ def _or_nothing(answer: Callable[[str], Tensor], wrong: str) -> Tensor:
 
 
 @functools.lru_cache(maxsize=256)
-def variations(text: str, exchanged: tuple[str, ...] = ()) -> tuple[tuple[str, str, str], ...]:
+def variations(text: str, exchanged: tuple[tuple[str, ...], ...] = ()) -> tuple[tuple[str, str, str], ...]:
     """(the right line, the wrong one or "" where it is left out, the whole text with the wrong one), each once.
 
-    exchanged: names that may be taken for each other.
+    exchanged: groups of names that may be taken for each other.
     """
     lines = [line.strip() for line in text.strip().splitlines()]
     found = {}
@@ -152,7 +153,7 @@ def variations(text: str, exchanged: tuple[str, ...] = ()) -> tuple[tuple[str, s
     return tuple((right, wrong, whole) for (right, wrong), whole in found.items())
 
 
-def _wrong_lines(line: str, before: list[str], exchanged: tuple[str, ...]) -> Iterator[str]:
+def _wrong_lines(line: str, before: list[str], exchanged: tuple[tuple[str, ...], ...]) -> Iterator[str]:
     (statement,) = ast.parse(line).body
     name = statement.targets[0].id
     if name in {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}:
@@ -160,7 +161,8 @@ def _wrong_lines(line: str, before: list[str], exchanged: tuple[str, ...]) -> It
     if isinstance(statement.value, ast.Name):
         yield ""
     for node in ast.walk(statement.value):
-        names = [ast.Name(one) for one in exchanged if isinstance(node, ast.Name) and node.id in exchanged]
+        groups = [group for group in exchanged if isinstance(node, ast.Name) and node.id in group]
+        names = [ast.Name(one) for group in groups for one in group]
         for new in (*_others(node), *names):
             yield f"{name} = {ast.unparse(_Replaced(node, new).visit(ast.parse(line).body[0].value))}"
     olds = {one.split(" = ")[0]: one for one in before}
@@ -200,6 +202,12 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
             yield from (left, right)
         if isinstance(op, ast.Div):
             yield from (left, of(left, ast.Mult(), right), of(right, op, left))
+    if isinstance(node, ast.Compare):
+        left, (op,), (right,) = node.left, node.ops, node.comparators
+        other = {ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt}[type(op)]
+        yield from (ast.Compare(left, [other()], [right]), ast.Compare(right, [op], [left]))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd):
+        yield from (node.left, node.right)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if other := _SWAPPED.get(node.func.id):
             yield ast.Call(ast.Name(other), node.args, [])

@@ -147,7 +147,7 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     low = torch.where(used, ratio, torch.inf).amin(-1)
     high = torch.where(used, ratio, -torch.inf).amax(-1)
     many = used.sum(-1) >= 2
-    if not bool(many.any()) or not bool(((high - low)[many] < 5 * SAME * high[many]).all()):
+    if int(many.sum()) < 2 or not bool(((high - low)[many] < 5 * SAME * high[many]).all()):
         return None
     factors = low[many]
     if float((factors - factors[0]).abs().max()) < 5 * SAME * float(factors[0]):
@@ -183,7 +183,7 @@ def _more_in_the_sum(got: Tensor, right: Tensor, scores: Tensor) -> tuple[str, s
     clear = (1 - factor) > 0.005  # in other rows a sum is too little wrong to tell by how much
     count = besides[clear]
     spread = float(scores[clear].amax(-1).max() - scores[clear].amax(-1).min()) if bool(clear.any()) else 0.0
-    if count.numel() < LEAST or spread < 0.5 or float(count.min()) < 0.9:
+    if count.numel() < 2 or spread < 0.5 or float(count.min()) < 0.9:
         return None
     if bool(((count - count.round()).abs() > 0.05 * count.clamp(min=1)).any()):
         return None
@@ -227,10 +227,10 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
             runs = [ratio[row, at : at + width][used[row, at : at + width]] for at in range(0, keys, width)]
             runs = [one for one in runs if one.numel()]
             fits &= all(float(one.max() - one.min()) <= 5 * SAME * float(one.max()) for one in runs)
-            rows += int(len(runs) > 1 and any(one.numel() > 1 for one in runs))
+            rows += int(sum(one.numel() > 1 for one in runs) > 1)  # one run alone may be right by chance
             if not fits:
                 break
-        if fits and rows >= 1 and int(used.sum()) > 8:
+        if fits and rows > 1 and int(used.sum()) > 8:
             return (
                 "tiles do not fit together",
                 f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "
