@@ -33,8 +33,8 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
     found = []
     for task in options.tasks:
         of_task = [one for one in collected(task, options.sets) if (options.key or "") in one.key]
-        if options.sample is not None:
-            of_task = sorted(of_task, key=lambda one: one.share(options.seed))[: options.sample]
+        if options.sample is not None or options.leave_out:
+            of_task = sorted(of_task, key=lambda one: one.share(options.seed))[options.leave_out : options.sample]
         found += of_task
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.key))
 
@@ -146,6 +146,7 @@ def parser_of() -> argparse.ArgumentParser:
         "(second, unseen); can be repeated (default: the first, both halves)",
     )
     add("--sample", type=int, metavar="N", help="only N of each task's, chosen by --seed")
+    add("--leave-out", type=int, default=0, metavar="N", help="not those that --sample N would choose")
     add("--seed", type=int, default=0, help="of the sample (default 0)")
     add("--key", metavar="TEXT", help="only mutants whose text holds this")
     add("--table", metavar="FILE", help="put the table into this Markdown file, between its marks")

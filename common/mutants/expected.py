@@ -203,13 +203,14 @@ _FORMULA = re.compile(r"comes out (?:of `([^`]*)`; right is `([^`]*)`|if `([^`]*
 def topics_of_claim(claim: Claim) -> set[str]:
     """What a claimed cause is about."""
     if index := _INDEX.search(claim.says):
-        words = _changed(index[2], index[1])
+        words = f"{_changed(index[2], index[1])} {index[2]}"
         return {"index", "offset"} | {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
     if formula := _FORMULA.search(claim.says):
         wrong, right = formula[1] or "", formula[2] or formula[3]
         words = _changed(right, wrong)
         if not re.search(r"[A-Za-z_]\w*", words):
             words = right
+        words += f" {right.split(' = ')[0]}"
         return {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
     words = f"{claim.name}: {claim.says}"
     return {topic for pattern, topic in OF_CAUSE if re.search(pattern, words)}

@@ -15,6 +15,7 @@ from torch import Tensor
 SAME = 2e-3  # relative
 NOTHING = 1e-6  # a weight below this is none
 LEAST = 3  # rows, or entries, that a conclusion needs
+ENOUGH = 16  # ratios that are equal, so that they are not by chance
 LIGHT = 1e-4  # a right weight below this may well come out as 0
 HEAVY = 1e-3  # weights that are compared one by one
 
@@ -221,16 +222,17 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     for width in (128, 96, 64, 48, 32, 16, 8):  # the widest runs that fit are the tiles
         if width >= keys:
             continue
-        rows = 0
+        rows = equal = 0
         fits = True
         for row in range(min(len(got), 64)):
             runs = [ratio[row, at : at + width][used[row, at : at + width]] for at in range(0, keys, width)]
             runs = [one for one in runs if one.numel()]
             fits &= all(float(one.max() - one.min()) <= 5 * SAME * float(one.max()) for one in runs)
             rows += int(sum(one.numel() > 1 for one in runs) > 1)  # one run alone may be right by chance
+            equal += sum(one.numel() - 1 for one in runs)
             if not fits:
                 break
-        if fits and rows > 1 and int(used.sum()) > 8:
+        if fits and rows > 1 and equal >= ENOUGH:
             return (
                 "tiles do not fit together",
                 f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "
