@@ -205,13 +205,14 @@ def _explain(
     if case.stages:
         steady = "changes from run to run" not in found.names
         weights = weights_of(caller, case, inputs, out, around) if steady else None
-        open_ = found.names in ([], ["all zeros"])
+        open_ = found.names in ([], ["all zeros"], ["slices moved"])
         stages = case.stages(**doubles)
         if open_ and weights is not None:
             told = weights_told(weights, stages.get("P"), scores=stages.get("S")) or _scores_told(
                 case, weights, stages.get("S"), doubles
             )
             if told:
+                found.names = [name for name in found.names if name != "slices moved"]  # the weights tell more
                 found.tell(*told)
         foreign = any(bool(one.any()) for one in (nan_from or {}).values())
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):

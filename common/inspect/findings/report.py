@@ -58,7 +58,7 @@ def _print_group(console: Console, number: int, group: Group) -> None:
         tell(what)
         for place, text in places:
             say(console, f"{place.line:>5}  {text}", "bold", indent=4)
-    if number > 1 and may_be_the_index(finding):
+    if number > 1 and may_be_the_index(finding) and "index" not in explained(finding):
         tell(OR_AN_INDEX)
     if group.kind == "race" and group.within_a_warp and not group.only_writes:
         tell(
