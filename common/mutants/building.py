@@ -65,12 +65,13 @@ class TaskMutants:
     def __init__(self, task: str, mutants: Sequence[Mutant]) -> None:
         self.task, self.mutants = task, list(mutants)
         self.test = task_test(task)
-        self.cases = [with_kept_answers(one) for one in self.test.cases(Variant.SOLUTION) if not one.gpu_only]
-        self.sizes = {case: small_size(case) or HUGE for case in self.cases}
         self._chosen = mmap.mmap(-1, 8)  # shared with the workers, also with those that follow one that crashed
         os.environ["SIMULATOR_TIMEOUT"] = str(SIMULATOR_SECONDS)
         self.plain = Worker(Served(lambda: self._load(False), self._cases, self._about, self._caller))
         self.checked = Worker(Served(lambda: self._load(True), self._cases, caller=self._checked_caller))
+        # what follows computes with tensors, which may start threads
+        self.cases = [with_kept_answers(one) for one in self.test.cases(Variant.SOLUTION) if not one.gpu_only]
+        self.sizes = {case: small_size(case) or HUGE for case in self.cases}
 
     def __enter__(self) -> TaskMutants:
         return self

@@ -46,7 +46,8 @@ OF_WORDS = (
     (r"INFINITY|torch\.inf|0\.0f", "mask"),
     (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b", "head"),
     (r"stride|row_step|LENGTH|K_STRIDE|head_dim \+|\* cols|\* K\b", "index"),
-    (r"transpose|view|dim=|_transposed", "index"),
+    (r"transpose|view|dim=|_transposed|\bindex\b", "index"),
+    (r"repeat", "head"),
     (r"\branks?\b", "ranks"),
     (r"\bouts?\b|part_out", "outs"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
@@ -95,6 +96,8 @@ OF_CAUSE = (
     (r"nothing (?:is )?added", "adding"),
     (r"nothing (?:is )?added", "store"),
     (r": In (?:\d+ of \d+ values|\w+ \d+ to \d+ \(of|\w+ \d+ only)", "loop"),  # a wrong answer in these alone
+    (r"is called with \w+ where", "index"),  # the argument itself
+    (r"that of the first part", "offset"),  # every part is read where the first one lies
     (r"slices moved", "head"),
     (r"counted by several", "loop"),
     (r"begins elsewhere", "adding"),
