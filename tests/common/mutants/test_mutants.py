@@ -47,7 +47,17 @@ def test_tasks_are_named_in_one_list_or_several(capsys: pytest.CaptureFixture) -
         main(["--task", "task2,task9"])
     assert "no task is called 'task9'; there are task1, task2" in " ".join(capsys.readouterr().err.split())
     assert main(["--task", "task7,task1", "--sample", "4", "--list"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    keys = [line for line in capsys.readouterr().out.splitlines() if re.match(r"task\d/", line)]
+    assert [key[:5] for key in keys] == ["task1"] * 4 + ["task7"] * 4
+
+
+def test_what_was_sampled_can_be_left_out(capsys: pytest.CaptureFixture) -> None:
+    def listed(*more: str) -> set[str]:
+        assert main(["--task", "task7", "--seed", "5", "--list", *more]) == 0
+        return {line for line in capsys.readouterr().out.splitlines() if line.startswith("task7/")}
+
+    first, others = listed("--sample", "10"), listed("--leave-out", "10")
+    assert len(first) == 10 and not first & others and first | others == listed()
 
 
 def test_what_was_reviewed_is_still_among_the_mutants() -> None:
