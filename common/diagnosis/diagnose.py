@@ -18,6 +18,7 @@ from common.diagnosis.mistakes.inferring import MOST_ELEMENTS, inferred_from
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.weights import weights_told
 from common.diagnosis.row_factors import row_factors
+from common.diagnosis.slices import moved_slices, slices_told
 
 UNKNOWN = "It equals none of the known wrong answers; this is where it differs:"
 ALSO = "On these inputs it also equals: "
@@ -35,6 +36,7 @@ class Diagnosis:
         exact: those of them about a wrong answer that the output equals.
         possible: every known mistake whose answer the output equals, with its sentence.
         where: the one that says how much is wrong, and where the first wrong element is.
+        concluded: whether this is not certain: it was concluded, or the output that equals it is NaN in places.
     """
 
     names: list[str] = field(default_factory=list)
@@ -42,6 +44,7 @@ class Diagnosis:
     exact: list[str] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
     where: str = ""
+    concluded: bool = False
 
     def tell(self, name: str, sentence: str) -> None:
         """Puts what was concluded from the output in front, where no known mistake explains it."""
@@ -49,6 +52,7 @@ class Diagnosis:
         self.sentences = [sentence, *(one for one in self.sentences if one != UNKNOWN)]
         self.exact.append(sentence)
         self.possible = {name: sentence}
+        self.concluded = True
 
 
 def diagnose(
@@ -60,6 +64,7 @@ def diagnose(
     repeated: Tensor | None = None,
     is_softmax: bool = False,
     nan_from: Mapping[int, Tensor] | None = None,
+    of_keys: bool = False,
 ) -> Diagnosis:
     """Explains a wrong output.
 
@@ -72,6 +77,7 @@ def diagnose(
         repeated: the output of a second call with the same inputs.
         is_softmax: the rows of ref sum to 1; look for wrong denominators.
         nan_from: see common.diagnosis.locating.locate.
+        of_keys: the rows of ref are sums over keys: where all of these are hidden, a row is 0.
     """
     found = Diagnosis()
     wrong = wrong_mask(out, ref, bound)
@@ -96,11 +102,16 @@ def diagnose(
             told = mistake.says if not found.sentences else ALSO + mistake.says
             found.sentences.append(told)
             found.exact.append(mistake.says)
+        # where an output is NaN it equals many an answer: what the checked build finds is surer
+        found.concluded = bool(equal) and bool((~torch.isfinite(out) & torch.isfinite(ref)).any())
         if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
             found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)
+    if not named and bool(torch.isfinite(out).any()) and (told := slices_told(out, ref, bound, axes, of_keys)):
+        found.tell(*told)
+        named = True
     if is_softmax and not named:
         if factors := row_factors(out.reshape(-1, out.size(-1)), ref.reshape(-1, ref.size(-1))):
             found.names.append(factors[0])
@@ -111,8 +122,10 @@ def diagnose(
     if not named and not found.sentences and mistakes:
         found.sentences.append(UNKNOWN)
     equals_known_mistake = named and found.names[-1] not in ("changes from run to run", "unwritten outputs")
-    if not equals_known_mistake:
-        found.sentences += moved_slices(out, ref, bound, axes)
+    if not equals_known_mistake and (moved := moved_slices(out, ref, bound, axes)):
+        name, told = moved
+        found.sentences = [*(one for one in found.sentences if not name or one != UNKNOWN), told]
+        found.names += [name] if name and not found.names else []
     where = locate(out, ref, bound, axes, nan_from)
     found.where = where[0]
     found.sentences += where[:1] if equals_known_mistake else where
@@ -143,39 +156,26 @@ def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float
     answer, and a wrong answer may be larger. NaN and Inf in the answer must be met by NaN or Inf in the output; a
     NaN in place of an Inf tells them apart only where the output has it as well.
     """
-    out, finite = out.to(ref.dtype), torch.isfinite(answer)
-    if answer.shape != out.shape or not bool(finite.any()) or not bool((torch.isfinite(out) == finite).all()):
+    if answer.shape != out.shape:
         return None
-    tolerance = 4 * bound + 1e-5 * float(answer[finite].abs().max())
-    distance = float((out - answer)[finite].abs().max())
+    out, finite = out.to(ref.dtype), torch.isfinite(answer)
+    if not bool((torch.isfinite(out) == finite).all()) or not bool(finite.any()):
+        return None
+    difference = (out - answer).abs()
+    if bool(finite.all()):
+        largest, distance = float(answer.abs().max()), float(difference.max())
+    else:
+        largest, distance = float(answer[finite].abs().max()), float(difference[finite].max())
+    tolerance = 4 * bound + 1e-5 * largest
+    if not distance <= tolerance:
+        return None
     nan = torch.isnan(answer)
     told_apart = (
         bool((finite != torch.isfinite(ref)).any())
         or bool(((answer - ref)[finite].abs() > SEPARATION * tolerance).any())
         or bool((nan != torch.isnan(ref)).any() and (nan == torch.isnan(out)).all())
     )
-    return float(int(4 * distance / tolerance)) if told_apart and distance <= tolerance else None
-
-
-def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) -> list[str]:
-    """Whether a slice (a head, a matrix, a row) holds what belongs in another."""
-    for axis in range(out.dim() - 1):
-        size = out.size(axis)
-        if not 1 < size <= 64:
-            continue
-        moves = []
-        for i in range(size):
-            if not bool(wrong_mask(out.select(axis, i), ref.select(axis, i), bound).any()):
-                continue
-            for j in range(size):
-                same = not bool(wrong_mask(out.select(axis, i), ref.select(axis, j), bound).any())
-                apart = (ref.select(axis, i) - ref.select(axis, j)).abs().max() > SEPARATION * bound
-                if j != i and same and apart:
-                    moves.append(f"{axes[axis]} {i} holds what belongs in {axes[axis]} {j}")
-                    break
-        if moves:
-            return ["; ".join(moves[:4]).capitalize() + ("; and so on." if len(moves) > 4 else ".")]
-    return []
+    return float(int(4 * distance / tolerance)) if told_apart else None
 
 
 def _row_sums(out: Tensor, ref: Tensor) -> list[str]:

@@ -2,22 +2,24 @@
 
 An access goes wrong in one line, and the mistake is often in another: the index was computed there, or the pointer.
 The text of the function tells which: the last line above that declares or assigns a name that the access uses, and so
-on for the names in that line. Names that come in as arguments end the search.
+on for the names in that line. Names that come in as arguments end the search; `calls` goes on from there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.compiling.gaps import functions_of
+from common.compiling.gaps import Function, functions_of
 from common.console.files import read_source
 from common.inspect.source_lines import Place
 from common.simulator.rewriter import blanked
 
 MOST = 4  # lines that are told
 MOST_WRITERS = 2
+MOST_CALLS = 2  # besides the launch
 SMALL = 12  # lines of a function whose result is followed
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")
 _WORDS = """
@@ -76,13 +78,73 @@ def writers(place: Place, variable: str = "") -> list[Place]:
     names = [
         name for name in dict.fromkeys(re.findall(r"(\w+)\s*\[", here)) if not re.search(rf"\b{name}\[[^=]*\] =", here)
     ]
-    found = [
-        number
-        for name in dict.fromkeys([variable, *names] if re.fullmatch(r"\w+", variable) else names)
-        for number, line in enumerate(lines, 1)
-        if number != place.line and re.search(rf"(?<![\w.]){name}\[[^=]*\]\s*=(?!=)", line)
-    ]
+    names = list(dict.fromkeys([variable, *names] if re.fullmatch(r"\w+", variable) else names))
+    found = [number for name in names for number in _stores(name, lines, 1, len(lines)) if number != place.line]
+    text = "\n".join(lines)
+    for name in () if found else names:  # handed to a function, which knows it under another name
+        for function, parameter in _receivers(name, text, Path(place.file)):
+            found += _stores(parameter, lines, function.line, function.line + function.body.count("\n"))
     return [Place(place.file, number) for number in dict.fromkeys(found)][:MOST_WRITERS]
+
+
+def _stores(name: str, lines: list[str], first: int, last: int) -> list[int]:
+    """The lines among these that assign an element of an array."""
+    store = re.compile(rf"(?<![\w.]){name}\s*\[[^=]*\]\s*=(?!=)")
+    return [number for number in range(first, last + 1) if store.search(lines[number - 1])]
+
+
+def _receivers(array: str, text: str, file: Path) -> Iterator[tuple[Function, str]]:
+    """The functions of the file that are called with an array, and what they call it."""
+    for function in functions_of(text, file):
+        heads = re.findall(rf"\b{function.name}\s*\(((?:[^(){{}};]|\([^()]*\))*)\)\s*\{{", text)
+        for call in re.finditer(rf"\b{function.name}\s*(?:<[^;()]*>)?\s*\(([^;{{}}]*)\)\s*;", text):
+            arguments = [one.strip() for one in call[1].split(",")]
+            if array in arguments and heads:
+                parameters = heads[0].split(",")
+                at = arguments.index(array)
+                names = (
+                    re.findall(r"[A-Za-z_]\w*", re.sub(r"\[[^\]]*\]", "", parameters[at]))
+                    if at < len(parameters)
+                    else []
+                )
+                if names:
+                    yield function, names[-1]
+                    break
+
+
+def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
+    """The calls through which the code at `place` got its arguments, from the inside out: those on the device, the
+    launch, and those of the function of the file that launches. Each with its whole statement; empty where they cannot
+    be read."""
+    found = []
+    on_host = [launch, *_calls_of_launcher(launch)] if launch else []
+    for one in dict.fromkeys([*place.callers[:MOST_CALLS], *on_host]):
+        with contextlib.suppress(OSError, ValueError):
+            text = read_source(Path(one.file)).split("\n")
+            if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):
+                found.append((one, statement))
+    return found
+
+
+def _calls_of_launcher(launch: Place) -> list[Place]:
+    """The lines of the file that call the function in which a kernel is launched, at most MOST_CALLS."""
+    file = Path(launch.file)
+    try:
+        text = blanked(read_source(file))
+    except (OSError, ValueError):
+        return []
+    around = [one for one in functions_of(text, file) if 0 <= launch.line - one.line <= one.body.count("\n")]
+    if not around:
+        return []
+    call = re.compile(rf"(?<![\w.]){around[-1].name}\s*(?:<[^;()]*>)?\s*\(")
+    inside = [one for one in functions_of(text, file) if one is not around[-1]]
+    lines = text.split("\n")
+    return [
+        Place(launch.file, number)
+        for one in inside
+        for number in range(one.line, one.line + one.body.count("\n") + 1)
+        if call.search(lines[number - 1])
+    ][:MOST_CALLS]
 
 
 def _returned(right: str, text: str, file: Path) -> list[int]:

@@ -4,6 +4,7 @@ mutation        Mutation, Mutant: one mistake, and what kinds there are
 c_code          the code of a gap as a tree
 c_rules         mistakes in CUDA C++; python_rules: in Python
 collected       all mutants of a task
+kept_answers    right and wrong answers that are computed once for all mutants
 building        a task's mutants in one library, and the workers that run them
 observing       what the test's report claims of a mutant
 expected        what counts as right, declared for every rule

@@ -1,7 +1,7 @@
 """python -m common.mutants: mistakes made by rule in every gap of every solution, and what the test says of each.
 
-python -m common.mutants --task task2 --sample 20 --seed 1
-python -m common.mutants --held-out --table common/diagnosis/README.md
+python -m common.mutants --task task2,task3 --sample 20 --seed 1
+python -m common.mutants --set unseen --table common/diagnosis/README.md
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,35 +20,26 @@ from common.compiling.skeletons import solution_files
 from common.console.terminal import say
 from common.mutants import reviewed, table
 from common.mutants.building import TaskMutants
-from common.mutants.collected import collected
+from common.mutants.collected import DEVELOPMENT, HELD_OUT, SETS, collected
 from common.mutants.deciding import CAUGHT, EQUIVALENT, MISLED, MISSED, Decision, decided
 from common.mutants.mutation import Mutant
 from common.mutants.observing import Observation, observed
 from common.mutants.remembered import Remembered
 from common.testing.worker.worker import NotLoaded
 
-HALF = 0.5  # of the mutants: those whose share is below belong to development, the others are held out
-SPLIT_SEED = 16
-
-
-def held_out(mutant: Mutant) -> bool:
-    """Whether the mutant is in the half that was not looked at while the diagnosis was built."""
-    return mutant.share(SPLIT_SEED) >= HALF
-
 
 def chosen(options: argparse.Namespace) -> list[Mutant]:
     """The mutants that the options ask for."""
-    found = collected(options.task, options.fresh)
-    if options.held_out or options.development:
-        found = [one for one in found if held_out(one) == options.held_out]
-    if options.key:
-        found = [one for one in found if options.key in one.key]
-    if options.sample is not None:
-        found = sorted(found, key=lambda one: one.share(options.seed))[: options.sample]
+    found = []
+    for task in options.tasks:
+        of_task = [one for one in collected(task, options.sets) if (options.key or "") in one.key]
+        if options.sample is not None or options.leave_out:
+            of_task = sorted(of_task, key=lambda one: one.share(options.seed))[options.leave_out : options.sample]
+        found += of_task
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.key))
 
 
-def run(mutants: Sequence[Mutant], console: Console, fresh: bool = False) -> dict[str, Observation]:
+def run(mutants: Sequence[Mutant], console: Console, sets: Sequence[str]) -> dict[str, Observation]:
     """What the tests say of each: key -> observation. What is remembered and has not changed does not run again."""
     found: dict[str, Observation] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -63,7 +55,7 @@ def run(mutants: Sequence[Mutant], console: Console, fresh: bool = False) -> dic
             progress.update(bar, advance=len(mine) - len(todo), description=task)
             if not todo:
                 continue
-            with TaskMutants(task, collected(task, fresh)) as planted:
+            with TaskMutants(task, collected(task, sets)) as planted:
                 planted.plain.load()
                 for one in todo:
                     progress.update(bar, description=f"{task}: {one.function}, {one.mutation.kind}")
@@ -89,6 +81,9 @@ def decisions(mutants: Sequence[Mutant], found: dict[str, Observation]) -> list[
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 0 if it ran, whatever came of it, 2 if nothing did."""
     options = parser_of().parse_args(argv)
+    options.tasks = [task for task in tasks() if task in (options.tasks or tasks())]
+    options.sets = [name for name in SETS if name in (options.sets or (DEVELOPMENT, HELD_OUT))]
+    torch.set_num_threads(1)  # tensors are small: threads that wait for each other cost more than they gain
     console = Console()
     mutants = chosen(options)
     if not mutants:
@@ -99,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(console, one.key)
         return 0
     try:
-        every = decisions(mutants, run(mutants, console, options.fresh))
+        every = decisions(mutants, run(mutants, console, options.sets))
     except NotLoaded as error:
         say(console, error, "red")
         return 2
@@ -114,6 +109,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def tasks_named(words: str) -> list[str]:
+    """The tasks of "task1,task2".
+
+    Raises:
+        argparse.ArgumentTypeError: one is unknown.
+    """
+    named = words.split(",")
+    for one in named:
+        if one not in tasks():
+            raise argparse.ArgumentTypeError(f"no task is called {one!r}; there are {', '.join(tasks())}")
+    return named
+
+
 def parser_of() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -121,13 +129,25 @@ def parser_of() -> argparse.ArgumentParser:
         description="Mistakes made by rule in every gap of every solution, and what the test says of each.",
     )
     add = parser.add_argument
-    add("--task", choices=tasks(), help="only this task's")
-    add("--sample", type=int, metavar="N", help="only N of them, chosen by --seed")
+    add(
+        "--task",
+        dest="tasks",
+        metavar="TASK[,TASK]",
+        type=tasks_named,
+        action="extend",
+        help="only these tasks'; can be repeated",
+    )
+    add(
+        "--set",
+        dest="sets",
+        choices=SETS,
+        action="append",
+        help="only this half of the first mutants of each rule in a gap (development, held-out) or of the others "
+        "(second, unseen); can be repeated (default: the first, both halves)",
+    )
+    add("--sample", type=int, metavar="N", help="only N of each task's, chosen by --seed")
+    add("--leave-out", type=int, default=0, metavar="N", help="not those that --sample N would choose")
     add("--seed", type=int, default=0, help="of the sample (default 0)")
-    half = parser.add_mutually_exclusive_group()
-    half.add_argument("--held-out", action="store_true", help="only the half that the diagnosis was not built with")
-    half.add_argument("--fresh", action="store_true", help="others of the same rules, in neither half")
-    half.add_argument("--development", action="store_true", help="only the other half")
     add("--key", metavar="TEXT", help="only mutants whose text holds this")
     add("--table", metavar="FILE", help="put the table into this Markdown file, between its marks")
     add("--all", action="store_true", help="a line for every mutant, not only for those that are missed or misled")

@@ -29,7 +29,9 @@ from common.compiling.variant import Variant
 from common.console.files import write_whole
 from common.console.paths import build_root
 from common.inspect.checked_library import CHECK, CheckedCaller
+from common.inspect.checked_run import small_size
 from common.mutants.c_code import without_comments
+from common.mutants.kept_answers import with_kept_answers
 from common.mutants.mutation import Mutant
 from common.testing.calling import POISONED, InProcess
 from common.testing.worker.child import Served
@@ -37,6 +39,7 @@ from common.testing.worker.worker import Worker
 
 # Seconds without progress after which the simulator gives up on a kernel; mutants are run on small cases.
 SIMULATOR_SECONDS = 4
+HUGE = 1 << 40
 
 
 def task_test(task: str) -> TaskTest:
@@ -52,6 +55,11 @@ class TaskMutants:
     Args:
         task: "task2".
         mutants: all that may be chosen.
+
+    Attributes:
+        test: what `python -m taskN.test` tests.
+        cases: its cases that the simulator runs.
+        sizes: how many elements the inputs of each have, HUGE if it takes long.
     """
 
     def __init__(self, task: str, mutants: Sequence[Mutant]) -> None:
@@ -61,6 +69,9 @@ class TaskMutants:
         os.environ["SIMULATOR_TIMEOUT"] = str(SIMULATOR_SECONDS)
         self.plain = Worker(Served(lambda: self._load(False), self._cases, self._about, self._caller))
         self.checked = Worker(Served(lambda: self._load(True), self._cases, caller=self._checked_caller))
+        # what follows computes with tensors, which may start threads
+        self.cases = [with_kept_answers(one) for one in self.test.cases(Variant.SOLUTION) if not one.gpu_only]
+        self.sizes = {case: small_size(case) or HUGE for case in self.cases}
 
     def __enter__(self) -> TaskMutants:
         return self

@@ -273,6 +273,14 @@ def _launch(node: Node, text: str, function: str) -> Iterator[Found]:
                 yield "launch", _place(product), _text(part, text)
 
 
+def _is_over(name: str, known: str, node: Node, text: str) -> bool:
+    """Whether a name is that of a loop above which does not go around the node: it is not known there any more."""
+    looped = re.search(rf"\bfor \((?:const )?\w+ {re.escape(name)} = ", known)
+    declared = re.search(rf"(?<!for \()\b(?:int|int64_t|unsigned|size_t|float)\s+{re.escape(name)}\b", known)
+    around = [_text(one, text) for one in node.parents() if one.kind == "for"]
+    return bool(looped) and not declared and not any(f" {name} = " in one.split(";")[0] for one in around)
+
+
 def _operands(node: Node, text: str, function: str) -> Iterator[Found]:
     if node.kind == "name" and not _is_target(node) and not (node.parent is not None and node.parent.kind == "name"):
         around = _stands_in(node)
@@ -282,6 +290,8 @@ def _operands(node: Node, text: str, function: str) -> Iterator[Found]:
         others = [b if node.op == a else a for a, b in _CONFUSED if node.op in (a, b)]
         for other in others:
             alike = "." in other or "::" in other or _type_of(node.op, function) == _type_of(other, function)
+            if _is_over(other, known, node, text):
+                continue
             if alike and re.search(rf"(?<![.>])\b{re.escape(other)}\b", known):  # a member is no name of its own
                 yield "operands", _place(node), other
     if node.kind == "binary" and node.op == "/" and not _is_address(node, text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 
 from common.compiling.manifest import tasks
@@ -13,7 +14,20 @@ from common.mutants.c_code import without_comments
 from common.mutants.mutation import Mutant
 
 _BEGIN, _END = re.compile(r"^\s*(?://|#) BEGIN SOLUTION"), re.compile(r"^\s*(?://|#) END SOLUTION")
-MOST_ALIKE = 2  # of one rule in one gap; as many again are fresh, see collected
+MOST_ALIKE = 2  # of one rule in one gap, in the sets of each round
+HALF = 0.5  # of the mutants: those whose share is below belong to development, the others are held out
+SPLIT_SEED = 16
+# Of one rule in one gap the first MOST_ALIKE, in the order of their texts' hashes, fall into the first two sets, the
+# next MOST_ALIKE into the third and the fourth, and all others into the fourth.
+SETS = DEVELOPMENT, HELD_OUT, SECOND, UNSEEN = "development", "held-out", "second", "unseen"
+
+
+def set_of(mutant: Mutant, number: int) -> str:
+    """Which of the SETS a mutant is in, the `number`-th of its rule in its gap."""
+    kept_back = mutant.share(SPLIT_SEED) >= HALF
+    if number < MOST_ALIKE:
+        return HELD_OUT if kept_back else DEVELOPMENT
+    return UNSEEN if kept_back or number >= 2 * MOST_ALIKE else SECOND
 
 
 def gaps_of(text: str) -> list[tuple[int, int]]:
@@ -56,18 +70,16 @@ def _function(text: str, at: int, in_python: bool) -> tuple[str, int]:
     return (heads[-1][1], heads[-1].start()) if heads else ("", 0)
 
 
-def collected(task: str | None = None, fresh: bool = False) -> list[Mutant]:
-    """The mutants of a task, or of all; of one rule MOST_ALIKE at most in a gap, chosen by their text.
-
-    fresh: the next MOST_ALIKE of each, which no one has looked at while the diagnosis was built.
-    """
+def collected(task: str | None = None, chosen: Container[str] = (DEVELOPMENT, HELD_OUT)) -> list[Mutant]:
+    """The mutants of a task, or of all, that belong to the chosen SETS."""
     found = []
     for name in [task] if task else tasks():
         for file in solution_files(name):
             counts: Counter = Counter()
             every = {one.key: one for one in mutants_of_file(name, file)}  # equal texts once
             for one in sorted(every.values(), key=lambda one: one.share(0)):
+                number = counts[one.gap, one.mutation.kind]
                 counts[one.gap, one.mutation.kind] += 1
-                if (counts[one.gap, one.mutation.kind] - 1) // MOST_ALIKE == int(fresh):
+                if set_of(one, number) in chosen:
                     found.append(one)
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.mutation.end, one.key))

@@ -16,6 +16,7 @@ from common.mutants.expected import (
 )
 from common.mutants.mutation import Mutant
 from common.mutants.observing import Claim, Observation
+from common.testing.nan_origin import OF_ANY_SCORES
 
 NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT = "named", "near", "caught", "misled", "missed", "equivalent"
 VERDICTS = (NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT)
@@ -72,6 +73,10 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
         if _OFFERS_AN_INDEX.search(claim.says):
             return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
         return MISLED if claim.name == "race" else ""
+    if claim.kind == "where" and "holds what belongs" in claim.says:  # a row that another one's index was used for
+        return NAMED if {"index", "offset", "head"} & topics_of(mutant) else ""
+    if claim.kind == "where" and OF_ANY_SCORES[:80] in claim.says:  # NaN, and where they may come from
+        return NEAR if {"maximum", "rescale", "empty row"} & topics_of(mutant) else ""
     if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
         return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""

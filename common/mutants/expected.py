@@ -38,17 +38,20 @@ OF_WORDS = (
     (r"window", "window"),
     (r"flash_attention\(.*(?:True|False)", "mask"),
     (r"^\d\.\d+f", "scale"),
-    (r"rescale|state\.m|m_new|m_all|weight\b|exp2?f?\(|shift", "rescale"),
+    (r"rescale|state\.m|m_new|m_all|weight\b|exp2?f?\(|shift|\bold\b|\bnew\b", "rescale"),
     (r"max|shift|m_new|m_all|largest|\bm\b|state\.m|INFINITY", "maximum"),
-    (r"sum|\bl\b|l_all|state\.l|inverse|count\b|squares", "sum"),
+    (r"sum|\bl\b|l_all|state\.l|inverse|count\b|squares|total|divided", "sum"),
     (r"sum|\bs\[|state\.o|o_all|add_dot|\+=|\bO\b|@", "adding"),
     (r"INFINITY|== 0\.0f|torch\.inf|== 0\b|-torch\.inf", "empty row"),
     (r"INFINITY|torch\.inf|0\.0f", "mask"),
     (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b", "head"),
     (r"stride|row_step|LENGTH|K_STRIDE|head_dim \+|\* cols|\* K\b", "index"),
-    (r"transpose|view|dim=|_transposed", "index"),
+    (r"transpose|view|dim=|_transposed|\bindex\b", "index"),
+    (r"repeat", "head"),
+    (r"\branks?\b", "ranks"),
+    (r"\bouts?\b|part_out", "outs"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
-    (r"tanh|0\.0447|0\.5f|SQRT", "formula"),
+    (r"tanh|0\.0447|0\.5|SQRT|cube", "formula"),
     (r"expf|exp2f?|logf|log2f|LOG2_E|exp\(|log\(", "exponential"),
     (r"cache|slot|position|token", "cache"),
     (r"\blength\b|first_key|\binside\b", "length"),
@@ -60,7 +63,8 @@ OF_WORDS = (
 )
 # a cause's name and sentence -> topics
 OF_CAUSE = (
-    (r"scale|scaled|square root", "scale"),
+    (r"scale|scaled|square root|factor ignored", "scale"),
+    (r"base of the exponential", "exponential"),
     (r"mask|future|diagonal|causal|hidden|hides|aligned|-inf|must not see", "mask"),
     (r"window|band", "window"),
     (r"weights?\b|shares", "rescale"),
@@ -82,8 +86,22 @@ OF_CAUSE = (
     (r"-inf|empty|NaN|no key|sees no|nothing", "empty row"),
     (r"\bheads?\b|batch|first matrix|\bgroup|sequence", "head"),
     (r"transposed|read as|row length|swapped|exchanged|wrong axis|wrong place|copy of|stride|index", "index"),
-    (r"holds what belongs|offset|other elements|weights on other keys", "index"),
-    (r"first matrix|offset|pointers|holds what belongs", "offset"),
+    (r"holds what belongs|offset|other elements|weights on other keys|where row .* belongs|are exchanged", "index"),
+    (r"first matrix|offset|pointers|holds what belongs|where row .* belongs|has no part in an index", "offset"),
+    (r"slices never computed", "loop"),
+    (r"slices never computed|score 0", "bound"),
+    (r"slices never computed", "store"),
+    (r"keys that do not exist", "bound"),
+    (r"\branks?\b", "ranks"),
+    (r"nothing (?:is )?added", "adding"),
+    (r"nothing (?:is )?added", "store"),
+    (r": In (?:\d+ of \d+ values|\w+ \d+ to \d+ \(of|\w+ \d+ only)", "loop"),  # a wrong answer in these alone
+    (r"is called with \w+ where", "index"),  # the argument itself
+    (r"that of the first part", "offset"),  # every part is read where the first one lies
+    (r"slices moved", "head"),
+    (r"counted by several", "loop"),
+    (r"begins elsewhere", "adding"),
+    (r"begins elsewhere", "sum"),
     (r"mean|variance|residual|bias|weight", "moments"),
     (r"gelu|GELU|tanh|erf|formula|activation", "formula"),
     (r"exp2|powers of 2|base 2|logarithm|exp\(", "exponential"),
@@ -154,9 +172,13 @@ def topics_of(mutant: Mutant) -> set[str]:
         found.add("mask")
     if re.match(r"for\b|while\b", one.statement):
         found |= {"loop", "bound"}
+    if re.match(r"if\b", one.statement):
+        found.add("bound")
     target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", one.statement)
     if target and re.search(r"end\b|left\b|seen|count|tiles\b", target[1]):  # the bound of a loop
         found |= {"bound", "loop"}
+    if target:  # what is computed there
+        words += f" {target[1]}"
     for pattern, topic in OF_WORDS:
         if re.search(pattern, words):
             found.add(topic)
@@ -176,8 +198,23 @@ def _changed(old: str, new: str) -> str:
     return " ".join([*gone, *come]) or old
 
 
+# A wrong line of formulas, see common.diagnosis.mistakes.formulas: it is about what differs from the right one.
+_INDEX = re.compile(r"(?:is read at|is loaded with) `([^`]*)`; right is `([^`]*)`")
+_FORMULA = re.compile(r"comes out (?:of `([^`]*)`; right is `([^`]*)`|if `([^`]*)` is left out)")
+
+
 def topics_of_claim(claim: Claim) -> set[str]:
     """What a claimed cause is about."""
+    if index := _INDEX.search(claim.says):
+        words = f"{_changed(index[2], index[1])} {index[2]}"
+        return {"index", "offset"} | {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
+    if formula := _FORMULA.search(claim.says):
+        wrong, right = formula[1] or "", formula[2] or formula[3]
+        words = _changed(right, wrong)
+        if not re.search(r"[A-Za-z_]\w*", words):
+            words = right
+        words += f" {right.split(' = ')[0]}"
+        return {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
     words = f"{claim.name}: {claim.says}"
     return {topic for pattern, topic in OF_CAUSE if re.search(pattern, words)}
 
@@ -191,6 +228,10 @@ def targets(mutant: Mutant, lines: list[str]) -> set[int]:
     """
     one = mutant.mutation
     here = set(range(one.line, one.line + one.old.count("\n") + 1))
+    begin = one.line  # of a call on several lines: it is told as a whole, under its first
+    while begin > 1 and one.line - begin < 4 and re.search(r"[(,]\s*$", lines[begin - 2]):
+        begin -= 1
+    here.add(begin)
     head = lines[one.line - 1]
     assigned = re.search(r"([A-Za-z_]\w*)(?:\.\w+)?(?:\[[^=]*\])*\s*(?:[-+*|/]?=(?!=)|\{)", head)
     names = {assigned[1]} if assigned else set()

@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common.cli import look_inside
-from common.inspect.checked_run import small_size
-from common.inspect.findings.report import OR_AN_INDEX, made_in
+from common.inspect.findings.report import OR_AN_INDEX, made_in, may_be_the_index
 from common.inspect.findings.words import explained
 from common.mutants.building import TaskMutants
 from common.mutants.mutation import Mutant
@@ -27,7 +26,8 @@ from common.testing.only_these import only_these
 from common.testing.run import run_cases
 
 USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run in a moment
-SMALL, HUGE = 30_000, 1 << 40
+SMALL = 30_000
+SEED = 0  # of the inputs, as in the test
 MORE = 4  # cases of a part in which one failed
 
 
@@ -80,33 +80,32 @@ class Observation:
         return cls(one["failed"], one["passed"], claims, one["report"])
 
 
-def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Observation:
+def observed(planted: TaskMutants, mutant: Mutant | None) -> Observation:
     """Runs the task's cases on the mutant, and keeps what the report says."""
     planted.choose(mutant)
     quiet = Console(file=io.StringIO(), width=120)
-    cases = [case for case in planted.test.cases("solution") if not case.gpu_only]
-    sizes = {case: small_size(case, seed) or HUGE for case in cases}
+    cases, sizes = planted.cases, planted.sizes
     small = [case for case in cases if sizes[case] <= SMALL]
     verdicts: list[Verdict] = []
     for part in dict.fromkeys(case.part for case in cases):
         of_part = [case for case in cases if case.part == part]
         of_part.sort(key=lambda case: (not case.required, abs(sizes[case] - USUAL)))
-        verdicts += _run(planted, of_part[:2], quiet, seed)
+        verdicts += _run(planted, of_part[:2], quiet)
         if any(not one.ok for one in verdicts[-2:] if one.case.part == part):
-            verdicts += _run(planted, [case for case in of_part[2:] if case in small][:MORE], quiet, seed)
+            verdicts += _run(planted, [case for case in of_part[2:] if case in small][:MORE], quiet)
     stages = planted.test.stages_of(one.case.part for one in verdicts if not one.ok)
-    verdicts += _run(planted, [case for case in _left(cases, verdicts) if case.part in stages], quiet, seed)
+    verdicts += _run(planted, [case for case in _left(cases, verdicts) if case.part in stages], quiet)
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
         for case in sorted(_left(cases, verdicts), key=sizes.get):
-            verdicts += _run(planted, [case], quiet, seed)
+            verdicts += _run(planted, [case], quiet)
             if not verdicts[-1].ok:  # what passes beside it tells as well
                 same = [one for one in _left(small, verdicts) if one.part == case.part]
-                verdicts += _run(planted, same, quiet, seed)
+                verdicts += _run(planted, same, quiet)
                 break
     inside = {}
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
         in_kernels = [one for one in verdicts if one.ok and one.case.part not in planted.test.in_python]
-        inside = look_inside.at_passes(quiet, in_kernels, planted.checked, seed)
+        inside = look_inside.at_passes(quiet, in_kernels, planted.checked, SEED)
         inside = {part: groups for part, groups in inside.items() if groups}
     found = Observation(
         failed=list(dict.fromkeys(one.case.part for one in verdicts if one.status not in (PASS, SKIPPED)))
@@ -114,7 +113,7 @@ def observed(planted: TaskMutants, mutant: Mutant | None, seed: int = 0) -> Obse
     found.failed = found.failed or list(inside)
     found.passed = [part for part in dict.fromkeys(one.case.part for one in verdicts) if part not in found.failed]
     if found.failed:
-        inside = inside or look_inside.at_failures(quiet, verdicts, planted.checked, seed)
+        inside = inside or look_inside.at_failures(quiet, verdicts, planted.checked, SEED)
         _keep_report(found, verdicts, inside, planted.test.built_of)
     return found
 
@@ -125,8 +124,8 @@ def _left(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[Case]:
     return [case for case in cases if case not in ran]
 
 
-def _run(planted: TaskMutants, cases: Sequence[Case], console: Console, seed: int) -> list[Verdict]:
-    return run_cases(cases, planted.plain, console, lambda case: judge(case, planted.plain, seed))
+def _run(planted: TaskMutants, cases: Sequence[Case], console: Console) -> list[Verdict]:
+    return run_cases(cases, planted.plain, console, lambda case: judge(case, planted.plain, SEED))
 
 
 def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, built_of: dict) -> None:
@@ -144,9 +143,9 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         if group.first.launch:
             lines |= {(Path(group.first.launch.file).name, group.first.launch.line): None} if not accesses else {}
         made = made_in(group.first) if number == 0 else []
-        lines |= {(Path(one.file).name, one.line): None for _, places in made for one in places}
+        lines |= {(Path(one.file).name, one.line): None for _, places in made for one, _ in places}
         says = explained(group.first)
-        if any(what.startswith(OR_AN_INDEX) for what, _ in made):
+        if may_be_the_index(group.first):
             says += f" {OR_AN_INDEX}"
         found.claims.append(Claim("finding", group.kind, says, part, tuple(lines), len(group.cases)))
     parts: dict[str, list[Verdict]] = {}
@@ -160,13 +159,14 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         if told := only_these(failures, verdicts):
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))
         for cause in causes[:4]:
-            found.claims.append(_claim_of(part, cause, hidden=bool(inside.get(part)) and not cause.says))
+            of_little = not cause.says or cause.verdicts[0].concluded
+            found.claims.append(_claim_of(part, cause, hidden=bool(inside.get(part)) and of_little))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
 
 
 def _claim_of(part: str, cause, hidden: bool) -> Claim:
     first = cause.verdicts[0]
-    if cause.says:
+    if cause.says and not hidden:
         name = next((name for name, says in first.possible.items() if says == cause.says), "")
         return Claim("cause", name, cause.says, part, cases=len(cause.verdicts))
     if first.status == ERROR or first.ended:
@@ -175,7 +175,7 @@ def _claim_of(part: str, cause, hidden: bool) -> Claim:
         lines += tuple((lines[0][0], int(match[1])) for match in re.finditer(r"\bline (\d+) in\b", words) if lines)
         kind = "endless" if first.is_endless else "ended"
         return Claim("ended", kind, words[:600], part, lines, len(cause.verdicts))
-    if first.status == FAIL and first.mistakes and not hidden:
+    if first.status == FAIL and first.mistakes and not first.possible and not hidden:
         return Claim("sign", first.mistakes[0], " ".join(first.diagnosis)[:900], part, cases=len(cause.verdicts))
     return Claim(
         "where" if not hidden else "hidden", "", " ".join(first.diagnosis)[:600], part, cases=len(cause.verdicts)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from common.compiling.manifest import tasks
 from common.console.files import write_whole
 from common.mutants.deciding import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, VERDICTS, Decision
 from common.mutants.mutation import KINDS, Mutant
@@ -74,8 +75,9 @@ def write(file: Path, every: Decided, options: argparse.Namespace) -> None:
     if BEGIN not in text or END not in text:
         raise ValueError(f"{file} holds no lines {BEGIN} and {END} to put the table between")
     words = ["python -m common.mutants"]
-    words += ["--fresh"] * options.fresh + ["--held-out"] * options.held_out + ["--development"] * options.development
-    words += [f"--task {options.task}"] if options.task else []
+    words += [f"--set {name}" for name in options.sets]
+    words += [f"--task {','.join(options.tasks)}"] if options.tasks != tasks() else []
+    words += [f"--leave-out {options.leave_out} --seed {options.seed}"] if options.leave_out else []
     words += [f"--sample {options.sample} --seed {options.seed}"] if options.sample is not None else []
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     write_whole(file, f"{before}{BEGIN}\n{markdown(every, ' '.join(words))}\n{END}{after}")

@@ -85,6 +85,7 @@ class Verdict:
         exact: the sentences of it about a wrong answer that the output equals.
         possible: all of the known mistakes whose answer the output equals, with their sentences.
         where: the sentence of it that says how much is wrong, and where the first wrong element is.
+        concluded: what is in `possible` is not certain: it was concluded, or the output is NaN in places.
         file_line: "file.cu:57" where the message names one.
         findings: what --check found in this case: races, bad accesses, ...
         ended: the process that ran it is gone: it crashed, or did not end in time.
@@ -100,6 +101,7 @@ class Verdict:
     exact: list[str] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
     where: str = ""
+    concluded: bool = False
     file_line: str | None = None
     findings: int = 0
     ended: bool = False

@@ -5,6 +5,7 @@ print_failures(console, verdicts)
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -23,6 +24,8 @@ from common.testing.only_these import only_these
 
 MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
 MOST_NAMES = 6  # of cases that share a cause
+OF_ZEROS = ("all zeros", "no key counts")  # what a small output shows of a mistake of which a larger one tells more
+LARGER = 2  # outputs that contradict what is known of a smaller one
 TELLING = 100  # elements of a case's inputs: in smaller ones a wrong answer is easily another one's as well
 
 
@@ -53,7 +56,7 @@ class Cause:
         """What to tell of the first."""
         first = self.verdicts[0]
         if not self.says:
-            return first.diagnosis
+            return [one for one in first.diagnosis if one not in first.exact and not one.startswith(ALSO)]
         others = [one for one in first.diagnosis if one not in first.exact and not one.startswith(ALSO)]
         return [self.says, *others]
 
@@ -71,14 +74,28 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
         name = max(counts, key=lambda name: (counts[name], first_named[name]))
         alike = [one for one in rest if name in one.possible]
         alike.sort(key=lambda one: one.mistakes[:1] != [name])
-        causes.append(Cause(alike, alike[0].possible[name]))
+        causes.append(Cause(alike, "" if _is_chance(alike, failures) else alike[0].possible[name]))
         rest = [one for one in rest if name not in one.possible]
     others: dict[tuple, list[Verdict]] = {}
     for one in failures:
         if not one.possible:
             others.setdefault(_kind(one), []).append(one)
     causes += [Cause(alike) for alike in others.values()]
-    return sorted(causes, key=lambda one: (one.verdicts[0].status == NOT_RUN, not one.is_telling, -len(one.verdicts)))
+    return sorted(
+        causes,
+        key=lambda one: (
+            one.verdicts[0].status == NOT_RUN,
+            not one.is_telling,
+            one.verdicts[0].mistakes[:1] in ([of_zeros] for of_zeros in OF_ZEROS),
+            -len(one.verdicts),
+        ),
+    )
+
+
+def _is_chance(alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
+    """Whether one output alone equals a known wrong answer, while larger ones, of numbers as well, equal none."""
+    larger = [one for one in failures if one.elements > alike[0].elements and one.status == FAIL and not one.possible]
+    return len(alike) == 1 and sum(math.isfinite(one.max_error or math.nan) for one in larger) >= LARGER
 
 
 def _kind(one: Verdict) -> tuple:
@@ -154,7 +171,7 @@ def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
     first = cause.verdicts[0]
     lines = cause.sentences[:1]
     if first.where and (with_finding or lines == [UNKNOWN]):
-        lines = [cause.says, first.where]
+        lines = ["" if with_finding and first.concluded else cause.says, first.where]
     said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
     say(console, said, indent=0)
     _print_same(console, cause)

@@ -199,21 +199,26 @@ def _explain(
     except CallFailed:  # the first call gave an output: that is what matters
         repeated = None
     nan_from = _nan_from(caller, case, inputs, out, ref, around)
-    found = diagnose(out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from)
+    found = diagnose(
+        out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from, bool(case.values)
+    )
     if case.stages:
         steady = "changes from run to run" not in found.names
         weights = weights_of(caller, case, inputs, out, around) if steady else None
-        open_ = found.names in ([], ["all zeros"])
+        open_ = found.names in ([], ["all zeros"], ["slices moved"])
         stages = case.stages(**doubles)
         if open_ and weights is not None:
-            told = weights_told(weights, stages.get("P")) or _scores_told(case, weights, stages.get("S"), doubles)
+            told = weights_told(weights, stages.get("P"), scores=stages.get("S")) or _scores_told(
+                case, weights, stages.get("S"), doubles
+            )
             if told:
+                found.names = [name for name in found.names if name != "slices moved"]  # the weights tell more
                 found.tell(*told)
         foreign = any(bool(one.any()) for one in (nan_from or {}).values())
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
             found.sentences.append(told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
-    verdict.possible = found.possible
+    verdict.possible, verdict.concluded = found.possible, found.concluded
     hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]
     verdict.diagnosis = verdict.diagnosis + found.sentences + [hint for hint in hints if hint]

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.attention_indices import output_indices, score_indices
 from common.diagnosis.mistakes.attention_output import output_mistakes
 from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import Mistake
@@ -48,7 +49,8 @@ def scores_cases() -> list[Case]:
             found = with_mask(score_mistakes)(query, key, mask)
             if causal or mask is not None:
                 return found
-            return found + product_inferences(query * size, key.mT, ("Q", "K"), transposed=True)
+            indices = score_indices(query, key, with_mask(reference.scores))
+            return found + indices + product_inferences(query * size, key.mT, ("Q", "K"), transposed=True)
 
         return Case(
             name,
@@ -105,7 +107,7 @@ def output_cases() -> list[Case]:
             lambda weights, value: reference.gemm_nn(weights, value),
             floor=1e-6 + running_sum_floor(seq_k, 4),
             axes=OUT,
-            mistakes=output_mistakes,
+            mistakes=lambda weights, value: output_indices(weights, value) + output_mistakes(weights, value),
             **options,
         )
 

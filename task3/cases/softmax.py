@@ -8,6 +8,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import softmax_mistakes
 from common.diagnosis.mistakes.online_softmax import online_softmax_mistakes, row_lse_mistakes
+from common.diagnosis.mistakes.softmax_formulas import row_formulas
 from common.reference import oracle as reference
 from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
@@ -33,7 +34,7 @@ def softmax_cases() -> list[Case]:
             reference=reference.softmax,
             floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size),
             axes=("row", "col"),
-            mistakes=lambda x: softmax_mistakes(x) + online_softmax_mistakes(x, THREADS, ITEMS),
+            mistakes=lambda x: softmax_mistakes(x) + online_softmax_mistakes(x, THREADS, ITEMS) + row_formulas(x),
             steps=softmax_steps,
             is_softmax=True,
             **both(rows, cols, change),
@@ -48,7 +49,7 @@ def softmax_cases() -> list[Case]:
             # `size` is how large lse becomes: m + log(l) is rounded; and log(l) is off by l's relative error
             floor=1e-6 + 2.0**-23 * size + running_sum_floor(cols, 1),
             axes=("row",),
-            mistakes=lambda x: row_lse_mistakes(x, THREADS, ITEMS),
+            mistakes=lambda x: row_lse_mistakes(x, THREADS, ITEMS) + row_formulas(x, "lse"),
             steps=softmax_steps,
             **both(rows, cols, change),
             **options,

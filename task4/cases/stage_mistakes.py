@@ -5,9 +5,24 @@ import math
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import misread, varied
 from common.diagnosis.mistakes.known import Mistake
 from task4.cases.stage_sizes import B_C, B_R, K_STRIDE, KEYS, LANES, ROWS, D
 from task4.cases.stage_steps import masked, softmax_step
+
+# One step of the online softmax in base 2, O without the tile's own part, which another stage adds
+STEP = """\
+m_new = maximum(m, rowmax(s))
+p = exp2(s - shift_of(m_new))
+rescale = exp2(m - shift_of(m_new))
+l = rescale * l + rowsum(p)
+O = rescale * O
+m = m_new
+"""
+RESULT = {"P": "p", "m": "m", "l": "l", "O": "O"}
+MASK = "hidden = (key >= keys_left) | (key > row + diagonal)"
+STORE = "total = rowsum(l)\nout = divided(O, total)"
+OUTPUT = "O = O + P @ V"
 
 
 def _lanes_side_by_side(x: Tensor, per_lane: int) -> Tensor:
@@ -61,6 +76,11 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
     """Wrong scores [B_R, B_C]."""
     s = q @ k.T
 
+    row, key, d = (torch.arange(size, device=s.device) for size in (B_R, B_C, D))
+    of_q = {"row": row[:, None], "d": d - d % 4, "D": D}  # a float4 at a time
+    of_k = {"key": key[:, None], "d": d - d % 4, "K_STRIDE": K_STRIDE}
+    padded = torch.nn.functional.pad(k, (0, K_STRIDE - D))
+
     def with_rows_of_d() -> Tensor:
         flat = torch.nn.functional.pad(k, (0, K_STRIDE - D)).flatten()
         return q @ flat[: B_C * D].view(B_C, D).T
@@ -96,6 +116,8 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
             "Only the last four columns count (= for +=): add_dot takes the sum so far as its first argument.",
             lambda: q[:, -4:] @ k[:, -4:].T,
         ),
+        *misread("q_tile", "row * D + d", q, of_q, lambda read: read @ k.T, d % 4),
+        *misread("k_tile", "key * K_STRIDE + d", padded, of_k, lambda read: q @ read.T, d % 4),
     ]
 
 
@@ -147,6 +169,11 @@ def mask_mistakes(s: Tensor, keys_left: int, diagonal: int) -> list[Mistake]:
             "every key is the lane's first",
             "All keys of a lane are masked as its first one: key c of a lane is lane + 32 * c.",
             lambda: s.masked_fill((key % LANES >= keys_left) | (key % LANES > row + diagonal), -math.inf),
+        ),
+        *varied(
+            MASK,
+            {"row": row, "key": key, "keys_left": keys_left, "diagonal": diagonal},
+            lambda after: s.masked_fill(after["hidden"], -math.inf),
         ),
     ]
 
@@ -219,7 +246,10 @@ def softmax_mistakes(output: str, s: Tensor, m: Tensor, l: Tensor, o: Tensor) ->
             ),
         ],
     }[output]
-    return found + [Mistake(*one) for one in of_output]
+    shape = softmax_step(s, m, l, o)[index].shape
+    values = {"s": s, "m": m[:, None], "l": l[:, None], "O": o}
+    wrong = varied(STEP, values, lambda after: after[RESULT[output]].reshape(shape))
+    return found + [Mistake(*one) for one in of_output] + wrong
 
 
 def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
@@ -237,7 +267,13 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
     def exchanged(first: int, second: int) -> Tensor:
         return with_rows(*({first: second, second: first}.get(row, row) for row in range(4)))
 
+    row, key, col = (torch.arange(size, device=p.device) for size in (B_R, B_C, D))
+    of_p = {"row": row[:, None], "j": key - key % 4, "B_c": B_C}  # a float4 at a time
+    of_v = {"j": (key - key % 4)[:, None], "col": col, "D": D}
     return [
+        *misread("p_tile", "row * B_c + j", p, of_p, lambda read: o + read @ v, key % 4),
+        *misread("v_tile", "j * D + col", v, of_v, lambda read: o + p @ read, (key % 4 * D)[:, None]),
+        *varied(OUTPUT, {"P": p, "V": v, "O": o}, lambda after: after["O"]),
         Mistake("O overwritten", "What O held before the tile is lost.", lambda: product),
         Mistake(
             "last four keys only",
@@ -313,4 +349,5 @@ def store_mistakes(o: Tensor, l: Tensor, rows: int, head_dim: int) -> list[Mista
             lambda: part(o / total),
         ),
         Mistake("multiplied by l", "O is multiplied by l: divide by it.", lambda: part(o * total)),
+        *varied(STORE, {"l": l, "O": o}, lambda after: part(after["out"])),
     ]

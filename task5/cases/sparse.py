@@ -121,7 +121,7 @@ def block_cases() -> list[Case]:
     return [
         list_case("lists: 3 x 4 x 5", bool_mask(3, 4, 5, nothing_for=(1,)), points=0.05, required=True),
         list_case("lists: 2 x 3 x 100", bool_mask(2, 3, 100), points=0.05),
-        list_case("lists: 1 x 7 x 64, all true", lambda generator: torch.ones(1, 7, 64).byte(), points=0.05),
+        list_case("lists: 1 x 7 x 65, all true", lambda generator: torch.ones(1, 7, 65).byte(), points=0.05),
         full("96 x 128 by 32", 2, 3, 96, 128, 64, 32, points=0.05, required=True),
         full("256 x 256 by 64", 1, 2, 256, 256, 32, 64, points=0.05),
         causal("causal, 256 x 256 by 64", 2, 2, 256, 256, 16, 64, points=0.05),

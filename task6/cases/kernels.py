@@ -204,7 +204,18 @@ def split_cases() -> list[Case]:
     """The parts as the kernel gives them, and merged by task 3's operator."""
 
     def case(
-        name, what, lengths, heads, kv_heads, max_seq_len, head_dim, splits, scale=None, sharpness=1.5, **options
+        name,
+        what,
+        lengths,
+        heads,
+        kv_heads,
+        max_seq_len,
+        head_dim,
+        splits,
+        scale=None,
+        sharpness=1.5,
+        below=False,
+        **options,
     ) -> Case:
         """what: "out" for the merged result, "parts" for the outputs of the parts, "lse" for their logsumexp."""
 
@@ -233,7 +244,10 @@ def split_cases() -> list[Case]:
 
         def known(query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor) -> list:
             s, value = mistakes.seen(query, k_cache, v_cache, lengths, scale)
-            return {
+            other = []
+            if what == "out":
+                other = mistakes.exchanged(lambda k, v: mistakes.decoded(query, k, v, lengths, scale), k_cache, v_cache)
+            return other + {
                 "out": split_mistakes.split_mistakes,
                 "parts": split_mistakes.split_outs_mistakes,
                 "lse": split_mistakes.split_lse_mistakes,
@@ -243,7 +257,7 @@ def split_cases() -> list[Case]:
         return Case(
             name,
             "split",
-            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness),
+            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness, below=below),
             call,
             right,
             floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
@@ -259,6 +273,7 @@ def split_cases() -> list[Case]:
         case("lse of 3 parts", "lse", [70, 40], 2, 2, 80, 64, 3),
         case("lse of 7 parts", "lse", [8, 1, 0, 203], 2, 2, 203, 40, 7),
         case("lse, scores beyond 88", "lse", [77, 100], 2, 2, 100, 64, 3, sharpness=7.0),
+        case("lse, scores far below 0", "lse", [77, 100], 2, 2, 100, 64, 3, sharpness=7.0, below=True),
         case("lse of 2 parts, all warps", "lse", [130, 97], 1, 1, 130, 32, 2),
         case("merged: 3 parts", "out", [70, 40], 2, 2, 80, 64, 3),
         case("merged: 1 part, scale 0.5", "out", [33], 2, 2, 40, 8, 1, scale=0.5),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
 from common.reference import oracle as reference
-from task6.cases.mistakes import GROUPS, block_mistakes
+from task6.cases.mistakes import GROUPS, block_mistakes, exchanged
 
 
 def layer_mistakes(
@@ -86,7 +86,14 @@ def layer_mistakes(
         *(
             Mistake(one.name, one.says, lambda number=number: layer(decode_with(number)))
             for number, one in enumerate(block_mistakes(query, value))  # for their names: nothing is computed
+            if not one.vague
         ),
+    ]
+    found += [
+        Mistake(
+            one.name, f"Behind a prompt: {one.says}", lambda one=one: _first_tokens(layer(right), one.answer(), prompts)
+        )
+        for one in exchanged(lambda k, v: layer(right, k, v), key, value)
     ]
     if 1 < kv_heads < heads:
         found.append(

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.formulas import computed, misread, varied_by
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.online_softmax import divided, shift_of
+from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_before
 from common.reference import oracle as reference
 
 WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once
@@ -119,6 +121,43 @@ def warp_states(
         states.append((m, l, o))
     m, l, o = (torch.stack(each) for each in zip(*states, strict=True))  # noqa: E741
     return m, l, o
+
+
+# The warps' states, along the first axis, put together
+MERGE = """\
+largest = partmax(m)
+weight = exp(m - shift_of(largest))
+l_all = partsum(weight * l)
+o_all = partsum(weight * O)
+out = divided(o_all, l_all)
+"""
+
+
+def _warps_with(step: str, s: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """m, l, O as warp_states gives them, by these formulas of a step."""
+    states = []
+    for warp in range(WARPS):
+        state = state_before(s, value)
+        for start in range(warp * KEYS, s.size(-1), WARPS * KEYS):
+            keys = slice(start, start + KEYS)
+            state = computed(step, state | {"S": s[..., keys], "V": value[..., keys, :]})
+            state = {name: state[name] for name in ("m", "l", "O")}
+        states.append(state)
+    return {name: torch.stack([one[name] for one in states]) for name in ("m", "l", "O")}
+
+
+def _block_formulas(s: Tensor, value: Tensor) -> list[Mistake]:
+    """What one wrong line gives in the warps' loop, or where they are merged."""
+    if s.numel() > MOST_SCORES:
+        return []
+
+    def merged(step: str, merge: str) -> Tensor:
+        return computed(merge, _warps_with(step, s, value))["out"]
+
+    return [
+        *varied_by(STEP, lambda step: merged(step, MERGE)),
+        *varied_by(MERGE, lambda merge: merged(STEP, merge)),
+    ]
 
 
 def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
@@ -236,6 +275,7 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
             "A query that sees no key gives NaN: -infinity - (-infinity) is NaN, and so is 0 / 0. Its output is zeros.",
             lambda: torch.where((s == -math.inf).all(-1, keepdim=True), math.nan, reference.softmax(s) @ value),
         ),
+        *_block_formulas(s, value),
     ]
 
 
@@ -265,6 +305,44 @@ def decode_stages(
     s, value = seen(query, k_cache, v_cache, lengths, scale)
     p = reference.softmax(s)
     return {"S": s, "P": p, "O": p @ value}
+
+
+def _misread(k_cache: Tensor, v_cache: Tensor, decode: Callable[[Tensor, Tensor], Tensor]) -> list[Mistake]:
+    """The rows of a head read at a wrong index; decode(k_cache, v_cache) -> the output."""
+    batch, kv_heads, capacity, head_dim = k_cache.shape
+    if k_cache.numel() > MOST_SCORES:
+        return []
+    head = torch.arange(batch * kv_heads, device=k_cache.device).view(batch, kv_heads, 1, 1) * capacity * head_dim
+    key, col = (torch.arange(size, device=k_cache.device) for size in (capacity, head_dim))
+    places = {"first_key": (key - key % KEYS)[:, None], "i": (key % KEYS)[:, None], "head_dim": head_dim}
+    places |= {"lane": col % 32, "c": col // 32}
+    index = "(first_key + i) * head_dim + lane + 32 * c"
+    return [
+        *misread("k_rows", index, k_cache, places, lambda read: decode(read, v_cache), head),
+        *misread("v_rows", index, v_cache, places, lambda read: decode(k_cache, read), head),
+    ]
+
+
+def exchanged(decode: Callable[[Tensor, Tensor], Tensor], k_cache: Tensor, v_cache: Tensor) -> list[Mistake]:
+    """One cache taken for the other; decode(k_cache, v_cache) -> the output."""
+    return [
+        Mistake(
+            "K and V swapped",
+            "K and V are swapped, on their way into the cache or out of it: the scores come from V and the sum runs "
+            "over K.",
+            lambda: decode(v_cache, k_cache),
+        ),
+        Mistake(
+            "K in place of V",
+            "K is read where V belongs: the weights are right, and the sum runs over K.",
+            lambda: decode(k_cache, k_cache),
+        ),
+        Mistake(
+            "V in place of K",
+            "V is read where K belongs: the scores come from V.",
+            lambda: decode(v_cache, v_cache),
+        ),
+    ]
 
 
 def decode_mistakes(
@@ -308,6 +386,8 @@ def decode_mistakes(
         )
     )
     found += block_mistakes(*seen(query, k_cache, v_cache, lengths, scale))
+    found += exchanged(lambda k, v: decoded(query, k, v, lengths, scale), k_cache, v_cache)
+    found += _misread(k_cache, v_cache, lambda k, v: decoded(query, k, v, lengths, scale))
     length = int(lengths[0].clamp(0, capacity))
     if kv_heads == heads and bool((lengths == lengths[0]).all()) and length:
         found += attention_mistakes(query, k_cache[:, :, :length], v_cache[:, :, :length], scale=scale)

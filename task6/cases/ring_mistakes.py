@@ -15,12 +15,23 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Inference, Mistake
 from common.diagnosis.mistakes.merge import merge_mistakes, merged_lse_mistakes, weighted
 from common.reference import oracle as right
 
 # Mistakes of task 3's kernel that are none here: tensors know their shape, and the rounding is within the bound.
 NONE_HERE = ("lse read as [rows, parts]", "weights from the rounded lse")
+
+MERGE = """\
+largest = maximum(lse, part_lse)
+shift = shift_of(largest)
+old = exp(lse - shift)
+new = exp(part_lse - shift)
+total = old + new
+merged = divided(old, total) * out + divided(new, total) * part
+merged_lse = shift + log(total)
+"""
 
 
 def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
@@ -66,7 +77,7 @@ def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
 
 
 def _shaped(mistakes: Sequence[Mistake], shape: Sequence[int]) -> list[Mistake]:
-    chosen = [one for one in mistakes if not isinstance(one, Inference) and one.name not in NONE_HERE]
+    chosen = [one for one in mistakes if not (isinstance(one, Inference) or one.vague or one.name in NONE_HERE)]
     chosen.sort(key=lambda one: one.name != "row without keys is NaN")  # first: others may be NaN there as well
     return [
         Mistake(one.name, one.says, lambda one=one: one.answer().view(shape), one.vague, one.reads_unused)
@@ -117,7 +128,7 @@ def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[
             lambda: weighted(e / 2, outs, lse),
         ),
     ]
-    return _shaped([*own, *merge_mistakes(outs, lse)], shape)
+    return _shaped([*own, *merge_mistakes(outs, lse)], shape) + _formulas(outs, lse, "merged", shape)
 
 
 def merge_lse_mistakes(lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
@@ -131,4 +142,11 @@ def merge_lse_mistakes(lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
             lambda: (m := lse.amax(0)) + torch.log2(torch.exp(lse - torch.where(m == -math.inf, 0.0, m)).sum(0)),
         ),
     ]
-    return _shaped([*own, *merged_lse_mistakes(lse)], shape)
+    return _shaped([*own, *merged_lse_mistakes(lse)], shape) + _formulas(lse[..., None], lse, "merged_lse", shape)
+
+
+def _formulas(outs: Tensor, lse: Tensor, result: str, shape: Sequence[int]) -> list[Mistake]:
+    """What one wrong line of MERGE gives."""
+    outs = outs.masked_fill((lse == -math.inf)[..., None], 0.0)
+    values = {"out": outs[0], "part": outs[1], "lse": lse[0][..., None], "part_lse": lse[1][..., None]}
+    return varied(MERGE, values, lambda after: after[result].reshape(shape))

@@ -116,6 +116,9 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
     outs, lse = parts_of(s, value, lengths, splits)
     shape = (*s.shape[:-1], value.size(-1))
 
+    def as_shape(answer: Tensor) -> Tensor:
+        return answer.view(shape) if answer.numel() == math.prod(shape) else answer
+
     def merged(outs: Tensor, weights_of: Tensor = lse) -> Tensor:
         return (reference.softmax(weights_of.T).T[..., None] * outs).sum(0).view(shape)
 
@@ -125,7 +128,7 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
 
     return [
         *(
-            Mistake(one.name, one.says, lambda one=one: one.answer().view(shape))
+            Mistake(one.name, one.says, lambda one=one: as_shape(one.answer()), one.vague)
             for one in merge_mistakes(outs, lse)
             if not isinstance(one, Inference)
         ),
@@ -152,6 +155,7 @@ def _block_mistakes_of_parts(s: Tensor, value: Tensor, lengths: Tensor, splits: 
             lambda number=number: outs_of(s, value, slices, lambda s, v: block_mistakes(s, v)[number].answer()),
         )
         for number, one in enumerate(block_mistakes(s, value))
+        if not one.vague
     ]
 
 

@@ -13,10 +13,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Inference, Mistake, last_tile_starts
 from task7.cases.inferring import bias_gelu_told, layernorm_told
 
 # --------------------------------------------------------------------------------------------------------- layernorm
+
+GELU = """\
+x = x + bias
+cube = x * x * x
+y = 0.5 * x * (1.0 + tanh(sqrt(2.0 / pi) * (x + 0.044715 * cube)))
+"""
+LAYERNORM = """\
+mean = rowmean(sum)
+squares = rowmean(square(sum - mean))
+inverse_std = rsqrt(squares + eps)
+y = (sum - mean) * inverse_std * weight + bias
+"""
 
 
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None, *, eps: float) -> Tensor:
@@ -162,7 +175,12 @@ def layernorm_mistakes(
                 lambda count=count: of_columns(count),
             )
         )
-    return [*mistakes, Inference(lambda out, bound: layernorm_told(out, x, weight, bias, residual, eps))]
+    formulas = varied(
+        LAYERNORM,
+        {"sum": total, "weight": weight, "bias": bias, "eps": eps},
+        lambda after: torch.stack([after["y"], total]),
+    )
+    return [*mistakes, *formulas, Inference(lambda out, bound: layernorm_told(out, x, weight, bias, residual, eps))]
 
 
 # --------------------------------------------------------------------------------------------------------- bias + gelu
@@ -209,4 +227,5 @@ def bias_gelu_mistakes(x: Tensor, bias: Tensor) -> list[Mistake]:
         ("no activation", "The result is x + bias: no activation at all.", lambda: y),
         ("ReLU", "It is ReLU, max(x, 0).", lambda: torch.relu(y)),
     ]
-    return [*(Mistake(*one) for one in wrong), Inference(lambda out, bound: bias_gelu_told(out, x, bias))]
+    formulas = varied(GELU, {"x": x, "bias": bias}, lambda after: after["y"])
+    return [*(Mistake(*one) for one in wrong), *formulas, Inference(lambda out, bound: bias_gelu_told(out, x, bias))]

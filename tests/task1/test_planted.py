@@ -228,7 +228,7 @@ KERNEL = [
     ("last_key_left_out", PV, "last key left out", "runs while k < S_k"),
     ("last_column_left_out", CROSS, "last column left out", "runs while d < head_dim"),
     ("sum_overwritten", PV, "sum overwritten", r"added up \(\+=\)"),
-    ("first_row_for_all", "7 x 31", None, "Row 1 holds what belongs in row 0"),
+    ("first_row_for_all", "7 x 31", "slices moved", "Row 1 holds what belongs in row 0"),
     ("diagonal_hidden", "Q K^T, causal", "mask off by one", "the diagonal is masked"),
     ("diagonal_hidden", "causal", "mask off by one", "the diagonal is masked"),
     ("bool_inverted", BOOL_S, "mask inverted", "true means that the query may attend"),

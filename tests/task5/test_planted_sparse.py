@@ -95,7 +95,7 @@ SPARSE = Planted(
 CASES = {f"{case.part}: {case.name}": case for case in window_cases() + block_cases()}
 EVEN, RAGGED = "window: 64 tokens, window 16", "window: 203 tokens, window 37"
 BLIND, BOTH = "window: 203 x 60, window 30: blind rows", "window: both sides: 150 x 113"
-LISTS, LONG_LISTS, ALL = "blocks: lists: 3 x 4 x 5", "blocks: lists: 2 x 3 x 100", "blocks: lists: 1 x 7 x 64, all true"
+LISTS, LONG_LISTS, ALL = "blocks: lists: 3 x 4 x 5", "blocks: lists: 2 x 3 x 100", "blocks: lists: 1 x 7 x 65, all true"
 BY_32, BY_64, CAUSAL = "blocks: 96 x 128 by 32", "blocks: 256 x 256 by 64", "blocks: causal, 256 x 256 by 64"
 
 # (mistake, case, the mistake's name or None, words of the diagnosis)

@@ -7,6 +7,9 @@ attention_output  of attention: those of the scores followed to the output, and 
 online_softmax    of running maxima and sums
 merge             of merged partial results
 tile_loop         of attention tile by tile
+formulas          one line of a computation, or an index, that is wrong
+softmax_formulas  those of softmax, of the online softmax and of merging
+attention_indices those of attention in memory
 inferring         which elements a product was made of
 weights           which weights the output was made with
 read_scores       which scores these weights were made of

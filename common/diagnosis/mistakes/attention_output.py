@@ -180,6 +180,11 @@ def output_mistakes(weights: Tensor, value: Tensor) -> list[Mistake]:
             lambda: weights[..., :-1] @ value[..., :-1, :],
         ),
         Mistake(
+            "weights left out",
+            "Each output is the plain sum of V over the keys: V is added up without its weights.",
+            lambda: torch.ones_like(weights) @ value,
+        ),
+        Mistake(
             "sum overwritten",
             "Each output holds the product with the last key only: the products are assigned (=) where they must be "
             "added up (+=).",

@@ -3,15 +3,18 @@
 The inputs come in float64. M, N and K in the sentences: A is [M, K], C is [M, N].
 """
 
+import functools
 from itertools import product
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from common.diagnosis.mistakes.formulas import computed, or_nothing, variations
 from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import TILES, Mistake, last_tile_starts
 
+MOST_PRODUCTS = 1 << 19  # whose operands are looked up one by one
 TILE = 32  # of the course's kernels
 
 
@@ -75,7 +78,8 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
             ),
         ]
     inferences = product_inferences(a, bt, ("A", "B"), b_is_transposed)
-    return found + row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt) + inferences
+    found += row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt)
+    return found + tile_index_mistakes(a, b, b_is_transposed) + inferences
 
 
 def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
@@ -104,6 +108,49 @@ def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
                     answer,
                 )
             )
+    return found
+
+
+def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
+    """What is wrong where a tile of an operand is loaded: the place where it begins, or an index; the rest is right."""
+    batch, m, k = a.shape
+    n = b.size(1) if b_is_transposed else b.size(2)
+    if batch * m * n * k > MOST_PRODUCTS:
+        return []
+    i, j, p = (torch.arange(size, device=a.device) for size in (m, n, k))
+    i, j, p = i[:, None, None], j[:, None], p  # C[i, j] is a sum over p
+    begins = {"first_row": i - i % TILE, "first_col": j - j % TILE, "k0": p - p % TILE}
+    of_a = (a, "first_row", i % TILE, "k0", p % TILE, "M", "K")
+    of_b = (b, "first_col", j % TILE, "k0", p % TILE, "N", "K")
+    if not b_is_transposed:
+        of_b = (b, "k0", p % TILE, "first_col", j % TILE, "K", "N")
+    sizes = {"M": m, "N": n, "K": k}
+    right_a, right_b = a[:, :, None], (b if b_is_transposed else b.transpose(1, 2))[:, None]
+    found = []
+    for operand, (matrix, top, r, left, c, rows, cols), other in (("A", of_a, right_b), ("B", of_b, right_a)):
+        start = torch.arange(batch, device=a.device).view(-1, 1, 1, 1) * matrix[0].numel()
+        right = begins | sizes | {"r": r, "c": c, "row": begins[top] + r, "col": begins[left] + c}
+
+        def answer(text: str, matrix=matrix, rows=rows, cols=cols, other=other, start=start, right=right) -> Tensor:
+            """The product, `text` being how row, col and index are computed; outside the matrix stands 0."""
+            at = computed(text, right)
+            inside = (at["row"] >= 0) & (at["row"] < sizes[rows]) & (at["col"] >= 0) & (at["col"] < sizes[cols])
+            index = start + at["index"]
+            held = (index >= 0) & (index < matrix.numel())
+            read = torch.where(held, matrix.flatten()[index.clamp(0, matrix.numel() - 1)], torch.nan)
+            return (torch.where(inside, read, 0.0) * other).sum(-1)
+
+        place, index = f"row = {top} + r\ncol = {left} + c", f"index = ({top} + r) * {cols} + {left} + c"
+        for text, then in ((place, f"\nindex = row * {cols} + col"), (index, "")):
+            found += [
+                Mistake(
+                    f"{operand}: {wrong}",
+                    f"The output is what comes out if a tile of {operand} is loaded with `{wrong}`; right is `{line}`.",
+                    functools.partial(or_nothing, answer, whole + then),
+                    vague=True,
+                )
+                for line, wrong, whole in variations(text, (("first_row", "first_col", "k0"), ("M", "N", "K")))
+            ]
     return found
 
 

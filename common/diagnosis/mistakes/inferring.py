@@ -54,7 +54,7 @@ def _partly(
     got, right = out[rows], ref[rows]
     if not LEAST <= got.numel() < out.numel() or not bool(torch.isfinite(got).all()) or not bool(got.any()):
         return None
-    for one in mistakes:
+    for one in sorted(mistakes, key=lambda one: one.vague):
         if isinstance(one, Inference):
             continue
         answer = one.answer()

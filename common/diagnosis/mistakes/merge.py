@@ -12,11 +12,14 @@ import math
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import misread
 from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.softmax_formulas import merge_formulas
 from common.diagnosis.mistakes.weights import weights_told
 from common.reference import oracle as right
 
 LANES = 32
+MOST_READ = 1 << 14  # elements of outs, for wrong indices
 
 
 def merge_states(outs: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +143,38 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
                 lambda: weighted(right.softmax(lse.reshape(rows, parts)).T, outs, lse),
             )
         )
+    found += merge_formulas(outs, lse) + _misread(outs, lse)
     return [*found, Inference(lambda out, bound: _read_weights(out, outs, lse))]
+
+
+def _misread(outs: Tensor, lse: Tensor) -> list[Mistake]:
+    """Wrong out, where lse or outs are read at a wrong index."""
+    _, rows, head_dim = outs.shape
+    if outs.numel() > MOST_READ:
+        return []
+    part, row, col = (torch.arange(size, device=outs.device) for size in outs.shape)
+    places = {"part": part[:, None], "row": row, "rows": rows}
+    of_outs = {"part": part[:, None, None], "row": row[:, None], "col": col, "rows": rows, "head_dim": head_dim}
+    index = "part * rows + row"
+
+    def sum_of(read: Tensor) -> Tensor:
+        """The sum alone is made of what was read."""
+        return weighted(torch.exp(lse - torch.logsumexp(read, 0)), outs, lse)
+
+    return [
+        *misread("lse", index, lse, places, lambda read: weighted(right.softmax(read.T).T, outs, lse)),
+        *misread("lse", index, lse, places, sum_of),
+        *misread(
+            "lse", index, lse, places, lambda read: weighted(torch.exp(read - torch.logsumexp(lse, 0)), outs, lse)
+        ),
+        *misread(
+            "outs",
+            f"({index}) * head_dim + col",
+            outs,
+            of_outs,
+            lambda read: weighted(right.softmax(lse.T).T, read, lse),
+        ),
+    ]
 
 
 def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | None:
@@ -184,5 +218,13 @@ def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:
             "row without keys is 0",
             "Rows whose parts are all empty give 0; their lse is -inf, the logarithm of 0.",
             lambda: torch.where(m == -math.inf, 0.0, m + torch.log(l)),
+        ),
+        *merge_formulas(torch.zeros_like(lse[..., None]), lse, "lse_new"),
+        *misread(
+            "lse",
+            "part * rows + row",
+            lse,
+            {"part": torch.arange(lse.size(0))[:, None], "row": torch.arange(lse.size(1)), "rows": lse.size(1)},
+            lambda read: torch.logsumexp(read, 0),
         ),
     ]

@@ -14,8 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import TILES, Mistake
 from common.diagnosis.mistakes.online_softmax import STARTS_AT_0, divided, shift_of
+from common.diagnosis.mistakes.softmax_formulas import tile_formulas
 from common.reference import oracle as right
 
 
@@ -146,7 +148,7 @@ def tile_loop_mistakes(
             lambda: tile_loop(s, value, B_c, guarded=False),
         ),
     ]
-    found += rescale_mistakes(s, value, B_c)
+    found += rescale_mistakes(s, value, B_c) + tile_formulas(s, value, B_c)
     whole = (key.size(-2) - 1) // B_c * B_c
     if whole and (B_c not in TILES or key.size(-2) % B_c == 0):
         found.append(
@@ -263,6 +265,9 @@ def _diagonal_mistakes(
             lambda: right.softmax(s.masked_fill(~on.sees, 0.0).masked_fill(~on.visits, -math.inf)) @ value,
         ),
     ]
+    line = "hidden = key > query" + (" + diagonal" if diagonal else "")
+    places = {"key": on.key, "query": on.row, "diagonal": diagonal}
+    found += varied(line, places, lambda after: seeing(~after["hidden"] & on.visits & on.exists)())
     ends_with_the_queries = on.before((on.q_start + B_r).clamp(max=s.size(-2)) + diagonal)
     for visits in (on.visits, on.tile < ends_with_the_queries):
         found += [

@@ -15,17 +15,21 @@ from torch import Tensor
 SAME = 2e-3  # relative
 NOTHING = 1e-6  # a weight below this is none
 LEAST = 3  # rows, or entries, that a conclusion needs
+ENOUGH = 16  # ratios that are equal, so that they are not by chance
 LIGHT = 1e-4  # a right weight below this may well come out as 0
 HEAVY = 1e-3  # weights that are compared one by one
 
 
-def weights_told(got: Tensor, right: Tensor | None, of: str = "key") -> tuple[str, str] | None:
+def weights_told(
+    got: Tensor, right: Tensor | None, of: str = "key", scores: Tensor | None = None
+) -> tuple[str, str] | None:
     """(a name, what to tell the student), or None.
 
     Args:
         got: [..., rows, keys], what each key's row of V was multiplied by; NaN in rows that could not be read.
         right: the right weights, the same shape; None if they are not known.
         of: what has a weight: "key" of attention, "part" of a merge, "column" of a softmax.
+        scores: what the right weights are the softmax of; None if that is not known.
     """
     if right is None or right.shape != got.shape:
         return None
@@ -34,6 +38,10 @@ def weights_told(got: Tensor, right: Tensor | None, of: str = "key") -> tuple[st
     wrong = (got - right).abs().amax(-1) > 1e-4 + max(SAME, _rounding(got)) * right.amax(-1)
     if int(wrong.sum()) < 1 or not bool(torch.isfinite(got).all()):
         return None
+    if scores is not None and scores.shape == readable.shape + scores.shape[-1:]:
+        scores = scores[readable][wrong]
+        if told := _more_in_the_sum(got[wrong], right[wrong], scores):
+            return told
     got, right = got[wrong], right[wrong]
     for look in (_nothing, _uniform, _hidden_seen, _left_out, _one_factor, _some_equal, _steps, _power, _moved):
         if told := look(got, right):
@@ -145,7 +153,7 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     low = torch.where(used, ratio, torch.inf).amin(-1)
     high = torch.where(used, ratio, -torch.inf).amax(-1)
     many = used.sum(-1) >= 2
-    if not bool(many.any()) or not bool(((high - low)[many] < 5 * SAME * high[many]).all()):
+    if int(many.sum()) < 2 or not bool(((high - low)[many] < 5 * SAME * high[many]).all()):
         return None
     factors = low[many]
     if float((factors - factors[0]).abs().max()) < 5 * SAME * float(factors[0]):
@@ -162,6 +170,36 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         f"Within each row the weights have the right shares, but they sum to other numbers than 1, such as {sums:.6g}: "
         f"the sum that divides the row is {size} than that of its weights. Look at what is added to it, at its first "
         "value, and at how it is rescaled.",
+    )
+
+
+def _more_in_the_sum(got: Tensor, right: Tensor, scores: Tensor) -> tuple[str, str] | None:
+    """Right shares, and a sum that holds exp(0 - m) besides, once or several times: keys that do not exist."""
+    ratio, used = _ratio(got, right)
+    if int(used.sum()) < LEAST or bool((((right > HEAVY) & ~used) | ((right == 0) & (got.abs() > NOTHING))).any()):
+        return None
+    low = torch.where(used, ratio, torch.inf).amin(-1)
+    high = torch.where(used, ratio, -torch.inf).amax(-1)
+    if not bool(((high - low) < 5 * SAME * high).all()):
+        return None
+    heavy = torch.where(used, right, 0.0)
+    factor = (torch.where(used, got, 0.0).sum(-1) / heavy.sum(-1)).clamp(min=1e-30)
+    largest = scores.amax(-1).clamp(min=0)  # of all that is summed up
+    besides = torch.exp(scores - largest[:, None]).sum(-1) * (1 / factor - 1) / torch.exp(-largest)
+    clear = (1 - factor) > 0.005  # in other rows a sum is too little wrong to tell by how much
+    count = besides[clear]
+    spread = float(scores[clear].amax(-1).max() - scores[clear].amax(-1).min()) if bool(clear.any()) else 0.0
+    if count.numel() < 2 or spread < 0.5 or float(count.min()) < 0.9:
+        return None
+    if bool(((count - count.round()).abs() > 0.05 * count.clamp(min=1)).any()):
+        return None
+    least, most = int(count.round().min()), int(count.round().max())
+    many = f"{least}" if least == most else f"{least} to {most}"
+    return (
+        "keys that do not exist",
+        f"Within each row the weights have the right shares, but their sum is too large by what {many} "
+        f"{'key' if most == 1 else 'keys'} with the score 0 would add: keys behind the last one, whose places hold 0, "
+        "count as well. Their scores must be -infinity.",
     )
 
 
@@ -189,16 +227,17 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     for width in (128, 96, 64, 48, 32, 16, 8):  # the widest runs that fit are the tiles
         if width >= keys:
             continue
-        rows = 0
+        rows = equal = 0
         fits = True
         for row in range(min(len(got), 64)):
             runs = [ratio[row, at : at + width][used[row, at : at + width]] for at in range(0, keys, width)]
             runs = [one for one in runs if one.numel()]
             fits &= all(float(one.max() - one.min()) <= 5 * SAME * float(one.max()) for one in runs)
-            rows += int(len(runs) > 1 and any(one.numel() > 1 for one in runs))
+            rows += int(sum(one.numel() > 1 for one in runs) > 1)  # one run alone may be right by chance
+            equal += sum(one.numel() - 1 for one in runs)
             if not fits:
                 break
-        if fits and rows >= 1 and int(used.sum()) > 8:
+        if fits and rows > 1 and equal >= ENOUGH:
             return (
                 "tiles do not fit together",
                 f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "

@@ -14,7 +14,7 @@ from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding, Group
 from common.inspect.findings.words import explained, happened, is_named
-from common.inspect.origins import origins, writers
+from common.inspect.origins import calls, origins, writers
 from common.inspect.source_lines import Place
 
 MOST_GROUPS = 12  # printed in full
@@ -56,8 +56,10 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     tell(explained(finding))
     for what, places in made_in(finding) if number == 1 else ():  # a screen holds no more
         tell(what)
-        for place in places:
-            say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
+        for place, text in places:
+            say(console, f"{place.line:>5}  {text}", "bold", indent=4)
+    if number > 1 and may_be_the_index(finding) and "index" not in explained(finding):
+        tell(OR_AN_INDEX)
     if group.kind == "race" and group.within_a_warp and not group.only_writes:
         tell(
             "The threads seen here are in one warp, whose lanes need not run in step. Where that is so for every pair, "
@@ -93,21 +95,28 @@ def may_be_the_index(finding: Finding) -> bool:
     return any("__syncwarp" in Place(first.place.file, line).text.split("//")[0] for line in between)
 
 
-def made_in(finding: Finding) -> list[tuple[str, list[Place]]]:
-    """Lines of the text, beside those of the accesses, in which the mistake may be: a sentence and the lines."""
+def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
+    """Lines of the text, beside those of the accesses, in which the mistake may be: a sentence and the lines, each with
+    its text."""
     places = [access.place for access in finding.accesses if access.place]
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
         return []
     told = []
     stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
     if stores:
-        told.append(("It is written in:", stores))
+        told.append(("It is written in:", _with_text(stores)))
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
     lines = list({(one.file, one.line): one for one in every}.values())[:MOST_ORIGINS]
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
-        told.append((f"{race}What its index and its pointer are made of:", lines))
+        told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
+    if passed := calls(places[0], finding.launch):
+        told.append((f"What {'these calls pass' if len(passed) > 1 else 'the launch passes'}:", passed))
     return told
+
+
+def _with_text(places: Sequence[Place]) -> list[tuple[Place, str]]:
+    return [(place, place.text) for place in places]
 
 
 def _cases(cases: Sequence[str]) -> str:

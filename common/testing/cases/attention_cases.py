@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.locating import wrong_mask
+from common.diagnosis.mistakes.attention_indices import step_sizes
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.tile_loop import tile_loop_mistakes
@@ -179,8 +180,11 @@ def attention_case(
 
     def mistakes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> list[Mistake]:
         known = with_mask(attention_mistakes)(query, key, value, mask)
+        if not tiles:
+            scores = reference.scores(query, key, causal, scale, as_given(mask), **aligned)
+            return known + step_sizes(scores, value)
         # a mask argument changes the scores, which the mistakes of the loop do not know of
-        return known + (tile_loop_mistakes(query, key, value, causal, scale, *tiles, **aligned) if tiles else [])
+        return known + tile_loop_mistakes(query, key, value, causal, scale, *tiles, **aligned)
 
     # the scores' rounding, which the softmax passes on, and that of a sum of values of size 2 + 2
     floor = 1e-5 * sharpness**2 + running_sum_floor(seq_k, 4)

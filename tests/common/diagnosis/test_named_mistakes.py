@@ -246,7 +246,9 @@ def test_the_mean_of_v_fails_wherever_there_is_more_than_one_key(case) -> None:
 
 def test_a_mistake_that_these_inputs_cannot_show_is_not_named() -> None:
     """With one key the scale does not matter: an output that is wrong otherwise must not be blamed on the scale."""
-    shifted = fake_operators(attention=lambda q, k, v, c, s=None: reference.attention(q, k, v) + 0.1)
+    shifted = fake_operators(
+        attention=lambda q, k, v, c, s=None: reference.attention(q, k, v) + 0.1 * v[..., :1, :] ** 2
+    )
     verdict = judge(CASES["33 queries, 1 key"], shifted)
     assert verdict.status == FAIL
     assert verdict.mistakes == []
@@ -254,7 +256,7 @@ def test_a_mistake_that_these_inputs_cannot_show_is_not_named() -> None:
 
 
 def test_a_mistake_that_is_none_of_the_known_is_located_and_not_named() -> None:
-    verdict = judge(CASES["causal"], fake_operators(attention=lambda *args: reference.attention(*args) + 1))
+    verdict = judge(CASES["causal"], fake_operators(attention=lambda *args: reference.attention(*args) ** 3 + 1))
     assert verdict.status == FAIL
     assert verdict.mistakes == []
     assert any(sentence.lstrip().startswith("O expected") for sentence in verdict.diagnosis)

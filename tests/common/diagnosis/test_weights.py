@@ -55,3 +55,17 @@ def test_the_rounding_of_bfloat16_is_no_mistake() -> None:
     """P itself was rounded, and then the output that its weights were read off."""
     assert weights_told(FULL.bfloat16().double(), FULL) is None
     assert weights_told((2 * FULL).bfloat16().double(), FULL) is not None
+
+
+def test_keys_that_do_not_exist_are_told_by_what_they_add() -> None:
+    """Zeros behind the last key have the score 0, and the weight exp(-m): how many they are can be told."""
+    for count, words in ((1, "what 1 key with the score 0"), (5, "what 5 keys with the score 0")):
+        padded = torch.nn.functional.pad(SCORES, (0, count))
+        told = weights_told(torch.softmax(padded, -1)[..., :40], FULL, scores=SCORES)
+        assert told is not None and told[0] == "keys that do not exist" and words in told[1]
+    assert weights_told(FACTORS.reciprocal() * FULL, FULL, scores=SCORES)[0] == "rows not normalised"
+
+
+def test_one_row_alone_has_no_factor_in_common() -> None:
+    told = weights_told(0.98 * FULL[:1, :1], FULL[:1, :1])
+    assert told is None or told[0] != "all weights times one factor"

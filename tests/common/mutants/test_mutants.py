@@ -5,8 +5,8 @@ import re
 import pytest
 
 from common.mutants import reviewed
-from common.mutants.__main__ import held_out, main
-from common.mutants.collected import collected
+from common.mutants.__main__ import main, parser_of
+from common.mutants.collected import DEVELOPMENT, SETS, UNSEEN, collected
 from common.mutants.deciding import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, Decision, decided
 from common.mutants.expected import targets
 from common.mutants.mutation import KINDS, Mutant, Mutation
@@ -31,11 +31,37 @@ def test_every_gap_has_mutants_and_every_rule_is_used() -> None:
     assert len({one.key for one in every}) == len(every)
     for task in ("task1", "task2", "task3", "task4", "task5", "task6", "task7"):
         assert {(one.file, one.gap) for one in every if one.task == task}
-    assert 0.4 < sum(map(held_out, every)) / len(every) < 0.6
+    assert 0.4 < len(collected(None, [DEVELOPMENT])) / len(every) < 0.6
+    assert len(collected(None, [UNSEEN])) >= 400
+
+
+def test_the_sets_share_no_mutant() -> None:
+    keys = [one.key for name in SETS for one in collected("task4", [name])]
+    assert len(set(keys)) == len(keys) == len(collected("task4", SETS))
+
+
+def test_tasks_are_named_in_one_list_or_several(capsys: pytest.CaptureFixture) -> None:
+    options = parser_of().parse_args(["--task", "task2,task3", "--task", "task5"])
+    assert options.tasks == ["task2", "task3", "task5"]
+    with pytest.raises(SystemExit):
+        main(["--task", "task2,task9"])
+    assert "no task is called 'task9'; there are task1, task2" in " ".join(capsys.readouterr().err.split())
+    assert main(["--task", "task7,task1", "--sample", "4", "--list"]) == 0
+    keys = [line for line in capsys.readouterr().out.splitlines() if re.match(r"task\d/", line)]
+    assert [key[:5] for key in keys] == ["task1"] * 4 + ["task7"] * 4
+
+
+def test_what_was_sampled_can_be_left_out(capsys: pytest.CaptureFixture) -> None:
+    def listed(*more: str) -> set[str]:
+        assert main(["--task", "task7", "--seed", "5", "--list", *more]) == 0
+        return {line for line in capsys.readouterr().out.splitlines() if line.startswith("task7/")}
+
+    first, others = listed("--sample", "10"), listed("--leave-out", "10")
+    assert len(first) == 10 and not first & others and first | others == listed()
 
 
 def test_what_was_reviewed_is_still_among_the_mutants() -> None:
-    keys = {one.key for one in collected()}
+    keys = {one.key for one in collected(None, SETS)}
     assert set(reviewed.equivalent()) <= keys
     assert all(len(reason) > 20 for reason in reviewed.equivalent().values())
 

@@ -104,3 +104,10 @@ def test_lines_keep_their_numbers() -> None:
     assert changed.count("\n") == text.count("\n")
     assert changed.split("\n")[1] == "#pragma unroll"
     assert "if (planted(1)) { x(); y(); } else {" in changed.split("\n")[0]
+
+
+def test_a_name_that_is_not_known_there_any_more_is_not_taken() -> None:
+    """The loop over col is over: no compiler would take it."""
+    found = made("for (int col = 0; col < cols; ++col) f(col);\n    int row = 0;\n    g(row);")
+    assert ("operands", "row", "col") not in found
+    assert ("operands", "row", "col") in made("int row = 0;\n    for (int col = 0; col < cols; ++col) g(row);")

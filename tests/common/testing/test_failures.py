@@ -8,10 +8,12 @@ from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.failures import causes_of, print_failures
 
 
-def failure(name: str, elements: int, **possible: str) -> Verdict:
+def failure(name: str, elements: int, max_error: float | None = None, **possible: str) -> Verdict:
     case = Case(name, "gemm", lambda generator: {}, None, None, 1e-6, ())
     where = "3 of 9 elements are wrong."
-    return Verdict(case, FAIL, possible=possible, mistakes=[*possible], where=where, elements=elements)
+    return Verdict(
+        case, FAIL, max_error=max_error, possible=possible, mistakes=[*possible], where=where, elements=elements
+    )
 
 
 def test_what_is_known_is_told_before_what_is_not() -> None:
@@ -43,3 +45,22 @@ def test_one_error_with_other_sizes_is_told_once() -> None:
     assert "The same, with other numbers, holds for: large" in printed(small, large)
     assert "The same holds for: again" in printed(small, refused("again", [2, 3], 7))
     assert len(causes_of([small, refused("elsewhere", [64, 128], 9)])) == 2
+
+
+def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None:
+    """Larger outputs, of numbers as well, contradict it."""
+    unknown = [failure(f"case {i}", 5000, 0.5) for i in range(2)]
+    small = failure("K = 33", 500, 0.5, dropped="The last tile is dropped.")
+    assert [one.says for one in causes_of([*unknown, small])] == ["", ""]
+    with_nan = [failure(f"case {i}", 5000, float("nan")) for i in range(2)]
+    assert causes_of([*with_nan, small])[0].says == "The last tile is dropped."
+    two = [small, failure("K = 65", 700, 0.5, dropped="The last tile is dropped.")]
+    assert causes_of([*unknown, *two])[0].says == "The last tile is dropped."
+
+
+def test_zeros_come_behind_what_tells_more() -> None:
+    zeros = [failure(f"small {i}", 200, no_key="No key has a weight.") for i in range(3)]
+    for one in zeros:
+        one.mistakes = ["no key counts"]
+    columns = [failure("40 keys", 5000, slices="0 stands in col 32 to 63.")]
+    assert [one.says for one in causes_of([*zeros, *columns])] == ["0 stands in col 32 to 63.", "No key has a weight."]

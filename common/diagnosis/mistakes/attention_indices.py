@@ -1,0 +1,82 @@
+"""Wrong indices of attention that keeps its scores in memory, step by step (formulas.misread).
+
+score_indices(query, key, scores_of)      where Q or K is read for S = Q K^T
+output_indices(weights, value)            where P or V is read for O = P V
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.formulas import misread
+from common.diagnosis.mistakes.known import Mistake
+from common.reference import oracle as reference
+
+MOST_ELEMENTS = 1 << 15  # of an operand, and of what comes out: more would take too long
+
+
+def _places(rows: Tensor, row: str, count: str, col: str, width: str) -> dict[str, Tensor | int]:
+    """What stands for the names of an index into rows [batch, heads, R, W]: batch_head, those of R and of W."""
+    batch, heads, size, wide = rows.shape
+    number = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1)
+    row_at, col_at = (torch.arange(n, device=rows.device) for n in (size, wide))
+    return {"batch_head": number, row: row_at[:, None], col: col_at, count: size, width: wide}
+
+
+def score_indices(query: Tensor, key: Tensor, scores_of: Callable[[Tensor, Tensor], Tensor]) -> list[Mistake]:
+    """Wrong scores; scores_of(query, key) gives the right ones, query [batch, heads, S_q, d], key [..., S_k, d]."""
+    if max(query.numel(), key.numel(), query[..., 0].numel() * key.size(2)) > MOST_ELEMENTS:
+        return []
+    sizes = {"S_q": query.size(2), "S_k": key.size(2)}
+    of_query = sizes | _places(query, "q", "S_q", "d", "head_dim")
+    of_key = sizes | _places(key, "k", "S_k", "d", "head_dim")
+    index = "(batch_head * {count} + {row}) * head_dim + d"
+    return [
+        *misread("query", index.format(count="S_q", row="q"), query, of_query, lambda read: scores_of(read, key)),
+        *misread("key", index.format(count="S_k", row="k"), key, of_key, lambda read: scores_of(query, read)),
+    ]
+
+
+def output_indices(weights: Tensor, value: Tensor) -> list[Mistake]:
+    """Wrong outputs; weights [batch, heads, S_q, S_k], value [batch, heads, S_k, head_dim]."""
+    out = weights[..., 0].numel() * value.size(-1)
+    if weights.dim() != 4 or value.dim() != 4 or max(weights.numel(), value.numel(), out) > MOST_ELEMENTS:
+        return []
+    of_weights = _places(weights, "q", "S_q", "k", "S_k") | {"head_dim": value.size(3)}
+    of_value = _places(value, "k", "S_k", "d", "head_dim") | {"S_q": weights.size(2)}
+    return [
+        *misread("weights", "(batch_head * S_q + q) * S_k + k", weights, of_weights, lambda read: read @ value),
+        *misread("value", "(batch_head * S_k + k) * head_dim + d", value, of_value, lambda read: weights @ read),
+    ]
+
+
+def step_sizes(scores: Tensor, value: Tensor) -> list[Mistake]:
+    """Wrong attention, one step of which was called with S_q for S_k; scores [batch, heads, S_q, S_k], masked."""
+    batch, heads, seq_q, seq_k = scores.shape
+    out = scores[..., 0].numel() * value.size(-1)
+    if seq_q == seq_k or max(scores.numel(), value.numel(), out) > MOST_ELEMENTS:
+        return []
+    says = "{step} is called with S_q where S_k belongs: it takes rows of {seq_q} elements, and they have {seq_k}."
+
+    def mistake(step: str, answer: Callable[[], Tensor]) -> Mistake:
+        return Mistake(f"S_q for S_k in {step}", says.format(step=step, seq_q=seq_q, seq_k=seq_k), answer)
+
+    def softmax() -> Tensor:
+        flat, end = scores.flatten().clone(), scores[..., 0].numel() * seq_q
+        if end > flat.numel():  # outside
+            return torch.empty(0)
+        flat[:end] = reference.softmax(flat[:end].view(-1, seq_q)).flatten()
+        return flat.view(scores.shape) @ value
+
+    def output() -> Tensor:
+        weights, end = reference.softmax(scores).flatten(), scores[..., 0].numel() * seq_q
+        used = value.flatten()[: batch * heads * seq_q * value.size(-1)]
+        if end > weights.numel() or used.numel() < batch * heads * seq_q * value.size(-1):
+            return torch.empty(0)
+        square = weights[:end].view(batch, heads, seq_q, seq_q)
+        return square @ used.view(batch, heads, seq_q, value.size(-1))
+
+    return [mistake("the softmax", softmax), mistake("the product P V", output)]

@@ -1,0 +1,222 @@
+"""Wrong answers of a computation that is written down as formulas, one thing in one line wrong at a time.
+
+    varied("rescale = exp(m - m_new)\nl = rescale * l + rowsum(P)", {"m": m, ...}, lambda values: values["l"])
+
+gives a Mistake for every line with a sign turned, operands exchanged, a factor or a summand left out, a maximum taken
+for a minimum, a function or the whole line left out. The formulas are those of the handout, with its names, so the line
+that fits is the line to look at. What is known of a mistake by name is told first: these are vague ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.online_softmax import shift_of
+
+Values = dict[str, Any]
+_SWAPPED = {
+    "maximum": "minimum",
+    "rowmax": "rowmin",
+    "partmax": "partmin",
+    "exp": "exp2",
+    "exp2": "exp",
+    "log": "log2",
+}
+_UNARY = ("exp", "exp2", "log", "tanh", "rsqrt", "square")  # what may be forgotten
+
+
+def _functions() -> Values:
+    return {
+        "maximum": torch.maximum,
+        "minimum": torch.minimum,
+        "exp": torch.exp,
+        "exp2": torch.exp2,
+        "log": torch.log,
+        "log2": torch.log2,
+        "tanh": torch.tanh,
+        "rsqrt": torch.rsqrt,
+        "square": torch.square,
+        "shift_of": shift_of,
+        "rowmax": lambda x: x.amax(-1, keepdim=True),
+        "rowmin": lambda x: x.amin(-1, keepdim=True),
+        "rowsum": lambda x: x.sum(-1, keepdim=True),
+        "rowmean": lambda x: x.mean(-1, keepdim=True),
+        "partmax": lambda x: x.amax(0),
+        "partmin": lambda x: x.amin(0),
+        "partsum": lambda x: x.sum(0),
+        "divided": lambda a, b: torch.where(b == 0, 0.0, a / b),
+        "sqrt": math.sqrt,
+        "pi": math.pi,
+    }
+
+
+def computed(text: str, values: Mapping[str, Any]) -> Values:
+    """The values of all names after the lines of the text; every line is NAME = EXPRESSION."""
+    known = {**_functions(), **values}
+    exec(_compiled(text), known)
+    return known
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(text: str):
+    return compile(text, "<formulas>", "exec")
+
+
+def varied(text: str, values: Mapping[str, Any], result: Callable[[Values], Tensor]) -> list[Mistake]:
+    """The wrong answers that one wrong line gives.
+
+    Args:
+        text: the formulas, as `computed` takes them.
+        values: what stands for their names, in float64.
+        result: result(values after the last line) -> the output.
+    """
+    return varied_by(text, lambda wrong: result(computed(wrong, values)))
+
+
+def varied_by(text: str, answer: Callable[[str], Tensor]) -> list[Mistake]:
+    """The same; answer(wrong text) -> the output: for formulas that are a step of a loop."""
+    return [
+        Mistake(
+            wrong,
+            f"The output is what comes out of `{wrong}`; right is `{right}`."
+            if wrong
+            else f"The output is what comes out if `{right}` is left out.",
+            functools.partial(or_nothing, answer, whole),
+            vague=True,
+        )
+        for right, wrong, whole in variations(text)
+    ]
+
+
+def misread(
+    name: str, index: str, memory: Tensor, places: Mapping[str, Any], use: Callable[[Tensor], Tensor], base: Any = 0
+) -> list[Mistake]:
+    """What a wrong index gives, where an array is read.
+
+    Args:
+        name: the array's.
+        index: its index, "row * cols + col".
+        memory: the array.
+        places: what stands for the index's names: numbers, and tensors of integers that broadcast.
+        use: what the operator makes of the elements read, of the shape that the places broadcast to.
+        base: where the index counts from, broadcast as well.
+    """
+    flat = memory.flatten()
+
+    def answer(wrong: str) -> Tensor:
+        at = torch.as_tensor(base + computed(wrong, places)["index"])
+        if at.is_floating_point():
+            raise TypeError(f"{wrong!r} is no index")
+        at = torch.broadcast_to(at, right.shape)
+        inside = (at >= 0) & (at < flat.numel())
+        return use(torch.where(inside, flat[at.clamp(0, flat.numel() - 1)], math.nan))
+
+    text = f"index = {index}"
+    right = base + computed(text, places)["index"]
+    found = []
+    for _, line, whole in variations(text, (tuple(places),)):
+        wrong = line.removeprefix("index = ")
+        says = f"The output is what comes out if {name} is read at `{wrong}`; right is `{index}`."
+        found.append(Mistake(f"{name}[{wrong}]", says, functools.partial(or_nothing, answer, whole), vague=True))
+    return found
+
+
+def or_nothing(answer: Callable[[str], Tensor], wrong: str) -> Tensor:
+    """The answer; empty where there is none, or where it tells nothing."""
+    try:
+        given = answer(wrong)
+    except (ArithmeticError, IndexError, RuntimeError, TypeError):  # the sizes do not fit: it has no answer
+        return torch.empty(0)
+    return torch.empty(0) if bool(torch.isnan(given).any()) else given  # what is NaN tells nothing
+
+
+@functools.lru_cache(maxsize=256)
+def variations(text: str, exchanged: tuple[tuple[str, ...], ...] = ()) -> tuple[tuple[str, str, str], ...]:
+    """(the right line, the wrong one or "" where it is left out, the whole text with the wrong one), each once.
+
+    exchanged: groups of names that may be taken for each other.
+    """
+    lines = [line.strip() for line in text.strip().splitlines()]
+    found = {}
+    for number, line in enumerate(lines):
+        for wrong in _wrong_lines(line, lines[:number], exchanged):
+            if wrong != line:
+                found.setdefault((line, wrong), "\n".join([*lines[:number], wrong or "pass", *lines[number + 1 :]]))
+    return tuple((right, wrong, whole) for (right, wrong), whole in found.items())
+
+
+def _wrong_lines(line: str, before: list[str], exchanged: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    (statement,) = ast.parse(line).body
+    name = statement.targets[0].id
+    if name in {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}:
+        yield ""  # it keeps what it held
+    if isinstance(statement.value, ast.Name):
+        yield ""
+    for node in ast.walk(statement.value):
+        groups = [group for group in exchanged if isinstance(node, ast.Name) and node.id in group]
+        names = [ast.Name(one) for group in groups for one in group]
+        for new in (*_others(node), *names):
+            yield f"{name} = {ast.unparse(_Replaced(node, new).visit(ast.parse(line).body[0].value))}"
+    olds = {one.split(" = ")[0]: one for one in before}
+    for node in ast.walk(statement.value):  # the old value for the new one
+        if isinstance(node, ast.Name) and node.id in olds and node.id.endswith("_new"):
+            old = ast.Name(node.id.removesuffix("_new"))
+            yield f"{name} = {ast.unparse(_Replaced(node, old).visit(ast.parse(line).body[0].value))}"
+
+
+class _Replaced(ast.NodeTransformer):
+    """A copy of an expression with another one in place of the node that has the same text and place."""
+
+    def __init__(self, node: ast.expr, new: ast.expr) -> None:
+        self._at, self._new = _place(node), new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self._new if _place(node) == self._at else super().visit(node)
+
+
+def _place(node: ast.AST) -> tuple:
+    return (type(node), *(getattr(node, name, None) for name in ("col_offset", "end_col_offset")))
+
+
+def _others(node: ast.AST) -> Iterator[ast.expr]:
+    """What may stand in place of an expression by mistake."""
+    if isinstance(node, ast.BinOp):
+        left, op, right = node.left, node.op, node.right
+
+        def of(a: ast.expr, op: ast.operator, b: ast.expr) -> ast.expr:
+            return ast.BinOp(a, op, b)
+
+        if isinstance(op, ast.Sub):
+            yield from (of(right, op, left), of(left, ast.Add(), right), left)
+        if isinstance(op, ast.Add):
+            yield from (left, right, of(left, ast.Sub(), right))
+        if isinstance(op, ast.Mult):
+            yield from (left, right)
+        if isinstance(op, ast.Div):
+            yield from (left, of(left, ast.Mult(), right), of(right, op, left))
+    if isinstance(node, ast.Compare):
+        left, (op,), (right,) = node.left, node.ops, node.comparators
+        other = {ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt}[type(op)]
+        yield from (ast.Compare(left, [other()], [right]), ast.Compare(right, [op], [left]))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd):
+        yield from (node.left, node.right)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if other := _SWAPPED.get(node.func.id):
+            yield ast.Call(ast.Name(other), node.args, [])
+        if node.func.id in _UNARY:
+            yield node.args[0]
+        if node.func.id == "maximum":
+            yield from node.args
+        if node.func.id == "divided":
+            yield node.args[0]
+            yield ast.BinOp(node.args[0], ast.Mult(), node.args[1])
+    if isinstance(node, ast.Constant) and isinstance(node.value, float | int):
+        yield ast.Constant(node.value * 2)

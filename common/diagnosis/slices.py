@@ -1,0 +1,119 @@
+"""What whole slices of a wrong output (its heads, rows, columns) have in common: slices_told(out, ref, bound, axes).
+
+Where some are 0 and the others right, nobody computed them; where each holds what belongs in another, an index leaves
+something out; where every element is off by one number, a sum begins with it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from common.diagnosis.locating import wrong_mask
+
+MOST = 64  # slices along an axis that are compared with each other
+APART = 10  # bounds, see common.diagnosis.diagnose.SEPARATION
+LEAST = 6  # elements
+
+
+def slices_told(
+    out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], of_keys: bool = False
+) -> tuple[str, str] | None:
+    """(a name, what to tell the student), or None.
+
+    Args:
+        out, ref, bound, axes, of_keys: see common.diagnosis.diagnose.diagnose; no known mistake explains out.
+    """
+    out = out.to(ref.dtype)
+    wrong = wrong_mask(out, ref, bound)
+    return _never_computed(out, ref, wrong, axes, of_keys) or _begins_elsewhere(out, ref, wrong, bound) or None
+
+
+def _never_computed(
+    out: Tensor, ref: Tensor, wrong: Tensor, axes: tuple[str, ...], of_keys: bool
+) -> tuple[str, str] | None:
+    """Some slices are 0 throughout, all others right."""
+    if int(wrong.sum()) < LEAST or bool(out[wrong].any()):
+        return None
+    best: tuple[float, str] | None = None
+    for axis, name in enumerate(axes):
+        others = [other for other in range(out.dim()) if other != axis]
+        touched = wrong.amax(others) if others else wrong
+        count, size = int(touched.sum()), touched.numel()
+        rest = ref.index_select(axis, (~touched).nonzero().flatten())
+        if of_keys and axis < out.dim() - 1:
+            continue
+        if count == size or bool(out.index_select(axis, touched.nonzero().flatten()).any()) or not bool(rest.any()):
+            continue
+        if best is None or count / size < best[0]:
+            best = count / size, f"{listed(name, touched)} (of {size})"
+    if best is None:
+        return None
+    return (
+        "slices never computed",
+        f"0 stands in {best[1]} and nowhere else where it does not belong: these are never computed, or what is "
+        "computed for them is not kept. Which thread has them? Look at its loop: where it begins, its step, and where "
+        "it ends.",
+    )
+
+
+def listed(name: str, touched: Tensor) -> str:
+    """ "row 3", "row 32 to 63", "every 3rd row from 2 on" or the first few; touched [size] bool."""
+    places = touched.nonzero().flatten().tolist()
+    first, last, count = places[0], places[-1], len(places)
+    if count == 1:
+        return f"{name} {first}"
+    if count == last - first + 1:
+        return f"{name} {first} to {last}"
+    return f"{name} {', '.join(map(str, places[:4]))}{', ...' if count > 4 else ''}"
+
+
+def _begins_elsewhere(out: Tensor, ref: Tensor, wrong: Tensor, bound: float) -> tuple[str, str] | None:
+    """Every element is the right one plus the same number."""
+    if not bool(wrong.all()) or out.numel() < LEAST or not bool(torch.isfinite(out).all() & torch.isfinite(ref).all()):
+        return None
+    difference = out - ref
+    middle = float(difference.median())
+    spread = float((difference - middle).abs().max())
+    if spread > 4 * bound + 1e-4 * abs(middle) or abs(middle) < APART * bound:
+        return None
+    if float(ref.max() - ref.min()) < APART * abs(middle) * 1e-3:  # a factor would look the same
+        return None
+    return (
+        "a sum that begins elsewhere",
+        f"Every output is the right one plus {middle:.6g}: the sum does not begin at 0, or something is added once "
+        "that does not belong to it.",
+    )
+
+
+def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) -> tuple[str, str] | None:
+    """Whether a slice (a head, a matrix, a row) holds what belongs in another: (a name, what to tell), or None."""
+    out = out.to(ref.dtype)
+    for axis in range(out.dim() - 1):
+        size = out.size(axis)
+        if not 1 < size <= MOST:
+            continue
+        moves: list[tuple[int, int]] = []
+        wrong = 0
+        for i in range(size):
+            if not bool(wrong_mask(out.select(axis, i), ref.select(axis, i), bound).any()):
+                continue
+            wrong += 1
+            for j in range(size):
+                there = ref.select(axis, j)
+                same = not bool(wrong_mask(out.select(axis, i), there, bound).any())
+                apart = (ref.select(axis, i) - there).abs().max() > APART * bound
+                if j != i and same and apart and bool(there.any()):
+                    moves.append((i, j))
+                    break
+        if moves:
+            name = axes[axis]
+            told = "; ".join(f"{name} {i} holds what belongs in {name} {j}" for i, j in moves[:4])
+            told = told[:1].upper() + told[1:] + ("; and so on." if len(moves) > 4 else ".")
+            every = wrong == len(moves)
+            if every and len(moves) > 1 and {j for _, j in moves} == {0}:
+                told += f" The number of the {name} has no part in an index, or counts as 0 there."
+            elif every and len(moves) > 1 and len({j - i for i, j in moves}) == 1:
+                told += f" An index is off by {abs(moves[0][1] - moves[0][0])} along this axis."
+            return ("slices moved" if every else ""), told
+    return None

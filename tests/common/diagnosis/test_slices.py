@@ -1,0 +1,72 @@
+"""Whole slices of a wrong output: never computed, taken from elsewhere, off by one number."""
+
+import torch
+
+from common.diagnosis.diagnose import diagnose
+from common.diagnosis.slices import moved_slices, slices_told
+
+AXES = ("row", "col")
+REF = torch.randn(12, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def told(out: torch.Tensor, **more) -> tuple[str, str] | None:
+    return slices_told(out.float(), REF, 1e-5, AXES, **more)
+
+
+def test_rows_of_zeros_are_told_with_their_numbers() -> None:
+    out = REF.clone()
+    out[2::3] = 0
+    name, says = told(out)
+    assert name == "slices never computed"
+    assert says.startswith("0 stands in row 2, 5, 8, 11 (of 12) and nowhere else")
+
+
+def test_the_narrowest_axis_is_told() -> None:
+    out = REF.clone()
+    out[:, 32:] = 0
+    assert "col 32 to 63 (of 64)" in told(out)[1]
+
+
+def test_zeros_among_wrong_numbers_are_no_slices() -> None:
+    out = REF.clone()
+    out[3] = 0
+    out[5, 5] += 1
+    assert told(out) is None
+    out = REF.clone()
+    out[3, :40] = 0  # not the whole row, nor whole columns
+    assert told(out) is None
+
+
+def test_rows_of_attention_may_be_empty_and_its_columns_not() -> None:
+    out = REF.clone()
+    out[4:] = 0
+    assert told(out, of_keys=True) is None
+    out = REF.clone()
+    out[:, 32:] = 0
+    assert told(out, of_keys=True)[0] == "slices never computed"
+
+
+def test_a_sum_that_begins_elsewhere() -> None:
+    name, says = told(REF + 1)
+    assert name == "a sum that begins elsewhere" and "the right one plus 1:" in says
+    assert told(REF * 2) is None
+    assert told(REF + REF.abs()) is None
+
+
+def test_what_rows_hold_of_others_tells_of_an_index() -> None:
+    first = moved_slices(REF[:1].expand_as(REF).float(), REF, 1e-5, AXES)
+    assert first[0] == "slices moved" and "The number of the row has no part in an index" in first[1]
+    late = moved_slices(REF.roll(-1, 0)[:11].float(), REF[:11], 1e-5, AXES)
+    assert late[0] == "" and "Row 0 holds what belongs in row 1" in late[1]  # the last row holds something else
+
+
+def test_rows_of_zeros_belong_nowhere() -> None:
+    """A row that is 0 by mistake equals every row that rightly is: that says nothing of an index."""
+    ref, out = REF.clone(), REF.clone()
+    ref[0], out[0], out[3] = 0, 0, 0
+    assert moved_slices(out.float(), ref, 1e-5, AXES) is None
+
+
+def test_moved_rows_lead_a_diagnosis() -> None:
+    found = diagnose(REF[:1].expand_as(REF).float(), REF, 1e-5, AXES)
+    assert found.names == ["slices moved"] and found.sentences[0].startswith("Row 1 holds what belongs in row 0")
