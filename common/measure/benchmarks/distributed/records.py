@@ -21,6 +21,7 @@ LABELS = {
     "ulysses_cudnn": "Ulysses + cuDNN",
     "one": "one GPU, ours",
     "one_cudnn": "one GPU, cuDNN",
+    "each": "each GPU the whole, ours",
 }
 OURS, PEERS = ("ring", "ulysses"), ("context_parallel", "context_parallel_alltoall")
 

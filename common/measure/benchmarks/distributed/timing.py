@@ -32,7 +32,7 @@ def measure_setting(
     def call_of(version: Version) -> Callable[[], object]:
         if version.alone and rank:
             return lambda: None
-        *inputs, grad_out = whole if version.alone else mine
+        *inputs, grad_out = whole if version.whole else mine
 
         def forward(*x: Tensor) -> Callable[[], Tensor]:
             return lambda: version.attend(*x, setting.causal)
@@ -46,7 +46,7 @@ def measure_setting(
             if name in left_out:
                 continue
             why, seconds = "", 0.0
-            with versions[name].around(setting.causal) if not versions[name].alone else nullcontext():
+            with versions[name].around(setting.causal) if not versions[name].whole else nullcontext():
                 dist.barrier()
                 try:
                     seconds = stopwatch.seconds(calls[name])

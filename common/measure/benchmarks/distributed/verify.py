@@ -47,7 +47,7 @@ def verify(
         exact = _by_pytorch(*(x.double() for x in given), causal)
         peer = _by_pytorch(*given, causal)
         for name, version in versions.items():
-            if version.alone:
+            if version.whole:
                 continue
             what = f"{name}, {'causal' if causal else 'full'}"
             leaves = [shard(x).requires_grad_() for x in given[:3]]

@@ -25,11 +25,13 @@ class Version:
 
     Attributes:
         attend: attend(query, key, value, causal) -> the output.
+        whole: it takes the whole sequence on every rank, by itself.
         alone: it takes the whole sequence, and runs on the first rank only.
         around: around(causal): what must hold around a call, and is not timed.
     """
 
     attend: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+    whole: bool = False
     alone: bool = False
     around: Callable[[bool], AbstractContextManager] = field(default=lambda causal: nullcontext())
 
@@ -43,6 +45,9 @@ def versions_of(ops: Operators) -> dict[str, Version]:
     def cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         return sdpa("cudnn", q, k, v, is_causal=causal)()
 
+    def one(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        return flash.flash_attention(ops, q, k, v, causal)
+
     return {
         "ring": ours("ring"),
         "ulysses": ours("ulysses"),
@@ -51,8 +56,9 @@ def versions_of(ops: Operators) -> dict[str, Version]:
         "ulysses_cudnn": Version(
             lambda q, k, v, causal: dealt_out(lambda *whole: cudnn(*whole, causal), q, k, v, None)
         ),
-        "one": Version(lambda q, k, v, causal: flash.flash_attention(ops, q, k, v, causal), alone=True),
-        "one_cudnn": Version(cudnn, alone=True),
+        "one": Version(one, whole=True, alone=True),
+        "one_cudnn": Version(cudnn, whole=True, alone=True),
+        "each": Version(one, whole=True),
     }
 
 

@@ -13,3 +13,4 @@ void flash_forward_bf16(const FlashArguments&) { not_built(); }
 void flash_backward_fp32(const FlashGradients&) { not_built(); }
 void flash_backward_fp16(const FlashGradients&) { not_built(); }
 void flash_backward_bf16(const FlashGradients&) { not_built(); }
+void flash_merge(const MergeArguments&) { not_built(); }
