@@ -73,7 +73,6 @@ STEPS: dict[str, list[Step]] = {
     "task6": [
         Step("task6.test --solution --update --decode --generate --split --ring", keep=POINTS),
         Step("task6.test --pipeline --report --solution", "task6 pipeline"),
-        Step("task6.test --pipeline --report --tuned", "task6 pipeline", of=GPU),
         Step("task6.test --speed --report --solution", "task6 speedups", of=GPU),
         Step("task6.test --speed --report --tuned", "task6 speedups", of=GPU),
     ],
