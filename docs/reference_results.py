@@ -97,10 +97,12 @@ def said(folder: Path, step: Step, backend: str) -> list[str]:
     command = step.command + flags
     environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "110"}
     words = [sys.executable, "-m", *command.split()]
+    before = (folder / "Results.md").read_text(encoding="utf-8")
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment)
     print(f"python -m {command}: exit status {done.returncode}", flush=True)
     lines = [f"`python -m {command}`", ""]
-    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+    untouched = step.block and (folder / "Results.md").read_text(encoding="utf-8") == before
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr or untouched:
         return [*lines, "failed:", "", *indented((done.stdout + done.stderr).strip().split("\n")[-8:]), ""]
     if step.block:
         return [*block(folder / "Results.md", step.block), ""]
