@@ -48,12 +48,12 @@ def guarded(name: str, function: Callable, operator: torch._ops.OpOverload) -> C
     Raises:
         NotImplementedError: (calling the result) as said above; (its result's backward()) always.
     """
-    mutates = operator._schema.is_mutable
+    mutates, qualified = operator._schema.is_mutable, operator.name()
 
     def call(*args, **kwargs):
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         refuse_forward_mode(name, tensors)
-        if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors) or has_gradient(operator):
+        if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors) or has_gradient(qualified):
             return function(*args, **kwargs)
         if mutates:
             raise NotImplementedError(
@@ -70,9 +70,10 @@ def guarded(name: str, function: Callable, operator: torch._ops.OpOverload) -> C
     return call
 
 
-def has_gradient(operator: torch._ops.OpOverload) -> bool:
-    """Whether somebody told PyTorch this operator's gradient (torch.library.register_autograd)."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "Autograd")
+@torch.compiler.assume_constant_result  # torch.compile asks once, when it traces
+def has_gradient(operator: str) -> bool:
+    """Whether somebody told PyTorch this operator's gradient (torch.library.register_autograd).   "task2::softmax" """
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "Autograd")
 
 
 def refuse_forward_mode(name: str, tensors: Iterable[Tensor]) -> None:

@@ -441,3 +441,22 @@ def test_training(tuned, model_type):
             dropping.set_attn_implementation(kernel_attention.NAME)
             with pytest.raises(ValueError, match=r"dropout=0.1 .*attention dropout to 0"):
                 dropping(ids)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type):
+    """fullgraph: one graph from the tokens to the logits, and one for the gradients, beside the model as it is."""
+    options = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0} if model_type == "gpt2" else {}
+    model = tiny_model(model_type, **options).to(tuned.device).train()
+    model.set_attn_implementation(kernel_attention.NAME)
+    ids = tokens(2, 9).to(tuned.device)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    results = []
+    with torch.enable_grad():
+        for one in (model, compiled):
+            torch.manual_seed(5)
+            logits = one(ids, use_cache=False).logits
+            results.append((logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))))
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
