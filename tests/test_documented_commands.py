@@ -36,6 +36,7 @@ LONG = (
     "task5.test --profile",
     "task5.train",
     "task6.test --check",
+    "task7.tools.training",
 )
 
 
