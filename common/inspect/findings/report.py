@@ -13,7 +13,7 @@ from rich.markup import escape
 from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding, Group
-from common.inspect.findings.words import explained, happened, is_named
+from common.inspect.findings.words import NO_GUARD, explained, happened, is_named
 from common.inspect.origins import calls, origins, writers
 from common.inspect.source_lines import Place
 
@@ -110,7 +110,8 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
-    if passed := calls(places[0], finding.launch):
+    passed = calls(places[0], finding.launch)
+    if passed and NO_GUARD not in explained(finding):
         told.append((f"What {'these calls pass' if len(passed) > 1 else 'the launch passes'}:", passed))
     return told
 

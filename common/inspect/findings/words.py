@@ -17,6 +17,7 @@ from common.console.words import counted
 from common.inspect.findings.model import Access, Finding
 from common.inspect.source_lines import Place
 
+NO_GUARD = "The last block has more threads than there are elements left, and none of them returns:"
 MOST_THREADS = 1024  # of a block
 MOST_ROWS = 128  # of a tile that is usual
 _TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
@@ -304,10 +305,7 @@ def _guard_or_index(finding: Finding, past: int) -> str:
         if guard:
             return f"Threads without an element return at `{guard[0]}`: that bound is wrong, or {wrong}."
         if past <= MOST_THREADS:
-            return (
-                "The last block has more threads than there are elements left, and none of them returns: "
-                "if (index >= n) return; with n the number of elements."
-            )
+            return f"{NO_GUARD} if (index >= n) return; with n the number of elements."
         return f"So far outside no guard helps: {wrong}."
     if past > MOST_ROWS * row:
         return f"No tile sticks out as far as that ({past // row:,} rows): {wrong}."

@@ -280,7 +280,7 @@ def table() -> dict[str, str]:
     """Feature -> what our column begins with."""
     text = (ROOT / "task7" / "front_door" / "README.md").read_text()
     rows = re.search(r"\| feature \| ours \|.*", text, re.DOTALL)[0].splitlines()[2:]
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
     assert {len(row) for row in cells} == {8}
     return {row[0]: row[1].split(",")[0] for row in cells}
 

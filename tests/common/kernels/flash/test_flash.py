@@ -464,6 +464,7 @@ bool hopper_backward_takes(const FlashGradients&, bool) { return false; }
 void flash_backward_fp32(const FlashGradients&) {}
 void flash_backward_fp16(const FlashGradients&) {}
 void flash_backward_bf16(const FlashGradients&) {}
+void flash_merge(const MergeArguments&) {}
 """
 
 
