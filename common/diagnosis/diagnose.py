@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import GPU_BITS, UNUSED_BITS, holds, locate, unwritten_mask, wrong_mask
+from common.diagnosis.locating import GPU_BITS, SEPARATION, UNUSED_BITS, holds, locate, unwritten_mask, wrong_mask
 from common.diagnosis.mistakes.inferring import MOST_ELEMENTS, inferred_from
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.weights import weights_told
@@ -23,7 +23,6 @@ from common.diagnosis.slices import moved_slices, slices_told
 UNKNOWN = "It equals none of the known wrong answers; this is where it differs:"
 ALSO = "On these inputs it also equals: "
 MOST_TOLD = 3  # of the known mistakes that an output equals
-SEPARATION = 10  # a wrong answer must be this many tolerances away from the right one to be named
 
 
 @dataclass

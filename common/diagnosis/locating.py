@@ -16,6 +16,7 @@ POISON_BITS = 0x7FC00000  # what torch.empty holds under torch.utils.determinist
 GUARD_BITS = 0x7FC0BEEF  # before and behind every input
 UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: behind a length, in an unused slot
 GPU_BITS = 0x7FFFFFFF  # what GPU arithmetic makes of any NaN
+SEPARATION = 10  # a wrong answer must be this many tolerances away from the right one to be named
 EDGES = (256, 128, 64, 32, 16, 8)
 OR_UNWRITTEN = ", or memory read before it was written"  # left out where the checked build found none
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import wrong_mask
+from common.diagnosis.locating import SEPARATION, wrong_mask
 
 MOST = 64  # slices along an axis that are compared with each other
-APART = 10  # bounds, see common.diagnosis.diagnose.SEPARATION
 LEAST = 6  # elements
 
 
@@ -46,7 +45,7 @@ def _never_computed(
         if count == size or bool(out.index_select(axis, touched.nonzero().flatten()).any()) or not bool(rest.any()):
             continue
         if best is None or count / size < best[0]:
-            best = count / size, f"{listed(name, touched)} (of {size})"
+            best = count / size, f"{_listed(name, touched)} (of {size})"
     if best is None:
         return None
     return (
@@ -57,8 +56,8 @@ def _never_computed(
     )
 
 
-def listed(name: str, touched: Tensor) -> str:
-    """ "row 3", "row 32 to 63", "every 3rd row from 2 on" or the first few; touched [size] bool."""
+def _listed(name: str, touched: Tensor) -> str:
+    """ "row 3", "row 32 to 63" or the first four; touched [size] bool."""
     places = touched.nonzero().flatten().tolist()
     first, last, count = places[0], places[-1], len(places)
     if count == 1:
@@ -75,9 +74,9 @@ def _begins_elsewhere(out: Tensor, ref: Tensor, wrong: Tensor, bound: float) -> 
     difference = out - ref
     middle = float(difference.median())
     spread = float((difference - middle).abs().max())
-    if spread > 4 * bound + 1e-4 * abs(middle) or abs(middle) < APART * bound:
+    if spread > 4 * bound + 1e-4 * abs(middle) or abs(middle) < SEPARATION * bound:
         return None
-    if float(ref.max() - ref.min()) < APART * abs(middle) * 1e-3:  # a factor would look the same
+    if float(ref.max() - ref.min()) < SEPARATION * abs(middle) * 1e-3:  # a factor would look the same
         return None
     return (
         "a sum that begins elsewhere",
@@ -102,7 +101,7 @@ def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) 
             for j in range(size):
                 there = ref.select(axis, j)
                 same = not bool(wrong_mask(out.select(axis, i), there, bound).any())
-                apart = (ref.select(axis, i) - there).abs().max() > APART * bound
+                apart = (ref.select(axis, i) - there).abs().max() > SEPARATION * bound
                 if j != i and same and apart and bool(there.any()):
                     moves.append((i, j))
                     break

@@ -55,10 +55,8 @@ class Cause:
     def sentences(self) -> list[str]:
         """What to tell of the first."""
         first = self.verdicts[0]
-        if not self.says:
-            return [one for one in first.diagnosis if one not in first.exact and not one.startswith(ALSO)]
         others = [one for one in first.diagnosis if one not in first.exact and not one.startswith(ALSO)]
-        return [self.says, *others]
+        return [self.says, *others] if self.says else others
 
 
 def causes_of(failures: Sequence[Verdict]) -> list[Cause]:

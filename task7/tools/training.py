@@ -20,6 +20,8 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
+from common.cli.benchmark import positive
+from common.compiling.toolchain import BACKENDS
 from common.console.drawing import pyplot, save
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say
@@ -158,25 +160,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m task7.tools.training", description=__doc__.split(": ")[1].split("\n")[0]
     )
-    positive = _at_least_1
-    parser.add_argument("--steps", type=positive, default=30, metavar="N", help="optimizer steps (default: 30)")
-    parser.add_argument("--batch", type=positive, default=2, metavar="N", help="sequences in a step (default: 2)")
+    parser.add_argument("--steps", type=positive(int), default=30, metavar="N", help="optimizer steps (default: 30)")
+    parser.add_argument("--batch", type=positive(int), default=2, metavar="N", help="sequences in a step (default: 2)")
     parser.add_argument(
-        "--length", type=positive, default=64, metavar="N", help=f"tokens of each, at most {MOST_TOKENS} (default: 64)"
+        "--length",
+        type=positive(int),
+        default=64,
+        metavar="N",
+        help=f"tokens of each, at most {MOST_TOKENS} (default: 64)",
     )
-    parser.add_argument("--layers", type=positive, metavar="N", help="of the model (default: the storyteller's 6)")
+    parser.add_argument("--layers", type=positive(int), metavar="N", help="of the model (default: the storyteller's 6)")
     parser.add_argument("--rate", type=float, default=5e-4, metavar="R", help="learning rate (default: 0.0005)")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="16 bits: under autocast (default: fp32)")
-    parser.add_argument("--backend", choices=("auto", "cuda", "simulator"), default="auto")
+    parser.add_argument("--backend", choices=("auto", *BACKENDS), default="auto")
     picture = build_root() / "training.png"
     parser.add_argument("--picture", type=Path, default=picture, metavar="FILE", help=f"default: {shown_path(picture)}")
     return parser
-
-
-def _at_least_1(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import place, wrong_mask
+from common.diagnosis.locating import SEPARATION, place, wrong_mask
 from common.diagnosis.mistakes.known import Inference, Mistake
 
 LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
-APART = 10  # bounds, see common.diagnosis.diagnose.SEPARATION
 MOST_ELEMENTS = 1 << 16  # of an output that is compared once more with every known answer
 ROUNDED = 2e-7  # of the largest element, times the condition number: how exactly a quotient is known
 MOST_ILL = 1e4  # condition number of an operand that is divided by
@@ -66,7 +65,7 @@ def _partly(
         tolerance = 4 * bound + 1e-5 * float(there.abs().max())
         if (
             float((there - got).abs().max()) <= tolerance
-            and int(((there - right).abs() > APART * tolerance).sum()) >= LEAST
+            and int(((there - right).abs() > SEPARATION * tolerance).sum()) >= LEAST
         ):
             return one.name, f"In {_where(rows, axes[:-1])}: {one.says}"
     return None
