@@ -24,6 +24,8 @@
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/warp.cuh"
 
+namespace attention {
+
 struct State {
     float m = -INFINITY, l = 0.0f;
     float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -89,3 +91,5 @@ struct StateArray {
         return all;
     }
 };
+
+}  // namespace attention

@@ -1,12 +1,12 @@
-// flash_forward.cuh - FlashAttention-2, forward, on tensor cores: the body of a kernel.
+// flash_forward.cuh - FlashAttention-2, forward, on tensor cores: the body of a kernel. namespace flash.
 //
-//   1. Shapes       FlashShape                  what a block, a warp and a thread own
+//   1. Shapes       Shape                       what a block, a warp and a thread own
 //   2. Products     multiply_qk, multiply_pv    S = Q K^T, O += P V by mma.sync
 //                   hide_outside                scores of keys that a row may not see
-//   3. Block        FlashRows                   which rows of which head a block computes, where its tensors lie
+//   3. Block        Rows                        which rows of which head a block computes, where its tensors lie
 //   4. Output       store_output
 //                   compute_nan_again           what hidden keys hold does not reach a row
-//   5. Loop         flash_forward               tile by tile: scores, weights, output
+//   5. Loop         forward                     tile by tile: scores, weights, output
 //   6. Launch       launch_forward
 //
 //   flash_tiles.cuh      tiles in shared memory: cp.async, swizzle, ldmatrix
@@ -30,6 +30,10 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 
+namespace flash {
+
+using namespace mma;
+
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
 //     block: B_r = 32 WARPS rows of Q    warp: 32 rows, M = 2 blocks of 16        tile of K or V: B_c = 32 keys
@@ -48,7 +52,7 @@
 constexpr int M = 2, WARP_ROWS = 16 * M, B_c = 32;
 
 template <typename T_, int D_, int WARPS_>
-struct FlashShape {
+struct Shape {
     using T = T_;
     static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, B_r = WARPS * WARP_ROWS;
     static constexpr int BLOCKS = 8 / WARPS;  // per multiprocessor: registers allow two warps per scheduler
@@ -128,10 +132,10 @@ __device__ __forceinline__ void hide_outside(Scores& s, F range) {
     const int lane = threadIdx.x % 32;
     UNROLL
     for (int r = 0; r < 2 * M; ++r) {
-        const KeyRange seen = range(mma_row(lane, r));
+        const KeyRange seen = range(mma::row(lane, r));
         UNROLL
         for (int c = 0; c < B_c / 4; ++c) {
-            const int key = mma_col(lane, c);
+            const int key = mma::col(lane, c);
             if (key < seen.begin || key >= seen.end) by_row(s)(r, c) = -INFINITY;
         }
     }
@@ -144,7 +148,7 @@ __device__ __forceinline__ void hide_outside(Scores& s, F range) {
 // neighbours, too.
 //
 template <class S>
-struct FlashRows {
+struct Rows {
     using T = typename S::T;
     unsigned batch_head, batch, head;
     int start, count;              // the block's rows of its head
@@ -152,7 +156,7 @@ struct FlashRows {
     const T *query, *key, *value;  // of this head; query from the block's first row on
 
     // Block x of batch * heads * ceil(S_q / rows), rows <= B_r.
-    __device__ __forceinline__ explicit FlashRows(const AttentionArguments& a, int rows = S::B_r) {
+    __device__ __forceinline__ explicit Rows(const AttentionArguments& a, int rows = S::B_r) {
         const int warp = threadIdx.x / 32;
         const unsigned q_blocks = static_cast<unsigned>(ceil_div(a.S_q, int64_t{rows}));
         batch_head = blockIdx.x / q_blocks;
@@ -178,7 +182,7 @@ struct FlashRows {
 // PLAIN: rows in pieces of 16 bytes, see TileLoader.
 
 template <class S, bool PLAIN>
-__device__ __forceinline__ void store_output(const AttentionArguments& a, const FlashRows<S>& block,
+__device__ __forceinline__ void store_output(const AttentionArguments& a, const Rows<S>& block,
                                              typename S::T* shared, const Output<S::D>& o, const RowState<M>& rows) {
     using T = typename S::T;
     constexpr int D = S::D;
@@ -187,13 +191,13 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
     __syncwarp();  // all lanes have read Q: without a tile of keys there was no barrier since
     UNROLL
     for (int r = 0; r < 2 * M; ++r) {
-        const int row = mma_row(lane, r);
+        const int row = mma::row(lane, r);
         const float sum = quad_sum(rows.sum[r]), factor = final_factor(sum);
         if (a.lse != nullptr && lane % 4 == 0 && row < block.warp_count)
             a.lse[block.batch_head * a.S_q + block.warp_start + row] = logsumexp_of(rows.shift[r], sum);
         UNROLL
         for (int n = 0; n < D / 8; ++n)  // two columns of each group of 8
-            *reinterpret_cast<unsigned*>(swizzled<D>(tile, row, n) + mma_col(lane, 0)) =
+            *reinterpret_cast<unsigned*>(swizzled<D>(tile, row, n) + mma::col(lane, 0)) =
                 pack<T>(by_row(o)(r, 2 * n) * factor, by_row(o)(r, 2 * n + 1) * factor);
     }
     __syncwarp();
@@ -214,7 +218,7 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
 
 // Rows with a NaN, from the keys that they see alone: seen_row.cuh. The warp has written all of them.
 template <class S, class Keys>
-__device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, const FlashRows<S>& block,
+__device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, const Rows<S>& block,
                                                   const Keys& keys, const Output<S::D>& o) {
     using T = typename S::T;
     unsigned marked = 0;
@@ -225,10 +229,10 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
         for (int n = 0; n < S::D / 8; ++n) sum += o[i / 2][n][i % 2 * 2] + o[i / 2][n][i % 2 * 2 + 1];
         marked |= (sum != sum) << i;
     }
-    for_each_marked_row<WARP_ROWS>(marked, [&](int i) {
+    attention::for_each_marked_row<WARP_ROWS>(marked, [&](int i) {
         const int row = block.warp_start + i;
         if (i >= block.warp_count) return;
-        SeenRow<T> again(block.query + (row - block.start) * a.query_strides.row, a.head_dim);
+        attention::SeenRow<T> again(block.query + (row - block.start) * a.query_strides.row, a.head_dim);
         keys.for_each_seen(row, [&](int key) {
             if (again.lost()) return;
             const float score = again.product(block.key + key * a.key_strides.row) * a.scale;
@@ -260,7 +264,7 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
 // factor: what makes the scores, after hide(), powers of two
 
 template <class S, bool PLAIN, class Keys>
-__device__ __forceinline__ void flash_forward(const AttentionArguments& a, const FlashRows<S>& block,
+__device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<S>& block,
                                               const Keys& keys, float factor, typename S::T* shared) {
     using T = typename S::T;
     constexpr int D = S::D, SLOTS = S::SLOTS, AHEAD = SLOTS / 2;
@@ -349,3 +353,5 @@ void launch_forward(void (*kernel)(Arguments), const Arguments& a, int rows = S:
     kernel<<<blocks, S::THREADS, S::BYTES, a.stream>>>(a);
     CUDA_CHECK_LAUNCH();
 }
+
+}  // namespace flash

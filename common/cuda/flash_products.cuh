@@ -17,6 +17,10 @@
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
 
+namespace flash {
+
+using namespace mma;
+
 // d [16 M][8 N] += A [16 M][K] B [K][8 N]
 //
 // a_at, b_at: where the lane begins to read in `shared`, by block_at and
@@ -68,3 +72,4 @@ __device__ __forceinline__ unsigned& pair_at(T* shared, unsigned first, int i, i
     return *reinterpret_cast<unsigned*>(shared + (first ^ static_cast<unsigned>(8 * j)) + (16 * i + 8 * half) * COLS);
 }
 
+}  // namespace flash

@@ -30,6 +30,10 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 
+namespace flash {
+
+using namespace mma;
+
 constexpr float SLACK = 8;
 
 // A row that has seen no key has the shift -FLT_MAX: the first score that is not -infinity exceeds it, and until then
@@ -113,3 +117,5 @@ __device__ __forceinline__ float final_factor(float sum) { return sum == 0 ? 0.0
 __device__ __forceinline__ float logsumexp_of(float shift, float sum) {
     return sum == 0 ? -INFINITY : (shift + __log2f(sum)) * LN_2;
 }
+
+}  // namespace flash

@@ -16,6 +16,10 @@
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/unroll.cuh"
 
+namespace flash {
+
+using namespace mma;
+
 // How many neighbouring chunks of a row the swizzle permutes: 4 or 8.
 template <int D>
 constexpr int SWIZZLED_CHUNKS = D / 8 % 8 == 0 ? 8 : 4;
@@ -96,3 +100,5 @@ __device__ __forceinline__ unsigned block_at(unsigned start, int r, int k) {
     constexpr int PERIOD = SWIZZLED_CHUNKS<D> / 2;  // in blocks
     return (start ^ static_cast<unsigned>(k % PERIOD * 16)) + r * 16 * D + k / PERIOD * PERIOD * 16;
 }
+
+}  // namespace flash

@@ -25,10 +25,14 @@
 #include "common/cuda/seen_row.cuh"
 #include "common/cuda/warp.cuh"
 
+namespace hopper {
+
+using namespace mma;
+
 // end: how many keys of the tile a row sees, the first ones, of this lane's rows lane / 4 and lane / 4 + 8
 template <int N8>
 __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)[2]) {
-    const int first = mma_d_col(threadIdx.x % 32, 0), last[2] = {end[0] - first, end[1] - first};
+    const int first = mma::d_col(threadIdx.x % 32, 0), last[2] = {end[0] - first, end[1] - first};
 #pragma unroll
     for (int n = 0; n < N8; ++n)
 #pragma unroll
@@ -39,7 +43,7 @@ __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)
 // begin: the first query of the tile that sees the key, of this lane's keys lane / 4 and lane / 4 + 8
 template <int N8>
 __device__ __forceinline__ void hide_before(float (&s)[N8][4], const int (&begin)[2]) {
-    const int first = mma_d_col(threadIdx.x % 32, 0), start[2] = {begin[0] - first, begin[1] - first};
+    const int first = mma::d_col(threadIdx.x % 32, 0), start[2] = {begin[0] - first, begin[1] - first};
 #pragma unroll
     for (int n = 0; n < N8; ++n)
 #pragma unroll
@@ -48,7 +52,7 @@ __device__ __forceinline__ void hide_before(float (&s)[N8][4], const int (&begin
 }
 
 template <int N8>
-__device__ __forceinline__ void powers(float (&s)[1][N8][4], RowState<1>& rows, float factor) {
+__device__ __forceinline__ void powers(float (&s)[1][N8][4], flash::RowState<1>& rows, float factor) {
 #pragma unroll
     for (int n = 0; n < N8; ++n)
 #pragma unroll
@@ -90,7 +94,7 @@ __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], cons
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = mma_d_row(lane, 2 * half);
+        const int row = mma::d_row(lane, 2 * half);
 #pragma unroll
         for (int n = 0; n < D8; n += 4) {
             unsigned w[4];
@@ -107,16 +111,16 @@ __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], cons
 
 // o / sum; lse [rows_left] or nullptr, from the warp's first row on
 template <typename T, int D>
-__device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4], const RowState<1>& rows,
-                                           int rows_left, int head_dim = D) {
+__device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4],
+                                           const flash::RowState<1>& rows, int rows_left, int head_dim = D) {
     const int lane = threadIdx.x % 32;
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = mma_d_row(lane, 2 * half);
+        const int row = mma::d_row(lane, 2 * half);
         const float sum = quad_sum(rows.sum[half]);
-        factor[half] = final_factor(sum);
-        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = logsumexp_of(rows.shift[half], sum);
+        factor[half] = flash::final_factor(sum);
+        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = flash::logsumexp_of(rows.shift[half], sum);
     }
     write_rows<T>(out, o[0], factor, rows_left, head_dim);
 }
@@ -154,7 +158,8 @@ __device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, i
         bool nan = false;
         for (int i = threadIdx.x % 32; i < head_dim; i += 32) nan |= to_float(out[i]) != to_float(out[i]);
         if (!__any_sync(FULL_WARP, nan)) continue;
-        SeenRow<T> again(head_of(from.query, from.query_strides, batch, head) + row * from.query_strides.row, head_dim);
+        attention::SeenRow<T> again(head_of(from.query, from.query_strides, batch, head) + row * from.query_strides.row,
+                                    head_dim);
         for_each_seen(row, [&](int64_t k) {
             if (again.lost()) return;
             again.add(again.product(key + k * from.key_strides.row) * from.scale, value + k * from.value_strides.row);
@@ -162,3 +167,5 @@ __device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, i
         again.write(out);
     }
 }
+
+}  // namespace hopper

@@ -34,6 +34,8 @@
 
 namespace hopper {
 
+using namespace mma;
+
 constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;  // of a warpgroup
 
 // -------------------------------------------------------------------------------------------------- 1. Tiles

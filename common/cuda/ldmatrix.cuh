@@ -1,4 +1,4 @@
-// ldmatrix.cuh - matrices of 8 x 8 16-bit elements from shared memory into the fragments that mma.cuh multiplies.
+// ldmatrix.cuh - matrices of 8 x 8 16-bit elements from shared memory into the fragments that mma.cuh multiplies; in its namespace.
 //
 //   ldmatrix_x4(r0, r1, r2, r3, row)      four matrices: a whole A tile of 16 x 16, or the B tiles of two mma
 //   ldmatrix_x4_trans                     the same, each matrix transposed on the way
@@ -52,6 +52,13 @@
 #include "simulator/matrix.h"  // ldmatrix_x4, ldmatrix_x4_trans, stmatrix_x4
 #else
 #include "common/cuda/shared_offset.cuh"
+#endif
+
+namespace mma {
+
+#ifdef CUDA_SIMULATOR
+using ::ldmatrix_x4, ::ldmatrix_x4_trans, ::stmatrix_x4;
+#else
 
 __device__ __forceinline__ void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -94,3 +101,5 @@ __host__ __device__ constexpr T* swizzled(T* tile, int row, int chunk) {
     constexpr int PER_CHUNK = 16 / sizeof(T);
     return tile + row * COLS + swizzle<COLS * static_cast<int>(sizeof(T))>(row, chunk) * PER_CHUNK;
 }
+
+}  // namespace mma

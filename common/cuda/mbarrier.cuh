@@ -26,6 +26,8 @@
 
 #include "common/cuda/shared_offset.cuh"
 
+namespace hopper {
+
 using Mbarrier = uint64_t;
 
 __device__ __forceinline__ void mbarrier_init(Mbarrier& barrier, unsigned arrivals) {
@@ -89,3 +91,5 @@ class Ring {
     int slot_ = 0;
     unsigned parity_ = 0;
 };
+
+}  // namespace hopper

@@ -1,12 +1,12 @@
-// mma.cuh - tensor cores: D = A B + D for one small tile, by the 32 lanes of a warp together.
+// mma.cuh - tensor cores: D = A B + D for one small tile, by the 32 lanes of a warp together. namespace mma.
 //
 //   mma_m16n8k16<T>(d, a, b)   T = __half or __nv_bfloat16: A 16 x 16, B 16 x 8, D 16 x 8 in float
 //   clear(d)                   accumulators = 0
-//   by_row(d)(r, c)            accumulators as the small matrix that they are to a lane; mma_row, mma_col: where it lies
+//   by_row(d)(r, c)            accumulators as the small matrix that they are to a lane; row, col: where it lies
 //   pack<T>(low, high)         two floats -> one register of two T, rounded to nearest even
 //   unpack<T>(bits)            the way back
 //   accumulators_as_a<T>(a, left, right)    two D tiles -> the A operand of the next mma
-//   mma_d_row, mma_d_col, mma_a_row, mma_a_col, mma_b_row, mma_b_col    where this lane's registers lie
+//   d_row, d_col, a_row, a_col, b_row, b_col    where this lane's registers lie
 //
 // A tile is spread over the registers of the warp: every lane holds a few elements of each matrix, its fragment.
 // unsigned a[4], b[2] and float d[4] are one lane's fragments. All 32 lanes must call, at the same place in the
@@ -68,9 +68,14 @@
 #include <type_traits>
 
 #include "common/cuda/unroll.cuh"
-
 #ifdef CUDA_SIMULATOR
 #include "simulator/matrix.h"  // mma_m16n8k16
+#endif
+
+namespace mma {
+
+#ifdef CUDA_SIMULATOR
+using ::mma_m16n8k16;
 #else
 
 // d [16][8] += a [16][16] b [16][8]
@@ -109,10 +114,10 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 #endif
 
 // d [M][N]: M x N tiles of D, a warp's accumulators, 16 M x 8 N numbers. Of these a lane has a matrix of 2 M rows and 2 N
-// columns, by_row(d)(r, c): row mma_row(lane, r) and column mma_col(lane, c) of the warp's.
+// columns, by_row(d)(r, c): in row mma::row(lane, r) and column mma::col(lane, c) of the warp's.
 //
 //       r             0    1         2    3          c             0    1        2    3
-//       mma_row       g    g + 8     g + 16 ...      mma_col       2 t  2 t + 1  2 t + 8 ...
+//       row           g    g + 8     g + 16 ...      col           2 t  2 t + 1  2 t + 8 ...
 template <typename Float, int M, int N>
 struct ByRow {
     static constexpr int ROWS = 2 * M, COLS = 2 * N;
@@ -162,15 +167,17 @@ __device__ __forceinline__ void accumulators_as_a(unsigned (&a)[4], const float 
 
 // ---- where register i of a lane lies in its tile
 
-__host__ __device__ constexpr int mma_d_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
-__host__ __device__ constexpr int mma_d_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
+__host__ __device__ constexpr int d_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
+__host__ __device__ constexpr int d_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
 
 // The same of by_row's row r and column c.
-__host__ __device__ constexpr int mma_row(int lane, int r) { return lane / 4 + r * 8; }
-__host__ __device__ constexpr int mma_col(int lane, int c) { return lane % 4 * 2 + c / 2 * 8 + c % 2; }
+__host__ __device__ constexpr int row(int lane, int r) { return lane / 4 + r * 8; }
+__host__ __device__ constexpr int col(int lane, int c) { return lane % 4 * 2 + c / 2 * 8 + c % 2; }
 
 // Two elements per register, of which this is the first; the other is in the next column (A) or row (B).
-__host__ __device__ constexpr int mma_a_row(int lane, int i) { return lane / 4 + i % 2 * 8; }
-__host__ __device__ constexpr int mma_a_col(int lane, int i) { return lane % 4 * 2 + i / 2 * 8; }
-__host__ __device__ constexpr int mma_b_row(int lane, int i) { return lane % 4 * 2 + i * 8; }
-__host__ __device__ constexpr int mma_b_col(int lane) { return lane / 4; }
+__host__ __device__ constexpr int a_row(int lane, int i) { return lane / 4 + i % 2 * 8; }
+__host__ __device__ constexpr int a_col(int lane, int i) { return lane % 4 * 2 + i / 2 * 8; }
+__host__ __device__ constexpr int b_row(int lane, int i) { return lane % 4 * 2 + i * 8; }
+__host__ __device__ constexpr int b_col(int lane) { return lane / 4; }
+
+}  // namespace mma

@@ -21,6 +21,8 @@
 #include "common/cuda/logarithms.h"
 #include "common/cuda/warp.cuh"
 
+namespace attention {
+
 // Lane l has the columns l, l + 32, ... of the row; head_dim <= 128.
 //
 //   query, key, value, out   [head_dim]
@@ -94,3 +96,5 @@ __device__ __forceinline__ void for_each_marked_row(unsigned mine, F f) {
     for (int row = 0; row < ROWS; ++row)
         if (__shfl_sync(FULL_WARP, mine, row % 8 * 4) >> row / 8 & 1) f(row);
 }
+
+}  // namespace attention

@@ -36,6 +36,8 @@
 #include "common/cuda/row_strides.h"
 #include "common/cuda/shared_offset.cuh"
 
+namespace hopper {
+
 constexpr int TMA_COLS = 64;
 
 struct RowShape {
@@ -130,3 +132,5 @@ __device__ __forceinline__ void fence_for_copy_engine() {
 __device__ __forceinline__ void fence_global_for_copy_engine() {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
+
+}  // namespace hopper

@@ -40,6 +40,8 @@
 
 #include "common/cuda/shared_offset.cuh"
 
+namespace hopper {
+
 // The "matrix descriptor": addresses and distances in units of 16 bytes.
 //
 //   bits 0-13 start   16-29 from box to box (MnMajor)   32-45 from one atom to the next below   62-63 the swizzle: 1
@@ -151,3 +153,5 @@ template <int N>
 __device__ __forceinline__ void more_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
+
+}  // namespace hopper

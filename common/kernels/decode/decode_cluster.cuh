@@ -62,7 +62,7 @@ ClusterPlan plan_clusters(const DecodeArguments& a) {
     // As many warps as let all blocks be there at once, if two per multiprocessor are enough for that
     const size_t per_warp = ClusterRing<Warp>::BYTES + state_bytes<Warp>(plan.units.unit_heads);
     const int states = plan.units.unit_heads * ROW<Warp>;
-    const size_t exchanged = states_exchanged(states, plan.blocks) * sizeof(State);
+    const size_t exchanged = states_exchanged(states, plan.blocks) * sizeof(attention::State);
     const size_t shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     const size_t room = (segments * plan.blocks <= processors ? shared : shared / 2 - 1024) - exchanged;
     plan.warps = static_cast<int>(std::clamp<size_t>(room / per_warp, 1, MAX_WARPS));
@@ -121,17 +121,17 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
     }
 
     const int states = heads.count * ROW<Warp>, each = states_per_block(states, plan.blocks);
-    State* exchanged = reinterpret_cast<State*>(shared + plan.warps * ClusterRing<Warp>::BYTES);
+    attention::State* exchanged = reinterpret_cast<attention::State*>(shared + plan.warps * ClusterRing<Warp>::BYTES);
     const auto of_warps = warp_states<Warp>(exchanged + states_exchanged(states, plan.blocks), plan.warps, heads.count);
-    const auto store = [&](int i, const State& sum) {
+    const auto store = [&](int i, const attention::State& sum) {
         T* out = static_cast<T*>(a.out) + (heads.first + i / ROW<Warp>) * head_dim;
-        store_output(out, i % ROW<Warp> * 4, head_dim, sum);
+        attention::store_output(out, i % ROW<Warp> * 4, head_dim, sum);
     };
     state.store_state(of_warps, warp);
     __syncthreads();
     cluster_wait();  // all blocks have begun: their shared memory may be written
     for (int i = threadIdx.x; i < states; i += 32 * plan.warps) {
-        const State sum = of_warps.sum(plan.warps, i / ROW<Warp>, i % ROW<Warp> * 4);
+        const attention::State sum = of_warps.sum(plan.warps, i / ROW<Warp>, i % ROW<Warp> * 4);
         if (plan.blocks == 1)
             store(i, sum);
         else
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
     cluster_arrive();
     cluster_wait();
     for (int i = threadIdx.x; i < each && rank * each + i < states; i += 32 * plan.warps) {
-        State sum;
+        attention::State sum;
         for (int block = 0; block < plan.blocks; ++block) sum.add(exchanged[block * each + i]);
         store(rank * each + i, sum);
     }

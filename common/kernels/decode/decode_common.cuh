@@ -107,7 +107,7 @@ constexpr size_t state_bytes(int heads) {
     return heads * (STATE_STRIDE<Warp> * sizeof(float) + sizeof(float2));
 }
 template <typename Warp>
-__device__ __forceinline__ StateArray<STATE_STRIDE<Warp>> warp_states(void* shared, int warps, int heads) {
+__device__ __forceinline__ attention::StateArray<STATE_STRIDE<Warp>> warp_states(void* shared, int warps, int heads) {
     float* o = static_cast<float*>(shared);
     return {o, reinterpret_cast<float2*>(o + warps * heads * STATE_STRIDE<Warp>), heads};
 }

@@ -42,7 +42,7 @@ struct ListPlan {
 // The workspace: part p's state of the segment that began before it (place 2p) and of the one that goes on behind it
 // (2p + 1).    o [parts][2][unit_heads][COLS], m and l [parts][2][unit_heads]
 template <int COLS>
-__device__ __forceinline__ StateArray<COLS> part_states(float* workspace, const ListPlan& plan) {
+__device__ __forceinline__ attention::StateArray<COLS> part_states(float* workspace, const ListPlan& plan) {
     const int64_t rows = int64_t{2} * plan.parts * plan.units.unit_heads;
     return {workspace, reinterpret_cast<float2*>(workspace + rows * COLS), plan.units.unit_heads};
 }
@@ -116,9 +116,9 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, BLOCKS<Warp>)
         const bool alone = begun_here && segment_begin + tiles_of(at.length) <= end;
         for (int x = threadIdx.x; x < heads.count * ROW<Warp>; x += 32 * plan.warps) {
             const int head = x / ROW<Warp>, col = x % ROW<Warp> * 4;
-            const State sum = states.sum(plan.warps, head, col);
+            const attention::State sum = states.sum(plan.warps, head, col);
             if (alone)
-                store_output(static_cast<T*>(a.out) + (heads.first + head) * head_dim, col, head_dim, sum);
+                attention::store_output(static_cast<T*>(a.out) + (heads.first + head) * head_dim, col, head_dim, sum);
             else
                 part_states<Warp::COLS>(a.workspace, plan).store(2 * part + begun_here, head, col, sum);
         }
@@ -153,9 +153,9 @@ __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const DecodeArgume
     const auto states = part_states<COLS>(a.workspace, plan);
     const int row = head % plan.units.group % plan.units.unit_heads;
     const int slice = static_cast<int>(threadIdx.x) % SLICES, col = static_cast<int>(threadIdx.x) / SLICES * 4;
-    State sum;
+    attention::State sum;
     for (int part = first + slice; part <= last; part += AT_ONCE * SLICES) {
-        State of_part[AT_ONCE];
+        attention::State of_part[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const int at = part + i * SLICES;
@@ -164,9 +164,10 @@ __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const DecodeArgume
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) sum.add(of_part[i]);
     }
-    sum = sum_of_lanes(sum, SLICES);
+    sum = attention::sum_of_lanes(sum, SLICES);
     if (slice == 0)
-        store_output(static_cast<T*>(a.out) + int64_t{blockIdx.x} * a.layout.head_dim, col, a.layout.head_dim, sum);
+        attention::store_output(static_cast<T*>(a.out) + int64_t{blockIdx.x} * a.layout.head_dim, col,
+                                a.layout.head_dim, sum);
 }
 
 // ------------------------------------------------------------------------------------------------- 3. Launcher

@@ -38,7 +38,7 @@ struct MmaWarp {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int head = mma_a_row(lane, i), col = mma_a_col(lane, i);
+            const int head = mma::a_row(lane, i), col = mma::a_col(lane, i);
             const unsigned* pairs = reinterpret_cast<const unsigned*>(query + head * head_dim + col);
             const int cols = i % 2 < HALVES && head < heads ? head_dim - col : 0;  // from `col` on
 #pragma unroll
@@ -63,16 +63,16 @@ struct MmaWarp {
 #pragma unroll
             for (int i = 0; i < TILE * CHUNKS / 32; ++i) {
                 const int at = 32 * i + lane, row = at / CHUNKS, chunk = at % CHUNKS;
-                cp_async<16>(swizzled<D>(k_tile, row, chunk), k + VECTOR * at);
-                cp_async<16>(swizzled<D>(k_tile + TILE * D, row, chunk), v + VECTOR * at);
+                cp_async<16>(mma::swizzled<D>(k_tile, row, chunk), k + VECTOR * at);
+                cp_async<16>(mma::swizzled<D>(k_tile + TILE * D, row, chunk), v + VECTOR * at);
             }
         } else {
 #pragma unroll 1
             for (int at = lane; at < TILE * CHUNKS; at += 32) {
                 const int row = at / CHUNKS, chunk = at % CHUNKS, from = row * head_dim + VECTOR * chunk;
                 const bool inside = row < tokens && VECTOR * chunk < head_dim;
-                cp_async_zfill<16>(swizzled<D>(k_tile, row, chunk), k + from, inside);
-                cp_async_zfill<16>(swizzled<D>(k_tile + TILE * D, row, chunk), v + from, inside);
+                cp_async_zfill<16>(mma::swizzled<D>(k_tile, row, chunk), k + from, inside);
+                cp_async_zfill<16>(mma::swizzled<D>(k_tile + TILE * D, row, chunk), v + from, inside);
             }
         }
     }
@@ -87,9 +87,10 @@ struct MmaWarp {
 #pragma unroll
         for (int k = 0; k < D / 16; ++k) {
             unsigned b[4];
-            ldmatrix_x4(b[0], b[1], b[2], b[3], swizzled<D>(k_tile, lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-            mma_m16n8k16<T>(s[0], q[k], {b[0], b[1]});
-            mma_m16n8k16<T>(s[1], q[k], {b[2], b[3]});
+            mma::ldmatrix_x4(b[0], b[1], b[2], b[3],
+                             mma::swizzled<D>(k_tile, lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+            mma::mma_m16n8k16<T>(s[0], q[k], {b[0], b[1]});
+            mma::mma_m16n8k16<T>(s[1], q[k], {b[2], b[3]});
         }
 
         // The online softmax, row by row: a row lies in the 4 lanes of a quad
@@ -99,7 +100,7 @@ struct MmaWarp {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 float& score = s[j / 2][2 * half + j % 2];
-                score = mma_d_col(lane, j % 2) + 8 * (j / 2) < tokens ? score * scale_log2 : -INFINITY;
+                score = mma::d_col(lane, j % 2) + 8 * (j / 2) < tokens ? score * scale_log2 : -INFINITY;
                 m_new = fmaxf(m_new, score);
             }
             m_new = quad_max(m_new);
@@ -119,34 +120,34 @@ struct MmaWarp {
             }
         }
         unsigned p[4];
-        accumulators_as_a<T>(p, s[0], s[1]);
+        mma::accumulators_as_a<T>(p, s[0], s[1]);
         if constexpr (HALVES == 1) p[1] = p[3] = 0;
 
         // O
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             unsigned b[4];
-            ldmatrix_x4_trans(b[0], b[1], b[2], b[3],
-                              swizzled<D>(v_tile, lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
-            mma_m16n8k16<T>(o[n], p, {b[0], b[1]});
-            mma_m16n8k16<T>(o[n + 1], p, {b[2], b[3]});
+            mma::ldmatrix_x4_trans(b[0], b[1], b[2], b[3],
+                                   mma::swizzled<D>(v_tile, lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
+            mma::mma_m16n8k16<T>(o[n], p, {b[0], b[1]});
+            mma::mma_m16n8k16<T>(o[n + 1], p, {b[2], b[3]});
         }
     }
 
     // To place `index` of `states`, which has room for as many rows as there are queries.
     template <int STRIDE>
-    __device__ __forceinline__ void store_state(const StateArray<STRIDE>& states, int index) {
+    __device__ __forceinline__ void store_state(const attention::StateArray<STRIDE>& states, int index) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int half = 0; half < HALVES; ++half) {
             l[half] = quad_sum(l[half]);
-            const int head = mma_d_row(lane, 2 * half);
+            const int head = mma::d_row(lane, 2 * half);
             if (head >= states.heads) continue;
             const int row = index * states.heads + head;
             if (lane % 4 == 0) states.ml[row] = make_float2(m[half], l[half]);
 #pragma unroll
             for (int n = 0; n < D / 8; ++n)
-                *reinterpret_cast<float2*>(states.o + row * STRIDE + 8 * n + mma_d_col(lane, 0)) =
+                *reinterpret_cast<float2*>(states.o + row * STRIDE + 8 * n + mma::d_col(lane, 0)) =
                     make_float2(o[n][2 * half], o[n][2 * half + 1]);
         }
     }

@@ -106,7 +106,7 @@ struct SimtWarp {
     }
 
     template <int STRIDE>
-    __device__ __forceinline__ void store_state(const StateArray<STRIDE>& states, int index) {
+    __device__ __forceinline__ void store_state(const attention::StateArray<STRIDE>& states, int index) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {

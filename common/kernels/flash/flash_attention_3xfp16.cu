@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[2][S::SCORES][4], const _
     const int lane = threadIdx.x % 32;
     q += lane % 16 * S::STRIDE + lane / 16 * 8;  // where this lane's rows for ldmatrix lie
     k += lane % 8 * S::STRIDE + lane / 8 * 8;
-    clear(s);
+    mma::clear(s);
 #pragma unroll 1
     for (int d = 0; d < S::D; d += 32) {
         SplitA a;
@@ -185,7 +185,7 @@ struct SplitRows {
     __device__ __forceinline__ SplitRows() {
         UNROLL
         for (int i = 0; i < 4; ++i) m[i / 2][i % 2] = -INFINITY, l[i / 2][i % 2] = 0;
-        clear(o);
+        mma::clear(o);
     }
 };
 
@@ -247,7 +247,7 @@ __device__ __forceinline__ void scale_weights(float (&p)[2][S::SCORES][4], float
 template <int B_R, bool GENERAL>
 __device__ __noinline__ void compute_again(const FlashArguments& a, int warp_row, unsigned marked) {
     const FlashBlock<B_R, GENERAL> block(a);
-    for_each_marked_row<32>(marked, [&](int row) { block.compute_again(warp_row + row); });
+    attention::for_each_marked_row<32>(marked, [&](int row) { block.compute_again(warp_row + row); });
 }
 
 // grid: see FlashBlock; block (S::THREADS). VECTOR, GENERAL: see for_head_dim.

@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
     if (!block.hides_keys()) return;
     unsigned marked = 0;  // rows with a NaN in a column of this lane: bit r
     UNROLL
-    for (int r = 0; r < 8; ++r) marked |= has_nan(rows.o[r]) << r;
+    for (int r = 0; r < 8; ++r) marked |= attention::has_nan(rows.o[r]) << r;
     if (!__any_sync(FULL_WARP, marked != 0)) return;
     marked = over_row(marked, [](unsigned x, unsigned y) { return x | y; });
     __syncwarp();

@@ -41,6 +41,9 @@
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_keys.cuh"
 
+using namespace flash;
+using namespace mma;
+
 // -------------------------------------------------------------------------------------------------- 1. Masks
 
 // s -> scale * s with the mask tensor applied, in units of log2(e).
@@ -50,7 +53,7 @@ __device__ __forceinline__ void apply_mask(Scores& s, const FlashArguments& a, c
     UNROLL
     for (int i = 0; i < M * B_c / 2; ++i) {  // tile by tile
         const int m = i / (B_c / 2), n = i / 4 % (B_c / 8), r = 2 * m + i % 4 / 2, c = 2 * n + i % 2;
-        const int row = first_row + mma_row(lane, r), key = first_key + mma_col(lane, c);
+        const int row = first_row + mma::row(lane, r), key = first_key + mma::col(lane, c);
         float& score = by_row(s)(r, c);
         float x = score * a.scale;
         if (row < a.S_q && key < a.S_k) x = masked_score(x, mask, 0, row, key);
@@ -60,7 +63,7 @@ __device__ __forceinline__ void apply_mask(Scores& s, const FlashArguments& a, c
 
 // -------------------------------------------------------------------------------------------------- 2. Keys
 //
-// What flash_forward asks: a row sees the first keys of its head, up to the diagonal under a causal mask. So do a warp
+// What flash::forward asks: a row sees the first keys of its head, up to the diagonal under a causal mask. So do a warp
 // and the block, and their tiles from first_masked on need a mask.
 //
 // PLAIN: no mask tensor, a positive scale, rows in pieces of 16 bytes (see TileLoader). NEXT: key_step is 1. The
@@ -74,7 +77,7 @@ struct FirstKeys {
     const AttentionMask mask;  // of this head
     const int row_start, keys, tiles, end, first_masked;
 
-    __device__ __forceinline__ FirstKeys(const FlashArguments& arguments, const FlashRows<S>& block)
+    __device__ __forceinline__ FirstKeys(const FlashArguments& arguments, const Rows<S>& block)
         : a(arguments),
           mask(mask_from(a.mask, block.batch, block.head)),
           row_start(block.warp_start),
@@ -109,8 +112,8 @@ struct FirstKeys {
 template <class S, bool PLAIN, bool NEXT>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_forward_kernel(const FlashArguments a) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
-    const FlashRows<S> block(a);
-    flash_forward<S, PLAIN>(a, block, FirstKeys<S, PLAIN, NEXT>(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
+    const Rows<S> block(a);
+    flash::forward<S, PLAIN>(a, block, FirstKeys<S, PLAIN, NEXT>(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
                             reinterpret_cast<typename S::T*>(shared_bytes));
 }
 
@@ -121,7 +124,7 @@ static void forward(const FlashArguments& a) {
     check_row_count(a);
     const bool plain = a.mask.kind == MaskKind::NONE && a.scale > 0 && in_pieces<T>(a);
     const auto run = [&]<int D>() {
-        using S = FlashShape<T, D, 4>;
+        using S = Shape<T, D, 4>;
         const auto kernel = !plain              ? flash_forward_kernel<S, false, false>
                             : a.key_step == 1 ? flash_forward_kernel<S, true, true>
                                               : flash_forward_kernel<S, true, false>;

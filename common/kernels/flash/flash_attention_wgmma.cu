@@ -105,7 +105,7 @@ struct Barriers {
 
     __device__ void init() {
         q.init(S::CONSUMER_WARPS), k.init(S::CONSUMER_WARPS), v.init(S::CONSUMER_WARPS);
-        mbarrier_init_done();
+        hopper::mbarrier_init_done();
     }
 };
 
@@ -122,7 +122,7 @@ struct Problem {
     int diagonal;
     int batch_heads, q_blocks;
     bool folded;
-    Sources sources;
+    hopper::Sources sources;
 };
 
 // How many keys a row sees, the first ones. Rows past the last see what the last one does.
@@ -262,18 +262,18 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int first_row = item.q_start + warp_row, group_start = item.q_start + group_row;
         const int all_see = keys_seen(a, group_start);  // keys before this one need no mask
         const int tiles = min(max(ceil_div(keys_seen(a, group_start + GROUP_ROWS - 1), B_c), 1), item.tiles);
-        RowState<1> rows;
+        flash::RowState<1> rows;
         float ratio[2];
         // Scores -> powers. True if the output has to be scaled by `ratio` before the next product is added.
         const auto softmax = [&](int t) {
             const int key = (item.first + t) * B_c;
             if (key + B_c > all_see) {
-                const int row = first_row + mma_d_row(threadIdx.x % 32, 0);
+                const int row = first_row + mma::d_row(threadIdx.x % 32, 0);
                 hide_from(s, {keys_seen(a, row) - key, keys_seen(a, row + 8) - key});
             }
             float top[2];
-            const bool raise = needs_rescale(top, rows, s, a.factor);
-            if (raise) raise_shifts(ratio, rows, top, a.factor);
+            const bool raise = flash::needs_rescale(top, rows, s, a.factor);
+            if (raise) flash::raise_shifts(ratio, rows, top, a.factor);
             powers(s, rows, a.factor);
             return raise;
         };
@@ -299,7 +299,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
             wgmma_wait<0>();
             keep_order(o[0]);
             release(barriers.v, v);
-            if (raised) scale_output(o, ratio);
+            if (raised) flash::scale_output(o, ratio);
             round_weights<T>(p, s);
         }
         if constexpr (!S::Q_IN_REGISTERS) release(barriers.q, q);
@@ -327,7 +327,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
         write_rows<T, D>(static_cast<T*>(a.out) + at * a.head_dim, a.lse == nullptr ? nullptr : a.lse + at, o, rows,
                          a.S_q - first_row, a.head_dim);
-        nan |= has_nan(o[0]);
+        nan |= attention::has_nan(o[0]);
     }
     wgmma_wait<0>();
     keep_order(s[0]);
@@ -357,10 +357,10 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_attention_wgmma_kernel(co
     __syncthreads();
     const int group = hopper::role_of_warpgroup();
     if (group == hopper::PRODUCER) {
-        fewer_registers<S::Registers::OF_PRODUCER>();
+        hopper::fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x == 0) produce<S>(a, barriers, shared);
     } else {
-        more_registers<S::Registers::OF_CONSUMER>();
+        hopper::more_registers<S::Registers::OF_CONSUMER>();
         consume<S>(a, barriers, shared, group);
     }
 #endif
@@ -373,11 +373,12 @@ template <class S>
 static bool launch(const FlashArguments& a, bool dry) {
     using T = typename S::T;
     Problem p = {};
-    const RowShape rows = {a.batch, a.heads, a.S_q, a.head_dim}, keys = {a.batch, a.kv_heads, a.S_k, a.head_dim};
+    const hopper::RowShape rows = {a.batch, a.heads, a.S_q, a.head_dim};
+    const hopper::RowShape keys = {a.batch, a.kv_heads, a.S_k, a.head_dim};
     if (!hopper::is_built(flash_attention_wgmma_kernel<S>) ||
-        !make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
-        !make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
-        !make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
+        !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
+        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
         return false;
     if (dry) return true;
     const int processors = device_attribute(cudaDevAttrMultiProcessorCount);

@@ -62,6 +62,9 @@
 #include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash_query_sum.cuh"
 
+using namespace flash;
+using namespace mma;
+
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
 // The warps of a half stand in a grid of WARP_ROWS x WARP_COLS over each of their products:
@@ -209,7 +212,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                 const int rows = block.rows(tile) - row, keys = block.keys - col;
                 UNROLL
                 for (int n = 0; n < 4 * M * N; ++n) {
-                    const int q = n / (4 * N) * 16 + mma_d_row(lane, n % 4), k = n / 4 % N * 8 + mma_d_col(lane, n % 4);
+                    const int q = n / (4 * N) * 16 + mma::d_row(lane, n % 4);
+                    const int k = n / 4 % N * 8 + mma::d_col(lane, n % 4);
                     float& x = s[n / (4 * N)][n / 4 % N][n % 4];
                     if (q < rows && k < keys) x = masked_score(x * factor, mask, 0, q, k);
                 }

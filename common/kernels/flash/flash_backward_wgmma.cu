@@ -76,7 +76,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
     using dS = typename S::dS;
     constexpr int D = S::D, STEP = S::STEP, STEPS = S::STEPS;
     constexpr bool KV_IN_REGISTERS = S::KV_IN_REGISTERS;
-    const int lane = threadIdx.x % 32, group_key = GROUP_ROWS * group, column = mma_d_col(lane, 0);
+    const int lane = threadIdx.x % 32, group_key = GROUP_ROWS * group, column = mma::d_col(lane, 0);
     const int warp_key = group_key + threadIdx.x / 32 % 4 * 16;
     const KMajor k_at = k_major<K>(shared, group_key), v_at = k_major<K>(shared + S::V_AT, group_key);
     const KMajor q_at = k_major<Q>(shared + S::Q_AT), do_at = k_major<Q>(shared + S::DO_AT);
@@ -142,7 +142,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
             int begin[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int key = next.k_start + warp_key + mma_d_row(lane, 2 * i);
+                const int key = next.k_start + warp_key + mma::d_row(lane, 2 * i);
                 begin[i] = key >= a.S_k ? STEP : a.causal ? key - a.diagonal - row : 0;
             }
             hide_before(s, begin);
@@ -159,7 +159,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         unsigned all = 0;
 #pragma unroll
         for (int i = 0; i < STEP / 16; ++i) {
-            accumulators_as_a<T>(p[i], s[2 * i], s[2 * i + 1]);
+            mma::accumulators_as_a<T>(p[i], s[2 * i], s[2 * i + 1]);
             all |= p[i][0] | p[i][1] | p[i][2] | p[i][3];
         }
         return (all & 0x80008000u) != 0;
@@ -171,9 +171,9 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
 #pragma unroll
             for (int r = 0; r < 4; ++r) {  // as in accumulators_as_a
                 const int n = 2 * i + r / 2, e = r % 2 * 2;
-                const float2 w = unpack<T>(p[i][r]);
+                const float2 w = mma::unpack<T>(p[i][r]);
                 const float2 d = *reinterpret_cast<const float2*>(&beside.delta[slot][step * STEP + 8 * n + column]);
-                ds[i][r] = pack<T>(w.x * (dp[n][e] - d.x), w.y * (dp[n][e + 1] - d.y));
+                ds[i][r] = mma::pack<T>(w.x * (dp[n][e] - d.x), w.y * (dp[n][e + 1] - d.y));
             }
             store_rows<dS>(shared + S::DS_AT + ds_ring.slot() * dS::BYTES, warp_key, i, ds[i]);
         }
@@ -292,14 +292,14 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_backward_wgmma_kernel(con
     __syncthreads();
     const int group = hopper::role_of_warpgroup(), warp = threadIdx.x / 32;
     if (group == hopper::PRODUCER) {
-        fewer_registers<S::Registers::OF_PRODUCER>();
+        hopper::fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x % 32 != 0) return;
         if (warp < S::GROUPS)
             add_up<S>(a, barriers, beside, shared, warp);
         else if (warp == S::GROUPS)
             produce<S>(a, barriers, beside, shared);
     } else {
-        more_registers<S::Registers::OF_CONSUMER>();
+        hopper::more_registers<S::Registers::OF_CONSUMER>();
         consume<S>(a, barriers, beside, shared, group);
     }
 #endif
@@ -321,12 +321,13 @@ static bool launch(const FlashGradients& g, bool dry) {
     using T = typename S::T;
     const FlashArguments& a = g.forward;
     Problem p = {};
-    const RowShape rows = {a.batch, a.heads, a.S_q, a.head_dim}, keys = {a.batch, a.kv_heads, a.S_k, a.head_dim};
+    const hopper::RowShape rows = {a.batch, a.heads, a.S_q, a.head_dim};
+    const hopper::RowShape keys = {a.batch, a.kv_heads, a.S_k, a.head_dim};
     if (!hopper::is_built(flash_backward_wgmma_kernel<S>) ||
-        !make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
-        !make_tensor_map<T>(p.grad_out, g.grad_out, rows, g.grad_out_strides, S::B_r) ||
-        !make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
-        !make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
+        !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.grad_out, g.grad_out, rows, g.grad_out_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
+        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
         return false;
     if (dry) return true;
     const RowNumbers numbers = row_numbers(g);

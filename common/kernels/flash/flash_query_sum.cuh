@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
         T* to = grad_query + (head * S_q + row) * head_dim + col;
         unsigned pairs[4];
         UNROLL
-        for (int j = 0; j < 4; ++j) pairs[j] = pack<T>(d[j][2 * half] * scale, d[j][2 * half + 1] * scale);
+        for (int j = 0; j < 4; ++j) pairs[j] = mma::pack<T>(d[j][2 * half] * scale, d[j][2 * half + 1] * scale);
         if (vectors) {
             *reinterpret_cast<uint4*>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         } else {

@@ -82,7 +82,7 @@ struct FlashBlock {
     // Row `row` of the output once more, by the whole warp: see seen_row.cuh.
     __device__ __forceinline__ void compute_again(int row) const {
         if (row >= rows_left) return;
-        SeenRow<float> again(query + row * a.query_strides.row, a.head_dim);
+        attention::SeenRow<float> again(query + row * a.query_strides.row, a.head_dim);
         const int end = seen(row);
 #pragma unroll 1
         for (int64_t k = 0; k < end && !again.lost(); ++k) {

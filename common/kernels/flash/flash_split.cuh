@@ -43,7 +43,7 @@ __device__ __forceinline__ void split(float x, float y, unsigned& big, unsigned&
     const __half2 rounded = __floats2half2_rn(x, y);
     const float2 back = __half22float2(rounded);
     big = *reinterpret_cast<const unsigned*>(&rounded);
-    small = pack<__half>(x - back.x, y - back.y);
+    small = mma::pack<__half>(x - back.x, y - back.y);
 }
 
 // The power of two that brings `largest` to [2^14, 2^15), and its inverse.
@@ -107,30 +107,30 @@ struct SplitB {
 // depend on each other.
 template <int N>
 __device__ __forceinline__ void add_products(float (&sum)[N][2][4], const SplitA& a, const SplitB<N>& b) {
-    clear(sum);
+    mma::clear(sum);
     UNROLL
     for (int i = 0; i < 2 * N * 2; ++i) {
         const int k = i / (2 * N), n = i / 2 % N, m = i % 2;
-        mma_m16n8k16<__half>(sum[n][m], a.small[m][k], b.big[n][k]);
+        mma::mma_m16n8k16<__half>(sum[n][m], a.small[m][k], b.big[n][k]);
     }
     UNROLL
     for (int i = 0; i < 2 * N * 2; ++i) {
         const int k = i / (2 * N), n = i / 2 % N, m = i % 2;
-        mma_m16n8k16<__half>(sum[n][m], a.big[m][k], b.small[n][k]);
+        mma::mma_m16n8k16<__half>(sum[n][m], a.big[m][k], b.small[n][k]);
     }
     UNROLL
     for (int i = 0; i < 2 * N * 2; ++i) {
         const int k = i / (2 * N), n = i / 2 % N, m = i % 2;
-        mma_m16n8k16<__half>(sum[n][m], a.big[m][k], b.big[n][k]);
+        mma::mma_m16n8k16<__half>(sum[n][m], a.big[m][k], b.big[n][k]);
     }
 }
 
 __device__ __forceinline__ void load(unsigned (&a)[4], const __half* from) {
-    ldmatrix_x4(a[0], a[1], a[2], a[3], from);
+    mma::ldmatrix_x4(a[0], a[1], a[2], a[3], from);
 }
 __device__ __forceinline__ void load(unsigned (&b)[2][2], const __half* from) {
-    ldmatrix_x4(b[0][0], b[0][1], b[1][0], b[1][1], from);
+    mma::ldmatrix_x4(b[0][0], b[0][1], b[1][0], b[1][1], from);
 }
 __device__ __forceinline__ void load_trans(unsigned (&b)[2][2], const __half* from) {
-    ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1], from);
+    mma::ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1], from);
 }

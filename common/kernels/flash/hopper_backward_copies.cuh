@@ -65,10 +65,10 @@ __device__ __forceinline__ void wait_for_turn(const int* turn, int mine) {
     int now;
     do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
     while (now != mine);
-    fence_global_for_copy_engine();
+    hopper::fence_global_for_copy_engine();
 }
 __device__ __forceinline__ void give_turn(int* turn, int next) {
-    fence_global_for_copy_engine();
+    hopper::fence_global_for_copy_engine();
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 

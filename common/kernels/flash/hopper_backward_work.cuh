@@ -61,7 +61,7 @@ struct Barriers {
         v.init(S::CONSUMER_WARPS), q.init(S::CONSUMER_WARPS), grad_out.init(S::CONSUMER_WARPS);
         ds.init(S::CONSUMER_WARPS / S::STEPS, S::CONSUMER_WARPS);  // read by both groups, or by one of them
         for (auto& piece : dq) piece.init(1, 4);
-        mbarrier_init_done();
+        hopper::mbarrier_init_done();
     }
 };
 

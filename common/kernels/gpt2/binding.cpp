@@ -445,7 +445,7 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
     a.eps = static_cast<float>(eps);
     a.cache = cache.data_ptr();
     a.batch = static_cast<int>(cache.size(2));
-    a.words = static_cast<TaggedWord*>(words.data_ptr());
+    a.words = static_cast<tagged::Word*>(words.data_ptr());
     a.arrived = host_memory(arrived, "arrived", history.size(0), rows);
     a.cancel = host_memory(cancel, "cancel", 1, 1);
     a.count = static_cast<int>(count);

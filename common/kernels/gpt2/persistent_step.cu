@@ -86,15 +86,18 @@ __device__ __forceinline__ void find_tokens(const Steps& a, const BlockMemory& m
     int token = 0;
     if (row < a.model.rows) {
         const int each = a.plan.exchange.best_words;
-        const TaggedWord* const words = a.words + a.plan.exchange.best + each * row * a.plan.blocks;
+        const tagged::Word* const words = a.words + a.plan.exchange.best + each * row * a.plan.blocks;
         FoundLogits<DRAWS> found;
         bool cancelled = false;
         for (int block = lane; block < a.plan.blocks; block += 32) {
-            const TaggedWord* const one = words + each * block;
-            const uint2 both = settle(peek(one), one, tag);
+            const tagged::Word* const one = words + each * block;
+            const uint2 both = tagged::settle(tagged::peek(one), one, tag);
             found.add({__uint_as_float(both.x), static_cast<int>(both.y & ~CANCELLED)});
             cancelled |= (both.y & CANCELLED) != 0;
-            if (sampled) found.smallest = fminf(found.smallest, __uint_as_float(settle(peek(one + 2), one + 2, tag).x));
+            if (sampled) {
+                const uint2 smallest = tagged::settle(tagged::peek(one + 2), one + 2, tag);
+                found.smallest = fminf(found.smallest, __uint_as_float(smallest.x));
+            }
         }
         const Best best = best_of_lanes(found.best);
         cancelled = __any_sync(FULL_WARP, cancelled);
@@ -237,7 +240,7 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
     __syncthreads();
     if (threadIdx.x >= BLOCK_THREADS) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-        fewer_registers<FEED_REGISTERS>();
+        hopper::fewer_registers<FEED_REGISTERS>();
 #endif
         if (threadIdx.x > BLOCK_THREADS) return;
         PieceFeeder feeder(barriers, m.slots, a.plan.slots, a.plan.slot_bytes, false);
@@ -246,7 +249,7 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
         return;
     }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    more_registers<BLOCK_REGISTERS>();
+    hopper::more_registers<BLOCK_REGISTERS>();
 #endif
     PieceReader reader(barriers, m.slots, a.plan.slots, a.plan.slot_bytes);
     const Running run = {a, m, state, reader};

@@ -86,9 +86,9 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
         return a.words + a.plan.exchange.qkv + (part.row * 3 + which) * row_words +
                part.head * (head_dim / model.per_word()) + mine * WORDS;
     };
-    TaggedPair pairs[6];  // of the query; by the last part's first group also of the newest key and value
+    tagged::Pair pairs[6];  // of the query; by the last part's first group also of the newest key and value
     const auto place = [&](int i) { return i < 2 || (last && group == 0) ? words(i / 2) + 2 * (i % 2) : nullptr; };
-    get_all(pairs, place, tag - 1);
+    tagged::get_all(pairs, place, tag - 1);
     const auto both = [&](int i) { return make_uint4(pairs[i].x, pairs[i].z, pairs[i + 1].x, pairs[i + 1].z); };
     float query[SIZE];
     Vector<T>::unpack(query, both(0));
@@ -128,14 +128,14 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
     block_sync();
     const int col = 4 * static_cast<int>(threadIdx.x);
     if (col < head_dim) {
-        State all;
+        attention::State all;
         UNROLL
         for (int w = 0; w < BLOCK_WARPS; ++w)
             all.add({sums[w].x, sums[w].y, *reinterpret_cast<const float4*>(m.states + w * head_dim + col)});
-        TaggedWord* const to = a.words + a.plan.exchange.states +
+        tagged::Word* const to = a.words + a.plan.exchange.states +
                                ((part.row * model.heads + part.head) * a.plan.splits + part.split) * (head_dim + 2);
-        put_tagged_pair(to + col, __float_as_uint(all.o.x), __float_as_uint(all.o.y), tag);
-        put_tagged_pair(to + col + 2, __float_as_uint(all.o.z), __float_as_uint(all.o.w), tag);
-        if (col == 0) put_tagged_pair(to + head_dim, __float_as_uint(all.m), __float_as_uint(all.l), tag);
+        tagged::put_pair(to + col, __float_as_uint(all.o.x), __float_as_uint(all.o.y), tag);
+        tagged::put_pair(to + col + 2, __float_as_uint(all.o.z), __float_as_uint(all.o.w), tag);
+        if (col == 0) tagged::put_pair(to + head_dim, __float_as_uint(all.m), __float_as_uint(all.l), tag);
     }
 }

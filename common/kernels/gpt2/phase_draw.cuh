@@ -73,10 +73,10 @@ struct DigitSums {
 };
 
 __device__ __forceinline__ Number joined(unsigned low, unsigned high) { return Number{high} << 32 | low; }
-__device__ __forceinline__ void put_sums(TaggedWord* words, unsigned count, unsigned token, Number weight,
+__device__ __forceinline__ void put_sums(tagged::Word* words, unsigned count, unsigned token, Number weight,
                                          unsigned tag) {
-    put_tagged_pair(words, count, token, tag);
-    put_tagged_pair(words + 2, static_cast<unsigned>(weight), static_cast<unsigned>(weight >> 32), tag);
+    tagged::put_pair(words, count, token, tag);
+    tagged::put_pair(words + 2, static_cast<unsigned>(weight), static_cast<unsigned>(weight >> 32), tag);
 }
 
 // The block's own tokens of a sequence, in shared memory.
@@ -101,22 +101,22 @@ __device__ __forceinline__ void count_own_digits(const StepPlan& plan, const Dra
 }
 
 // What all blocks have for one digit -> its sums, by lane 0. parts [blocks][4]
-__device__ __forceinline__ void add_up_digit(int blocks, const TaggedWord* parts, TaggedWord* sums, unsigned tag) {
+__device__ __forceinline__ void add_up_digit(int blocks, const tagged::Word* parts, tagged::Word* sums, unsigned tag) {
     constexpr int AT_ONCE = 5;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     unsigned count = 0, token = 0;
     Number weight = 0;
     for (int first = lane; first < blocks; first += 32 * AT_ONCE) {
-        TaggedPair pairs[2 * AT_ONCE];
+        tagged::Pair pairs[2 * AT_ONCE];
         const auto place = [&](int i) {
             const int block = first + 32 * (i / 2);
             return block < blocks ? parts + 4 * block + 2 * (i % 2) : nullptr;
         };
-        get_all(pairs, place, tag);
+        tagged::get_all(pairs, place, tag);
         UNROLL
         for (int i = 0; i < AT_ONCE; ++i) {
             if (first + 32 * i >= blocks) break;
-            const TaggedPair numbers = pairs[2 * i], halves = pairs[2 * i + 1];
+            const tagged::Pair numbers = pairs[2 * i], halves = pairs[2 * i + 1];
             count += numbers.x, token += numbers.z, weight += joined(halves.x, halves.z);
         }
     }
@@ -133,8 +133,8 @@ __device__ __forceinline__ void add_up_digit(int blocks, const TaggedWord* parts
 __device__ __forceinline__ DigitSums digit_sums(const Steps& a, const DrawMemory& m, int row, Number begins, int shift,
                                                 unsigned tag) {
     const int lane = static_cast<int>(threadIdx.x) % 32, blocks = a.plan.blocks, block = static_cast<int>(blockIdx.x);
-    TaggedWord* const parts = a.words + a.plan.exchange.digit_parts + row * DIGITS * blocks * 4;
-    TaggedWord* const sums = a.words + a.plan.exchange.digit_sums + row * DIGITS * 4;
+    tagged::Word* const parts = a.words + a.plan.exchange.digit_parts + row * DIGITS * blocks * 4;
+    tagged::Word* const sums = a.words + a.plan.exchange.digit_sums + row * DIGITS * 4;
     count_own_digits(a.plan, m, row, begins, shift);
     UNROLL
     for (int i = 0; i < LANE_DIGITS; ++i) {
@@ -143,12 +143,12 @@ __device__ __forceinline__ DigitSums digit_sums(const Steps& a, const DrawMemory
     }
     for (int digit = block; digit < DIGITS; digit += blocks)
         add_up_digit(blocks, parts + digit * blocks * 4, sums + digit * 4, tag);
-    TaggedPair found[2 * LANE_DIGITS];
-    get_all(found, [&](int i) { return sums + lane * LANE_DIGITS * 4 + 2 * i; }, tag);
+    tagged::Pair found[2 * LANE_DIGITS];
+    tagged::get_all(found, [&](int i) { return sums + lane * LANE_DIGITS * 4 + 2 * i; }, tag);
     DigitSums result;
     UNROLL
     for (int i = 0; i < LANE_DIGITS; ++i) {
-        const TaggedPair numbers = found[2 * i], halves = found[2 * i + 1];
+        const tagged::Pair numbers = found[2 * i], halves = found[2 * i + 1];
         result.count[i] = numbers.x, result.token[i] = numbers.z, result.weight[i] = joined(halves.x, halves.z);
     }
     return result;

@@ -27,11 +27,12 @@ __device__ __forceinline__ void store_input(const BlockMemory& m, int row, int c
     if constexpr (sizeof(T) == 4) {
         *reinterpret_cast<float4*>(high) = x;
     } else {
-        const uint2 rounded = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
-        const float2 a = unpack<T>(rounded.x), b = unpack<T>(rounded.y);
+        const uint2 rounded = {mma::pack<T>(x.x, x.y), mma::pack<T>(x.z, x.w)};
+        const float2 a = mma::unpack<T>(rounded.x), b = mma::unpack<T>(rounded.y);
         T* const low = reinterpret_cast<T*>(m.low + row * m.low_stride) + col;
         *reinterpret_cast<uint2*>(high) = rounded;
-        *reinterpret_cast<uint2*>(low) = make_uint2(pack<T>(x.x - a.x, x.y - a.y), pack<T>(x.z - b.x, x.w - b.y));
+        *reinterpret_cast<uint2*>(low) =
+            make_uint2(mma::pack<T>(x.x - a.x, x.y - a.y), mma::pack<T>(x.z - b.x, x.w - b.y));
     }
 }
 
@@ -158,13 +159,15 @@ __device__ __forceinline__ void embedded_input(const Steps& a, const BlockMemory
 
 // words: float [rows][width]
 template <typename T, int ROWS>
-__device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemory& m, const TaggedWord* words,
+__device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemory& m, const tagged::Word* words,
                                                  unsigned tag, const float* norm) {
     struct Asked {
-        TaggedPair first, second;
+        tagged::Pair first, second;
     };
     const auto place = [&](int r, int item) { return words + r * a.model.width + 4 * item; };
-    const auto ask = [&](int r, int item) { return Asked{peek(place(r, item)), peek(place(r, item) + 2)}; };
+    const auto ask = [&](int r, int item) {
+        return Asked{tagged::peek(place(r, item)), tagged::peek(place(r, item) + 2)};
+    };
     const auto come = [&](Asked(&asked)[ROWS], int item) {
         bool missing = true;
         while (missing) {
@@ -172,7 +175,7 @@ __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemo
             UNROLL
             for (int r = 0; r < ROWS; ++r) {
                 if (r >= a.model.rows) break;
-                if (has_tag(asked[r].first, tag) && has_tag(asked[r].second, tag)) continue;
+                if (tagged::has_tag(asked[r].first, tag) && tagged::has_tag(asked[r].second, tag)) continue;
                 asked[r] = ask(r, item);
                 missing = true;
             }
@@ -189,28 +192,28 @@ __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemo
 
 // words: float [rows][heads][splits][head_dim + 2]
 template <typename T>
-__device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& m, const TaggedWord* words,
+__device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& m, const tagged::Word* words,
                                              unsigned tag) {
     constexpr int AT_ONCE = 4;  // states
     const int head_dim = a.model.head_dim(), row_items = a.model.width / 4, splits = a.plan.splits;
     for (int i = threadIdx.x; i < a.model.rows * row_items; i += BLOCK_THREADS) {
         const int r = i / row_items, col = i % row_items * 4;
-        const TaggedWord* const states =
+        const tagged::Word* const states =
             words + (r * a.model.heads + col / head_dim) * splits * (head_dim + 2) + col % head_dim;
         const int to_sums = head_dim - col % head_dim;
-        State state;
+        attention::State state;
         for (int first = 0; first < splits; first += AT_ONCE) {
-            TaggedPair pairs[3 * AT_ONCE];  // of each state: 2 of its columns, 2 more, and m and l
-            const auto place = [&](int i) -> const TaggedWord* {
+            tagged::Pair pairs[3 * AT_ONCE];  // of each state: 2 of its columns, 2 more, and m and l
+            const auto place = [&](int i) -> const tagged::Word* {
                 const int s = first + i / 3;
-                const TaggedWord* const one = states + s * (head_dim + 2);
+                const tagged::Word* const one = states + s * (head_dim + 2);
                 return s >= splits ? nullptr : i % 3 == 2 ? one + to_sums : one + 2 * (i % 3);
             };
-            get_all(pairs, place, tag);
+            tagged::get_all(pairs, place, tag);
             UNROLL
             for (int s = 0; s < AT_ONCE; ++s) {
                 if (first + s >= splits) break;
-                const TaggedPair low = pairs[3 * s], high = pairs[3 * s + 1], sums = pairs[3 * s + 2];
+                const tagged::Pair low = pairs[3 * s], high = pairs[3 * s + 1], sums = pairs[3 * s + 2];
                 state.add({__uint_as_float(sums.x), __uint_as_float(sums.z),
                            make_float4(__uint_as_float(low.x), __uint_as_float(low.z), __uint_as_float(high.x),
                                        __uint_as_float(high.z))});
@@ -227,22 +230,22 @@ __device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& 
 
 // words: T [rows][columns]
 template <typename T>
-__device__ __forceinline__ void copied_input(const Steps& a, const BlockMemory& m, const TaggedWord* words,
+__device__ __forceinline__ void copied_input(const Steps& a, const BlockMemory& m, const tagged::Word* words,
                                              unsigned tag, int columns) {
     constexpr int AT_ONCE = 4;                              // pieces of 16 bytes, which are 4 words
     const int vectors = columns / Vector<T>::SIZE, count = a.model.rows * vectors;
     for (int first = threadIdx.x; first < count; first += AT_ONCE * BLOCK_THREADS) {
-        TaggedPair pairs[2 * AT_ONCE];
+        tagged::Pair pairs[2 * AT_ONCE];
         const auto place = [&](int i) {
             const int vector = first + i / 2 * BLOCK_THREADS;
             return vector < count ? words + 4 * vector + 2 * (i % 2) : nullptr;
         };
-        get_all(pairs, place, tag);
+        tagged::get_all(pairs, place, tag);
         UNROLL
         for (int i = 0; i < AT_ONCE; ++i) {
             const int vector = first + i * BLOCK_THREADS;
             if (vector >= count) break;
-            const TaggedPair low = pairs[2 * i], high = pairs[2 * i + 1];
+            const tagged::Pair low = pairs[2 * i], high = pairs[2 * i + 1];
             unsigned char* const row = m.high + vector / vectors * m.high_stride;
             reinterpret_cast<uint4*>(row)[vector % vectors] = make_uint4(low.x, low.z, high.x, high.z);
         }

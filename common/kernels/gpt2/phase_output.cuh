@@ -19,11 +19,11 @@
 
 // Elements `at` (even) and at + 1 of words that hold T.
 template <typename T>
-__device__ __forceinline__ void put_pair(TaggedWord* words, int at, float first, float second, unsigned tag) {
+__device__ __forceinline__ void put_pair(tagged::Word* words, int at, float first, float second, unsigned tag) {
     if constexpr (sizeof(T) == 2)
-        put_tagged(words + at / 2, pack<T>(first, second), tag);
+        tagged::put(words + at / 2, mma::pack<T>(first, second), tag);
     else
-        put_tagged_pair(words + at, __float_as_uint(first), __float_as_uint(second), tag);
+        tagged::put_pair(words + at, __float_as_uint(first), __float_as_uint(second), tag);
 }
 
 // ----------------------------------------------------------------------------------------------------- 2. Best
@@ -49,13 +49,13 @@ __device__ __forceinline__ void hand_on_best(const Steps& a, const FoundLogits<D
     const int row = static_cast<int>(threadIdx.x) / 32, place = row * a.plan.blocks + static_cast<int>(blockIdx.x);
     if (row >= a.model.rows) return;
     const Best best = best_of_lanes(found.best);
-    TaggedWord* const words = a.words + a.plan.exchange.best + a.plan.exchange.best_words * place;
+    tagged::Word* const words = a.words + a.plan.exchange.best + a.plan.exchange.best_words * place;
     if (threadIdx.x % 32 == 0)
-        put_tagged_pair(words, __float_as_uint(best.value),
+        tagged::put_pair(words, __float_as_uint(best.value),
                         static_cast<unsigned>(best.token) | (cancel ? CANCELLED : 0), tag);
     if (!DRAWS || !a.model.sampled) return;
     const float smallest = -warp_max(-found.smallest);
-    if (threadIdx.x % 32 == 0) put_tagged_pair(words + 2, __float_as_uint(smallest), 0, tag);
+    if (threadIdx.x % 32 == 0) tagged::put_pair(words + 2, __float_as_uint(smallest), 0, tag);
 }
 
 // --------------------------------------------------------------------------------------------------- 3. Output
@@ -114,7 +114,7 @@ struct UnitOutput {
             if (part == 0 || position < 0 || position >= a.model.max_seq_len) return;
             T* const to = cache_row<T>(a, layer, part - 1, row, inside / head_dim, position) + inside % head_dim;
             if constexpr (sizeof(T) == 2)
-                *reinterpret_cast<unsigned*>(to) = pack<T>(value.x, value.y);
+                *reinterpret_cast<unsigned*>(to) = mma::pack<T>(value.x, value.y);
             else
                 *reinterpret_cast<float2*>(to) = value;
         } else {

@@ -42,8 +42,8 @@ struct UnitSums {
         }
         const unsigned a[4] = {high.x, low.x, high.y, low.y}, b[2] = {weights.x, weights.y};
         const unsigned more_a[4] = {high.z, low.z, high.w, low.w}, more_b[2] = {weights.z, weights.w};
-        mma_m16n8k16<T>(d[0], a, b);
-        mma_m16n8k16<T>(d[1], more_a, more_b);
+        mma::mma_m16n8k16<T>(d[0], a, b);
+        mma::mma_m16n8k16<T>(d[1], more_a, more_b);
     }
     // to [rows][8]
     __device__ __forceinline__ void store(float* to, int rows) const {

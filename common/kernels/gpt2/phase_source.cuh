@@ -52,7 +52,7 @@ __device__ __forceinline__ void feed_steps(const Steps& a, const StepState& stat
     for (int step = 0; step < a.count; ++step) {
         if (step >= 2) {
             if (!feeder.hear(step - 2)) return;
-            fence_global_for_copy_engine();  // of the cache's tokens that the readers have heard of
+            hopper::fence_global_for_copy_engine();  // of the cache's tokens that the readers have heard of
         }
         int begin = 0;
         const unsigned char* layer_weights = a.weights;

@@ -27,17 +27,20 @@ struct Piece {
 
 // Of each slot: whether it has been filled, and whether all warps are done with it.
 struct StreamBarriers {
-    Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS];
-    Mbarrier told[2];  // the readers have come to the end of an even step, of an odd one
+    hopper::Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS];
+    hopper::Mbarrier told[2];  // the readers have come to the end of an even step, of an odd one
     unsigned ended;    // they want no more pieces
 };
 
 // By one thread; a __syncthreads() must follow. warps: that read.
 __device__ __forceinline__ void stream_init(StreamBarriers& barriers, int slots, unsigned warps) {
-    for (int i = 0; i < slots; ++i) mbarrier_init(barriers.full[i], 1), mbarrier_init(barriers.empty[i], warps);
-    mbarrier_init(barriers.told[0], 1), mbarrier_init(barriers.told[1], 1);
+    for (int i = 0; i < slots; ++i) {
+        hopper::mbarrier_init(barriers.full[i], 1);
+        hopper::mbarrier_init(barriers.empty[i], warps);
+    }
+    hopper::mbarrier_init(barriers.told[0], 1), hopper::mbarrier_init(barriers.told[1], 1);
     barriers.ended = 0;
-    mbarrier_init_done();
+    hopper::mbarrier_init_done();
 }
 
 struct StreamCursor {
@@ -56,18 +59,18 @@ class PieceReader {
         : barriers_(barriers), memory_(memory), slots_(slots), slot_bytes_(slot_bytes) {}
 
     __device__ __forceinline__ const unsigned char* wait() const {
-        mbarrier_wait(barriers_.full[cursor_.slot], cursor_.parity);
+        hopper::mbarrier_wait(barriers_.full[cursor_.slot], cursor_.parity);
         return memory_ + cursor_.slot * slot_bytes_;
     }
     __device__ __forceinline__ void release() {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers_.empty[cursor_.slot]);
+        if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(barriers_.empty[cursor_.slot]);
         cursor_.advance(slots_);
     }
     // By one thread, behind a barrier of all readers: they have come to the end of a step; more: they want another one.
     __device__ __forceinline__ void tell(int step, bool more) {
         if (!more) atomicExch(&barriers_.ended, 1u);
-        mbarrier_arrive(barriers_.told[step & 1]);
+        hopper::mbarrier_arrive(barriers_.told[step & 1]);
     }
 
   private:
@@ -87,11 +90,11 @@ class PieceFeeder {
 
     // False: nobody wants it, as the readers have ended.
     __device__ __forceinline__ bool feed(const Piece& piece) {
-        while (!mbarrier_try_wait(barriers_.empty[cursor_.slot], cursor_.parity ^ 1))
+        while (!hopper::mbarrier_try_wait(barriers_.empty[cursor_.slot], cursor_.parity ^ 1))
             if (have_ended()) return false;
-        Mbarrier& full = barriers_.full[cursor_.slot];
+        hopper::Mbarrier& full = barriers_.full[cursor_.slot];
         unsigned char* const to = memory_ + cursor_.slot * slot_bytes_;
-        mbarrier_expect(full, piece.first_bytes + piece.second_bytes);
+        hopper::mbarrier_expect(full, piece.first_bytes + piece.second_bytes);
         load(to, piece.first, piece.first_bytes, full);
         if (piece.second_bytes) load(to + piece.second_at, piece.second, piece.second_bytes, full);
         cursor_.advance(slots_);
@@ -100,7 +103,7 @@ class PieceFeeder {
     // Waits for the end of this step of the readers'. The step after the next one must not have been fed yet. False: it
     // was their last.
     __device__ __forceinline__ bool hear(int step) {
-        mbarrier_wait(barriers_.told[step & 1], step >> 1 & 1);
+        hopper::mbarrier_wait(barriers_.told[step & 1], step >> 1 & 1);
         return !have_ended();
     }
     // Waits for what is still on its way, so that the block may end.
@@ -108,16 +111,16 @@ class PieceFeeder {
         // Slots before the cursor were filled in this round, the others in the last one. If there was none, their first
         // phase is not complete, and that is what a wait for the phase before it finds.
         for (int i = 0; i < slots_; ++i)
-            mbarrier_wait(barriers_.full[i], i < cursor_.slot ? cursor_.parity : cursor_.parity ^ 1);
+            hopper::mbarrier_wait(barriers_.full[i], i < cursor_.slot ? cursor_.parity : cursor_.parity ^ 1);
     }
 
   private:
     __device__ __forceinline__ bool have_ended() const { return atomicAdd(&barriers_.ended, 0u) != 0; }
-    __device__ __forceinline__ void load(void* to, const void* from, unsigned bytes, Mbarrier& full) const {
+    __device__ __forceinline__ void load(void* to, const void* from, unsigned bytes, hopper::Mbarrier& full) const {
         if (keep_)
-            bulk_load(to, from, bytes, full);
+            hopper::bulk_load(to, from, bytes, full);
         else
-            bulk_load_once(to, from, bytes, full);
+            hopper::bulk_load_once(to, from, bytes, full);
     }
 
     StreamBarriers& barriers_;

@@ -41,7 +41,9 @@
 
 #include "common/cuda/float_type.h"
 
-struct TaggedWord;  // common/cuda/tagged_words.cuh
+namespace tagged {
+struct Word;  // common/cuda/tagged_words.cuh
+}
 
 // ---------------------------------------------------------------------------------------------------- 1. Model
 
@@ -134,7 +136,7 @@ struct Steps {
     float eps;
     void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]
     int batch;    // of the cache, of which the first `rows` are used
-    TaggedWord* words;  // [exchange.words]
+    tagged::Word* words;  // [exchange.words]
     float* logits;      // [rows, vocab]; or nullptr, unless sampled
 
     int *positions, *lengths, *steps, *finished;  // [rows]; see NextToken in gpt2.h

@@ -10,9 +10,11 @@
 
 // False, with a word to the user, where the engine cannot read rows of this length.
 inline bool make_maps(CUtensorMap& a, CUtensorMap& b, const Product& p) {
-    const RowShape shape = {1, 1, TILE, p.K};
+    const hopper::RowShape shape = {1, 1, TILE, p.K};
     const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // of the batch, of a head, of a row
-    if (make_tensor_map<__half>(a, p.a, shape, strides, TILE) && make_tensor_map<__half>(b, p.b, shape, strides, TILE)) return true;
+    if (hopper::make_tensor_map<__half>(a, p.a, shape, strides, TILE) &&
+        hopper::make_tensor_map<__half>(b, p.b, shape, strides, TILE))
+        return true;
     std::printf("K = %d: rows must be a multiple of 16 bytes\n", p.K);
     return false;
 }

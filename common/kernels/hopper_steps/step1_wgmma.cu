@@ -8,6 +8,8 @@
 #include "common/cuda/wgmma.cuh"
 #include "common/kernels/hopper_steps/product.h"
 
+using namespace hopper;
+
 // A matrix [64][64] -> shared memory, as wgmma wants it with the 128-byte swizzle: rows of 128 bytes, and in row r the
 // 16-byte pieces in the order piece ^ (r % 8).
 __device__ void fill_tile(__half* tile, const __half* matrix) {

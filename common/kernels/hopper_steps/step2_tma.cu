@@ -13,6 +13,8 @@
 #include "common/kernels/hopper_steps/maps.h"
 #include "common/kernels/hopper_steps/product.h"
 
+using namespace hopper;
+
 __global__ void __launch_bounds__(128)
     product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

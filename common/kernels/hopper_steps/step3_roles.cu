@@ -13,6 +13,8 @@
 #include "common/kernels/hopper_steps/maps.h"
 #include "common/kernels/hopper_steps/product.h"
 
+using namespace hopper;
+
 constexpr unsigned TILE_BYTES = TILE * TILE * sizeof(__half);
 constexpr int SLOTS = 3;  // pairs of tiles: one that is computed with, two on their way
 

@@ -34,7 +34,7 @@ struct Problem {
     int key_tiles;
     bool folded;
     int q_blocks, units_per_head, units;  // see for_each_item
-    Sources sources;
+    hopper::Sources sources;
 };
 
 // The positions that a query sees: first ... end - 1; block-sparse: as far as they are in its list.
@@ -51,8 +51,8 @@ __device__ __forceinline__ Span span_of(const Problem& a, int row) {
 template <int N8>
 __device__ __forceinline__ void hide(float (&s)[1][N8][4], const Problem& a, int first_row, int position) {
     const int lane = threadIdx.x % 32;
-    const Span seen[2] = {span_of(a, first_row + mma_d_row(lane, 0)), span_of(a, first_row + mma_d_row(lane, 2))};
-    position += mma_d_col(lane, 0) * a.key_step;
+    const Span seen[2] = {span_of(a, first_row + mma::d_row(lane, 0)), span_of(a, first_row + mma::d_row(lane, 2))};
+    position += mma::d_col(lane, 0) * a.key_step;
 #pragma unroll
     for (int i = 0; i < 4 * N8; ++i) {
         const int key = position + (i / 4 * 8 + i % 2) * a.key_step, half = i % 4 / 2;

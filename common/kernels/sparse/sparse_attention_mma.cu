@@ -32,6 +32,8 @@
 #include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/sparse.h"
 
+using namespace flash;
+
 // A pattern is the Keys of flash_forward.cuh. PLAIN: a positive scale, rows in pieces of 16 bytes (see TileLoader). The
 // other instance takes all, and scales the scores as it masks them, in every tile.
 
@@ -66,7 +68,7 @@ struct Band {
 
     static __host__ __device__ int rows(const SparseArguments&) { return S::B_r; }
 
-    __device__ __forceinline__ Band(const SparseArguments& arguments, const FlashRows<S>& block)
+    __device__ __forceinline__ Band(const SparseArguments& arguments, const Rows<S>& block)
         : a(arguments), warp_start(block.warp_start) {
         first = begin_of(block.start);
         keys = max(end_of(block.start + block.count - 1) - first, 0);
@@ -129,7 +131,7 @@ struct Blocks {
 
     static __host__ __device__ int rows(const SparseArguments& a) { return a.block; }
 
-    __device__ __forceinline__ Blocks(const SparseArguments& arguments, const FlashRows<S>& block)
+    __device__ __forceinline__ Blocks(const SparseArguments& arguments, const Rows<S>& block)
         : a(arguments), parts(a.block / B_c) {
         const int q_block = block.start / a.block;
         const int64_t row = block.head * (a.S_q / a.block) + q_block;
@@ -185,8 +187,8 @@ template <class S, bool PLAIN, template <class, bool> class Pattern>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) sparse_forward_kernel(const SparseArguments a) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
     using Keys = Pattern<S, PLAIN>;
-    const FlashRows<S> block(a, Keys::rows(a));
-    flash_forward<S, PLAIN>(a, block, Keys(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
+    const Rows<S> block(a, Keys::rows(a));
+    flash::forward<S, PLAIN>(a, block, Keys(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
                             reinterpret_cast<typename S::T*>(shared_bytes));
 }
 
@@ -206,9 +208,9 @@ static void forward(const SparseArguments& a) {
     check_row_count(a);
     const bool plain = a.scale > 0 && in_pieces<T>(a);
     const auto run = [&]<int D>() {
-        using One = FlashShape<T, D, 1>;
-        using Two = FlashShape<T, D, 2>;
-        using Four = FlashShape<T, D, 4>;
+        using One = Shape<T, D, 1>;
+        using Two = Shape<T, D, 2>;
+        using Four = Shape<T, D, 4>;
         if (!plain) return a.block > 0 ? launch<Four, false, Blocks>(a) : launch<Four, false, Band>(a);
         if (a.block == 0) return is_short(a) ? launch<Two, true, Band>(a) : launch<Four, true, Band>(a);
         if (a.block == 32) return launch<One, true, Blocks>(a);

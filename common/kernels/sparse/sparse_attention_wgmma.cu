@@ -136,7 +136,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         float s[1][S::B_c / 8][4];
         unsigned p[S::B_c / 16][4];
         float o[1][S::D / 8][4];
-        RowState<1> rows;
+        flash::RowState<1> rows;
         float ratio[2];
         const auto next_scores = [&] {  // K has been waited for
             start_rows_by_rows<T, Q, K>(s[0], q_at.plus(q.slot() * Q::BYTES), k_at.plus(k.slot() * K::BYTES));
@@ -152,8 +152,8 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
             const int position = a.key_offset + tile * S::B_c * a.key_step;
             if (position < all_from || position >= all_to) hide(s, a, first_row, position);
             float top[2];
-            const bool raise = needs_rescale(top, rows, s, a.factor);
-            if (raise) raise_shifts(ratio, rows, top, a.factor);
+            const bool raise = flash::needs_rescale(top, rows, s, a.factor);
+            if (raise) flash::raise_shifts(ratio, rows, top, a.factor);
             powers(s, rows, a.factor);
             return raise;
         };
@@ -162,7 +162,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         wait_for(barriers.q, q);
         wait_for(barriers.k, k);
         next_scores();
-        clear(o);
+        mma::clear(o);
         wgmma_wait<0>();
         keep_order(s[0]);
         release(barriers.k, k);
@@ -185,7 +185,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
             wgmma_wait<0>();
             keep_order(o[0]);
             release(barriers.v, v);
-            if (raised) scale_output(o, ratio);
+            if (raised) flash::scale_output(o, ratio);
             round_weights<T>(p, s);
         }
         release(barriers.q, q);
@@ -196,7 +196,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
         write_rows<T, S::D>(static_cast<T*>(a.out) + at * S::D, a.lse == nullptr ? nullptr : a.lse + at, o, rows,
                             a.S_q - first_row);
-        nan |= has_nan(o[0]);
+        nan |= attention::has_nan(o[0]);
     });
     if (!a.sources.hides_keys || !__any_sync(FULL_WARP, nan)) return;
     for_each_item<S::B_r, S::B_c>(a, [&](const WorkItem<S>& item) {
@@ -218,15 +218,15 @@ __global__ void __launch_bounds__(S::THREADS, 1) sparse_attention_wgmma_kernel(c
     unsigned char* shared = hopper::aligned(bytes);
     if (threadIdx.x == 0) {
         for (auto* slots : {&barriers.q, &barriers.k, &barriers.v}) slots->init(4 * S::GROUPS);
-        mbarrier_init_done();
+        hopper::mbarrier_init_done();
     }
     __syncthreads();
     const int group = hopper::role_of_warpgroup();
     if (group == hopper::PRODUCER) {
-        fewer_registers<S::Registers::OF_PRODUCER>();
+        hopper::fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x == 0) produce<S>(a, barriers, shared);
     } else {
-        more_registers<S::Registers::OF_CONSUMER>();
+        hopper::more_registers<S::Registers::OF_CONSUMER>();
         consume<S>(a, barriers, shared, group);
     }
 #endif
@@ -238,11 +238,11 @@ template <class S>
 static bool launch(const SparseArguments& a) {
     using T = typename S::T;
     Problem p = {};
-    const RowShape rows = {a.batch, a.heads, a.S_q, S::D}, keys = {a.batch, a.kv_heads, a.S_k, S::D};
+    const hopper::RowShape rows = {a.batch, a.heads, a.S_q, S::D}, keys = {a.batch, a.kv_heads, a.S_k, S::D};
     if (!hopper::is_built(sparse_attention_wgmma_kernel<S>) || !divide<S::B_r, S::B_c>(p, a) ||
-        !make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
-        !make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
-        !make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
+        !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
+        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
         return false;
     p.out = a.out;
     p.lse = a.lse;

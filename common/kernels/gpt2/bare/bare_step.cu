@@ -109,7 +109,7 @@ using Word = cuda::atomic_ref<unsigned, cuda::thread_scope_device>;
 struct Mail {
     unsigned* counters;  // [1] or [blocks], LINE words apart
     float* data;         // [LARGEST_INPUT], plain
-    TaggedWord* words;   // [4][LARGEST_INPUT]: a block may lag where it has no word of a phase
+    tagged::Word* words;   // [4][LARGEST_INPUT]: a block may lag where it has no word of a phase
 };
 
 // __syncthreads() of the warps that read.
@@ -122,7 +122,7 @@ __device__ __forceinline__ void hand_on(const Mail& mail, int phase, int words, 
     const bool has_word = threadIdx.x < mine && word < words;
     if constexpr (H == NONE) return;
     if constexpr (H == SINGLY || H == TOGETHER || H == PAUSING) {
-        if (has_word) put_tagged(mail.words + phase % 4 * LARGEST_INPUT + word, word, phase + 1);
+        if (has_word) tagged::put(mail.words + phase % 4 * LARGEST_INPUT + word, word, phase + 1);
         return;
     }
     if (has_word) mail.data[word] = 1.0f;
@@ -144,7 +144,7 @@ __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, 
     if constexpr (H == NONE) return sum;
     const unsigned past = phase + 1;
     if constexpr (H == SINGLY || H == TOGETHER || H == PAUSING) {
-        const TaggedWord* const from = mail.words + phase % 4 * LARGEST_INPUT;
+        const tagged::Word* const from = mail.words + phase % 4 * LARGEST_INPUT;
         constexpr int AT_ONCE = 7;
         for (int first = 2 * threadIdx.x; first < words; first += 2 * THREADS * AT_ONCE) {
             const auto place = [&](int i) {
@@ -152,15 +152,15 @@ __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, 
                 return word < words ? from + word : nullptr;
             };
             const auto has_place = [&](int i) { return place(i) != nullptr; };
-            TaggedPair pairs[AT_ONCE];
+            tagged::Pair pairs[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
-                if (has_place(i)) pairs[i] = peek(place(i));
+                if (has_place(i)) pairs[i] = tagged::peek(place(i));
             if (H == PAUSING) {
                 const auto all_there = [&] {
                     bool all = true;
 #pragma unroll
-                    for (int i = 0; i < AT_ONCE; ++i) all &= !has_place(i) || has_tag(pairs[i], past);
+                    for (int i = 0; i < AT_ONCE; ++i) all &= !has_place(i) || tagged::has_tag(pairs[i], past);
                     return all;
                 };
                 while (!all_there()) {
@@ -169,13 +169,13 @@ __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, 
 #endif
 #pragma unroll
                     for (int i = 0; i < AT_ONCE; ++i)
-                        if (has_place(i) && !has_tag(pairs[i], past)) pairs[i] = peek(place(i));
+                        if (has_place(i) && !tagged::has_tag(pairs[i], past)) pairs[i] = tagged::peek(place(i));
                 }
             }
-            if (H == TOGETHER) settle_all(pairs, place, past);
+            if (H == TOGETHER) tagged::settle_all(pairs, place, past);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
-                if (has_place(i)) sum += H == SINGLY ? settle(pairs[i], place(i), past).x : pairs[i].x;
+                if (has_place(i)) sum += H == SINGLY ? tagged::settle(pairs[i], place(i), past).x : pairs[i].x;
         }
         readers_sync();
         return sum;
@@ -396,7 +396,7 @@ int main(int argc, char** argv) {
     const Sizes sizes = sizes_of(small, processors, 4, 24 << 10);
     Memory memory = {};
     memory.counters_bytes = sizeof(unsigned) * LINE * (1 + sizes.blocks);
-    memory.words_bytes = 4 * sizeof(TaggedWord) * LARGEST_INPUT;
+    memory.words_bytes = 4 * sizeof(tagged::Word) * LARGEST_INPUT;
     CUDA_CHECK(cudaMalloc(&memory.weights, sizes.bytes));
     CUDA_CHECK(cudaMalloc(&memory.mail.counters, memory.counters_bytes));
     CUDA_CHECK(cudaMalloc(&memory.mail.data, sizeof(float) * LARGEST_INPUT));

@@ -10,6 +10,9 @@
 #include "common/cuda/wgmma.cuh"
 #include "feature.h"
 
+using namespace hopper;
+using namespace mma;
+
 // What was compiled for, and which device there is.
 __global__ void architecture(int* out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -4,17 +4,19 @@
 #include "common/cuda/mma.cuh"
 #include "test.h"
 
+using namespace mma;
+
 // ---- fragments
 
 // Where register i of a lane lies, as table[lane][6]: row and column in D, A and B.
 __global__ void fragment_table(int* d, int* a, int* b) {
     const int lane = threadIdx.x;
     for (int i = 0; i < 4; ++i) {
-        d[(lane * 4 + i) * 2] = mma_d_row(lane, i), d[(lane * 4 + i) * 2 + 1] = mma_d_col(lane, i);
-        a[(lane * 4 + i) * 2] = mma_a_row(lane, i), a[(lane * 4 + i) * 2 + 1] = mma_a_col(lane, i);
+        d[(lane * 4 + i) * 2] = mma::d_row(lane, i), d[(lane * 4 + i) * 2 + 1] = mma::d_col(lane, i);
+        a[(lane * 4 + i) * 2] = mma::a_row(lane, i), a[(lane * 4 + i) * 2 + 1] = mma::a_col(lane, i);
     }
     for (int i = 0; i < 2; ++i)
-        b[(lane * 2 + i) * 2] = mma_b_row(lane, i), b[(lane * 2 + i) * 2 + 1] = mma_b_col(lane);
+        b[(lane * 2 + i) * 2] = mma::b_row(lane, i), b[(lane * 2 + i) * 2 + 1] = mma::b_col(lane);
 }
 EXPORT(fragments, (int* d, int* a, int* b), { fragment_table<<<1, 32>>>(d, a, b); })
 
@@ -34,12 +36,12 @@ __global__ void mma_tiles(float* d, const T* a, const T* b, const float* c, int 
     unsigned a_regs[4], b_regs[2];
     float sums[4];
     for (int i = 0; i < 4; ++i) {
-        a_regs[i] = two(&a[(tile * 16 + mma_a_row(lane, i)) * 16 + mma_a_col(lane, i)], 1);
-        sums[i] = c[(tile * 16 + mma_d_row(lane, i)) * 8 + mma_d_col(lane, i)];
+        a_regs[i] = two(&a[(tile * 16 + mma::a_row(lane, i)) * 16 + mma::a_col(lane, i)], 1);
+        sums[i] = c[(tile * 16 + mma::d_row(lane, i)) * 8 + mma::d_col(lane, i)];
     }
-    for (int i = 0; i < 2; ++i) b_regs[i] = two(&b[(tile * 16 + mma_b_row(lane, i)) * 8 + mma_b_col(lane)], 8);
+    for (int i = 0; i < 2; ++i) b_regs[i] = two(&b[(tile * 16 + mma::b_row(lane, i)) * 8 + mma::b_col(lane)], 8);
     for (int r = 0; r < repeats; ++r) mma_m16n8k16<T>(sums, a_regs, b_regs);
-    for (int i = 0; i < 4; ++i) d[(tile * 16 + mma_d_row(lane, i)) * 8 + mma_d_col(lane, i)] = sums[i];
+    for (int i = 0; i < 4; ++i) d[(tile * 16 + mma::d_row(lane, i)) * 8 + mma::d_col(lane, i)] = sums[i];
 }
 EXPORT(mma_half, (float* d, const half* a, const half* b, const float* c, int tiles, int repeats),
        { mma_tiles<<<tiles / 2, 64>>>(d, a, b, c, repeats); })
@@ -71,7 +73,7 @@ __global__ void two_products(float* out, const T* q, const T* k, const T* v) {
     for (int n = 0; n < 2; ++n) mma_m16n8k16<T>(s[n], q_regs, k_regs[n]);
     accumulators_as_a<T>(p_regs, s[0], s[1]);
     mma_m16n8k16<T>(o, p_regs, v_regs);
-    for (int i = 0; i < 4; ++i) out[mma_d_row(lane, i) * 8 + mma_d_col(lane, i)] = o[i];
+    for (int i = 0; i < 4; ++i) out[mma::d_row(lane, i) * 8 + mma::d_col(lane, i)] = o[i];
 }
 EXPORT(two_products_half, (float* out, const half* q, const half* k, const half* v),
        { two_products<<<1, 32>>>(out, q, k, v); })
@@ -271,8 +273,8 @@ __global__ void gemm(float* c, const T* a, const T* b, int M, int N, int K) {
         for (int n = 0; n < 4; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int row = first_row + warp_row + m * 16 + mma_d_row(lane, i);
-                const int col = first_col + warp_col + n * 8 + mma_d_col(lane, i);
+                const int row = first_row + warp_row + m * 16 + mma::d_row(lane, i);
+                const int col = first_col + warp_col + n * 8 + mma::d_col(lane, i);
                 if (row < M && col < N) c[row * N + col] = sums[m][n][i];
             }
         }

@@ -7,6 +7,8 @@
 #include "case.h"
 #include "common/cuda/mbarrier.cuh"
 
+using namespace hopper;
+
 enum class Hand { right, no_wait, parity_off, one_arrival_missing, too_many_arrivals, one_lane_arrives, polls, by_state, drops };
 
 // 64 threads; out[t] = in[(t + 1) % 32] by warp 1

@@ -5,6 +5,8 @@
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/shared_offset.cuh"
 
+using namespace hopper;
+
 namespace cg = cooperative_groups;
 
 enum class Exchange { right, no_last_sync, split, no_first_sync };

@@ -10,6 +10,8 @@
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/tma.cuh"
 
+using namespace hopper;
+
 enum class In { right, no_wait, expects_less, expects_more, expects_nothing, no_fence, odd_size, odd_address, two_copies, one_waits,
                 arrives_instead, leaves_early, past_the_end };
 

@@ -12,6 +12,8 @@
 #include "common/cuda/tma.cuh"
 #include "common/cuda/wgmma.cuh"
 
+using namespace hopper;
+
 static __device__ __half a_at(int i, int k) { return __float2half(static_cast<float>((i + k) % 4)); }
 static __device__ __half b_at(int j, int k) { return __float2half(static_cast<float>((j * 3 + k) % 5 - 2)); }
 
