@@ -1,4 +1,5 @@
-// ldmatrix.cuh - matrices of 8 x 8 16-bit elements from shared memory into the fragments that mma.cuh multiplies; in its namespace.
+// ldmatrix.cuh - matrices of 8 x 8 16-bit elements from shared memory into the fragments that mma.cuh multiplies.
+// namespace mma.
 //
 //   ldmatrix_x4(r0, r1, r2, r3, row)      four matrices: a whole A tile of 16 x 16, or the B tiles of two mma
 //   ldmatrix_x4_trans                     the same, each matrix transposed on the way

@@ -2,7 +2,7 @@
 //
 //   1. Shapes      Shape                        what a block and a warp own; shared memory
 //   2. Between     store_weights, store_dS      S -> P and dP -> dS, between the products
-//   3. Kernel      flash_backward_kernel
+//   3. Kernel      flash_backward_kernel        where everything lies; its phases; the loop
 //   4. Launcher    flash_backward_fp16, flash_backward_bf16
 //
 //   flash_backward.cuh    which tiles a block has; delta
@@ -24,13 +24,14 @@
 //
 // Who does what. Half of the warps compute S, P and dV, the other half dP, dS, dK and dQ. So a warp holds a piece of dV
 // or of dK and not of both, twice as large, and larger pieces need fewer reads from shared memory for the same work;
-// reading is what would limit this kernel otherwise. The halves meet at two barriers per tile i:
+// reading is what would limit this kernel otherwise. The halves meet at two barriers per tile i. This is the loop:
 //
-//                          score warps                   gradient warps
-//       barrier            Q(i) is here, and dS(i-1)
-//       phase 1            S(i), P(i)                     dK += dS(i-1)^T Q(i-1),  dQ(i-1) += dS(i-1) K
-//       barrier            dO(i) is here, and P(i)
-//       phase 2            dV += P(i)^T dO(i)             dP(i), dS(i)
+//                    score warps                           gradient warps
+//       meet()       Q(i) is here, and dS(i-1)
+//       phase 1      find_scores    S(i) = Q(i) K^T        add_dK_dQ    dK += dS(i-1)^T Q(i-1), dQ(i-1) += dS(i-1) K
+//                    find_weights   P(i)
+//       meet()       dO(i) is here, and P(i)
+//       phase 2      add_dV         dV += P(i)^T dO(i)     find_dS      dP(i) = dO(i) V^T, dS(i)
 //
 // so that dK and dQ are one tile late; both halves have products to make in both phases, and powers and differences of
 // one half are computed while the tensor cores work for the other. dO(i) is copied during phase 1, Q(i+1) during phase
@@ -142,6 +143,12 @@ __device__ __forceinline__ void store_dS(T* shared, unsigned first, const float 
 
 // ------------------------------------------------------------------------------------------------- 3. Kernel
 
+// All copies that this thread has asked for are here, and everybody is.
+__device__ __forceinline__ void meet() {
+    cp_async_wait_all();
+    __syncthreads();
+}
+
 // PLAIN: there is no mask, and all rows are aligned to 16 bytes.
 template <class S, bool PLAIN>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
@@ -184,9 +191,78 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     const auto load_query = [&](Tile tile, int i) {
         load(tile, f.query, f.query_strides, S::Q_AT + i % 2 * S::Q_TILE, f.lse, lse_rows + i % 2 * B_r);
     };
+    const auto load_grad_out = [&](Tile tile) {
+        load(tile, gradients.grad_out, gradients.grad_out_strides, S::DO_AT, gradients.delta, delta_rows);
+    };
 
     float sum[S::SUM_ROWS / 16][S::SUM_COLS / 8][4];  // dV or dK
     clear(sum);
+
+    // ---- Phases. The registers of a product are the loop's, so that it shows what is alive when.
+
+    // S = Q K^T; now: which of the two tiles of Q
+    const auto find_scores = [&](float (&s)[M][N][4], unsigned now) {
+        clear(s);
+        multiply<false, false, D, D, D>(s, shared, x_a + now, x_b);
+    };
+    // The mask tensor, if there is one. Returns what S still has to be multiplied by.
+    const auto apply_mask = [&](float (&s)[M][N][4], Tile tile) {
+        float factor = f.scale;
+        if (!PLAIN && f.mask.kind != MaskKind::NONE) {
+            const AttentionMask mask = block.mask(tile, row, col);
+            const int rows = block.rows(tile) - row, keys = block.keys - col;
+            UNROLL
+            for (int n = 0; n < 4 * M * N; ++n) {
+                const int q = n / (4 * N) * 16 + d_row(lane, n % 4), k = n / 4 % N * 8 + d_col(lane, n % 4);
+                float& x = s[n / (4 * N)][n / 4 % N][n % 4];
+                if (q < rows && k < keys) x = masked_score(x * factor, mask, 0, q, k);
+            }
+            factor = 1;
+        }
+        return factor;
+    };
+    // P = exp(factor S - lse)
+    const auto find_weights = [&](const float (&s)[M][N][4], Tile tile, int i, int position, float factor) {
+        const float* lse = lse_rows + i % 2 * B_r + row + lane / 4;
+        const int at = position + row + lane / 4, first_key = col + lane % 4 * 2;
+        const auto seen = [&](int r) { return block.seen(at + r) - first_key; };
+        if (!PLAIN || block.hides(tile))
+            store_weights<true>(shared, pairs, s, lse, factor * LOG2_E, seen);
+        else
+            store_weights<false>(shared, pairs, s, lse, factor * LOG2_E, seen);
+    };
+    // dK += dS^T Q, dQ += dS K of the tile before this one; before: which of the two tiles of Q
+    const auto add_dK_dQ = [&](float (&dq)[M][DQ_COLS / 8][4], Tile tile, unsigned before) {
+        multiply<true, true, B_c, D, B_r>(sum, shared, sum_a, sum_b + before);
+        const Tile late = block.before(tile);
+        const int rows = block.rows(late) - row;
+        const int64_t head = block.head_number(late);
+        float* target =
+            gradients.grad_query_sum + QuerySum<D>::at(head, (late.q_start + row) / 16, sum_col / 8, f.S_q, lane);
+        UNROLL
+        for (int c = 0; c < S::SUM_COLS; c += DQ_COLS) {
+            clear(dq);
+            multiply<false, true, B_c, D, B_c>(dq, shared, dq_a, block_at<D>(dq_b, 0, c / 16));
+            UNROLL
+            for (int n = 0; n < M; ++n) {
+                if (16 * n >= rows) continue;
+                UNROLL
+                for (int j = 0; j < DQ_COLS / 8; ++j)
+                    QuerySum<D>::add(target + (n * D / 8 + c / 8 + j) * QuerySum<D>::TILE, dq[n][j]);
+            }
+        }
+    };
+    // dV += P^T dO
+    const auto add_dV = [&] { multiply<true, true, B_c, D, B_r>(sum, shared, sum_a, sum_b); };
+    // dP = dO V^T, dS = P * (dP - delta)
+    const auto find_dS = [&](float (&dp)[M][N][4]) {
+        clear(dp);
+        multiply<false, false, D, D, D>(dp, shared, x_a, x_b);
+        store_dS<S::P_TILE>(shared, pairs, dp, delta_rows + row + lane / 4);
+    };
+
+    // ---- The loop
+
     Tile tile = block.first();
     if (scores && tiles > 0) {
         Loader(block.template keys_of<T>(f.key, f.key_strides), f.key_strides.row, f.head_dim)
@@ -198,71 +274,31 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 #pragma unroll 1
     for (int i = 0; i <= tiles; ++i, tile = block.after(tile)) {
         const bool more = i < tiles;
-        const unsigned now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;  // which tile of Q
-        cp_async_wait_all();
-        __syncthreads();
+        const unsigned now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;
+        meet();  // Q(i) is here, and dS(i-1)
         if (scores && more) {
-            load(tile, gradients.grad_out, gradients.grad_out_strides, S::DO_AT, gradients.delta, delta_rows);
+            load_grad_out(tile);
             float s[M][N][4];
-            clear(s);
-            multiply<false, false, D, D, D>(s, shared, x_a + now, x_b);
-            float factor = f.scale;
-            if (!PLAIN && f.mask.kind != MaskKind::NONE) {
-                const AttentionMask mask = block.mask(tile, row, col);
-                const int rows = block.rows(tile) - row, keys = block.keys - col;
-                UNROLL
-                for (int n = 0; n < 4 * M * N; ++n) {
-                    const int q = n / (4 * N) * 16 + mma::d_row(lane, n % 4);
-                    const int k = n / 4 % N * 8 + mma::d_col(lane, n % 4);
-                    float& x = s[n / (4 * N)][n / 4 % N][n % 4];
-                    if (q < rows && k < keys) x = masked_score(x * factor, mask, 0, q, k);
-                }
-                factor = 1;
-            }
-            const float* lse = lse_rows + i % 2 * B_r + row + lane / 4;
-            const int at = block.position(tile) + row + lane / 4, first_key = col + lane % 4 * 2;
-            const auto seen = [&](int r) { return block.seen(at + r) - first_key; };
-            if (!PLAIN || block.hides(tile))
-                store_weights<true>(shared, pairs, s, lse, factor * LOG2_E, seen);
-            else
-                store_weights<false>(shared, pairs, s, lse, factor * LOG2_E, seen);
+            find_scores(s, now);
+            const float factor = apply_mask(s, tile);
+            find_weights(s, tile, i, block.position(tile), factor);
         }
         if (!scores && i > 0) {
-            multiply<true, true, B_c, D, B_r>(sum, shared, sum_a, sum_b + before);  // dK
-            const Tile late = block.before(tile);
-            const int rows = block.rows(late) - row;
-            const int64_t head = block.head_number(late);
-            float* target = gradients.grad_query_sum +
-                            QuerySum<D>::at(head, (late.q_start + row) / 16, sum_col / 8, f.S_q, lane);
-            UNROLL
-            for (int c = 0; c < S::SUM_COLS; c += DQ_COLS) {
-                float dq[M][DQ_COLS / 8][4];
-                clear(dq);
-                multiply<false, true, B_c, D, B_c>(dq, shared, dq_a, block_at<D>(dq_b, 0, c / 16));
-                UNROLL
-                for (int n = 0; n < M; ++n) {
-                    if (16 * n >= rows) continue;
-                    UNROLL
-                    for (int j = 0; j < DQ_COLS / 8; ++j)
-                        QuerySum<D>::add(target + (n * D / 8 + c / 8 + j) * QuerySum<D>::TILE, dq[n][j]);
-                }
-            }
+            float dq[M][DQ_COLS / 8][4];
+            add_dK_dQ(dq, tile, before);
         }
-        cp_async_wait_all();
-        __syncthreads();
+        meet();  // dO(i) is here, and P(i)
         if (!more) break;
         if (scores) {
             if (i + 1 < tiles) load_query(block.after(tile), i + 1);
-            multiply<true, true, B_c, D, B_r>(sum, shared, sum_a, sum_b);  // dV
+            add_dV();
         } else {
             float dp[M][N][4];
-            clear(dp);
-            multiply<false, false, D, D, D>(dp, shared, x_a, x_b);
-            store_dS<S::P_TILE>(shared, pairs, dp, delta_rows + row + lane / 4);
+            find_dS(dp);
         }
     }
 
-    // dK and dV go through the tiles of K and V, so that they are written 16 bytes at a time.
+    // ---- dK and dV go through the tiles of K and V, so that they are written 16 bytes at a time.
     const float factor = scores ? 1.0f : f.scale;
     const unsigned first = (scores ? S::V_AT : S::K_AT) + first_pair<D>(sum_row, sum_col);
     UNROLL
