@@ -2,11 +2,19 @@
 //
 //   1. Shapes        Fp32Gradients                 sizes that follow from B_r, B_c and D; shared memory
 //   2. Multiplying   rows_times_rows, turned_times_rows, times_rows       A B^T, A^T B, A B
-//   3. Kernel        flash_backward_fp32_kernel
+//   3. Kernel        flash_backward_fp32_kernel    where everything lies; its phases; the loop
 //   4. Launcher      flash_backward_fp32           picks the shape that fits
 //
-// The algorithm, and which half of a block does what in which phase, are those of flash_backward_mma.cu; read that
-// first. Here each half is 128 threads, and dQ is split between both: every half has its rows of it.
+// The algorithm is that of flash_backward_mma.cu; read that first. Here each half is 128 threads, and dQ is split
+// between both: every half has its rows of it. This is the loop, tile by tile:
+//
+//                    half 0                                half 1
+//       barrier      Q(i) is here, and dS(i-1)
+//       phase 1      find_scores    S(i) = Q(i) K^T        add_dK       dK += dS(i-1)^T Q(i-1)
+//                    find_weights   P(i)
+//                    add_dQ         dQ(i-1) += dS(i-1) K   add_dQ       the other rows
+//       barrier      dO(i) is here, and P(i)
+//       phase 2      add_dV         dV += P(i)^T dO(i)     find_dS      dP(i) = dO(i) V^T, dS(i)
 //
 // What a product costs is reading its operands from shared memory: of a row of A and a row of B a thread uses every
 // number several times. It owns a piece of the product, X_ROWS x X_COLS and so on below, and the threads of a half form
@@ -200,6 +208,10 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
         load(tile, f.query, f.query_strides, shared + S::Q_AT + i % 2 * S::Q_TILE, f.lse,
              shared + S::LSE_AT + i % 2 * B_r);
     };
+    const auto load_grad_out = [&](Tile tile) {
+        load(tile, gradients.grad_out, gradients.grad_out_strides, shared + S::DO_AT, gradients.delta,
+             shared + S::DELTA_AT);
+    };
 
     float sum[S::SUM_ROWS][S::SUM_COLS];  // dV or dK
     clear(sum);
@@ -215,24 +227,68 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     float* p_own = shared + S::P_AT + r * P_STRIDE + c;
     float* ds_own = shared + S::DS_AT + r * P_STRIDE + c;
 
+    // ---- Phases. The registers of a product are the loop's, so that it shows what is alive when.
+
+    // S = Q K^T, but for the scale; now: which of the two tiles of Q
+    const auto find_scores = [&](float (&s)[S::X_ROWS][S::X_COLS], int now) {
+        rows_times_rows<D, STRIDE>(s, shared + S::Q_AT + now + r * STRIDE, shared + S::K_AT + c * STRIDE);
+    };
+    // dK += dS^T Q of the tile before this one; before: which of the two tiles of Q
+    const auto add_dK = [&](int before) {
+        turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::DS_AT + 4 * r, shared + S::Q_AT + before + 4 * c);
+    };
+    // dQ += dS K of that tile
+    const auto add_dQ = [&](float (&dq)[S::DQ_ROWS][S::DQ_COLS], Tile tile) {
+        const int first = half * B_r / 2 + r;
+        times_rows<B_c, P_STRIDE, STRIDE>(dq, shared + S::DS_AT + first * P_STRIDE, shared + S::K_AT + 4 * c);
+        const Tile late = block.before(tile);
+        const int rows = block.rows(late);
+        float* target = static_cast<float*>(gradients.grad_query) + block.row_number(late) * f.head_dim;
+        UNROLL
+        for (int n = 0; n < S::DQ_ROWS; ++n) {
+            const int row = first + 8 * n;
+            if (row >= rows) continue;
+            UNROLL
+            for (int m = 0; m < S::DQ_COLS; m += 4)
+                add_four<PLAIN>(target + row * f.head_dim + 4 * c + 16 * m,
+                                make_float4(dq[n][m] * f.scale, dq[n][m + 1] * f.scale, dq[n][m + 2] * f.scale,
+                                            dq[n][m + 3] * f.scale),
+                                f.head_dim - 4 * c - 16 * m);
+        }
+    };
+    // dV += P^T dO
+    const auto add_dV = [&] {
+        turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::P_AT + 4 * r, shared + S::DO_AT + 4 * c);
+    };
+    // dP = dO V^T, dS = P * (dP - delta)
+    const auto find_dS = [&](float (&dp)[S::X_ROWS][S::X_COLS]) {
+        rows_times_rows<D, STRIDE>(dp, shared + S::DO_AT + r * STRIDE, shared + S::V_AT + c * STRIDE);
+        const float* delta = shared + S::DELTA_AT + r;
+        UNROLL
+        for (int n = 0; n < S::X_ROWS * S::X_COLS; ++n) {
+            const int row = 8 * (n / S::X_COLS), at = row * P_STRIDE + 16 * (n % S::X_COLS);
+            ds_own[at] = p_own[at] * (dp[n / S::X_COLS][n % S::X_COLS] - delta[row]);
+        }
+    };
+
+    // ---- The loop
+
 #pragma unroll 1
     for (int i = 0; i <= tiles; ++i, tile = block.after(tile)) {
         const bool more = i < tiles;
-        const int now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;  // which tile of Q
+        const int now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;
         cp_async_wait_all();
         __syncthreads();  // Q(i) is here, and dS(i-1)
-        if (more)
-            load(tile, gradients.grad_out, gradients.grad_out_strides, shared + S::DO_AT, gradients.delta,
-                 shared + S::DELTA_AT);
+        if (more) load_grad_out(tile);
         if (half == 0 && more) {
             float s[S::X_ROWS][S::X_COLS];
-            rows_times_rows<D, STRIDE>(s, shared + S::Q_AT + now + r * STRIDE, shared + S::K_AT + c * STRIDE);
+            find_scores(s, now);
             const bool has_mask = !PLAIN && f.mask.kind != MaskKind::NONE;
             const AttentionMask mask = has_mask ? block.mask(tile, 0, 0) : AttentionMask();
             const int rows = block.rows(tile), position = block.position(tile);
             const float* lse = shared + S::LSE_AT + i % 2 * B_r + r;
-            // EDGE: some keys are hidden; NEXT: see keys_seen
-            const auto store_weights = [&]<bool EDGE, bool NEXT>() {
+            // P = exp(scale S - lse), with the mask tensor, if there is one. EDGE: some keys are hidden; NEXT: see keys_seen
+            const auto find_weights = [&]<bool EDGE, bool NEXT>() {
                 UNROLL
                 for (int n = 0; n < S::X_ROWS; ++n) {
                     const int row = r + 8 * n, seen = EDGE ? block.template seen<NEXT>(position + row) : B_c;
@@ -247,50 +303,28 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
                 }
             };
             if (!PLAIN)
-                store_weights.template operator()<true, false>();
+                find_weights.template operator()<true, false>();
             else if (!block.hides(tile))
-                store_weights.template operator()<false, true>();
+                find_weights.template operator()<false, true>();
             else if (f.key_step == 1)
-                store_weights.template operator()<true, true>();
+                find_weights.template operator()<true, true>();
             else
-                store_weights.template operator()<true, false>();
+                find_weights.template operator()<true, false>();
         }
-        if (half == 1 && i > 0)  // dK
-            turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::DS_AT + 4 * r, shared + S::Q_AT + before + 4 * c);
+        if (half == 1 && i > 0) add_dK(before);
         if (i > 0) {
             float dq[S::DQ_ROWS][S::DQ_COLS];
-            const int first = half * B_r / 2 + r;
-            times_rows<B_c, P_STRIDE, STRIDE>(dq, shared + S::DS_AT + first * P_STRIDE, shared + S::K_AT + 4 * c);
-            const Tile late = block.before(tile);
-            const int rows = block.rows(late);
-            float* target = static_cast<float*>(gradients.grad_query) + block.row_number(late) * f.head_dim;
-            UNROLL
-            for (int n = 0; n < S::DQ_ROWS; ++n) {
-                const int row = first + 8 * n;
-                if (row >= rows) continue;
-                UNROLL
-                for (int m = 0; m < S::DQ_COLS; m += 4)
-                    add_four<PLAIN>(target + row * f.head_dim + 4 * c + 16 * m,
-                                    make_float4(dq[n][m] * f.scale, dq[n][m + 1] * f.scale, dq[n][m + 2] * f.scale,
-                                                dq[n][m + 3] * f.scale),
-                                    f.head_dim - 4 * c - 16 * m);
-            }
+            add_dQ(dq, tile);
         }
         cp_async_wait_all();
         __syncthreads();  // dO(i) is here, and P(i)
         if (!more) break;
         if (i + 1 < tiles) load_query(block.after(tile), i + 1);
-        if (half == 0) {  // dV
-            turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::P_AT + 4 * r, shared + S::DO_AT + 4 * c);
+        if (half == 0) {
+            add_dV();
         } else {
             float dp[S::X_ROWS][S::X_COLS];
-            rows_times_rows<D, STRIDE>(dp, shared + S::DO_AT + r * STRIDE, shared + S::V_AT + c * STRIDE);
-            const float* delta = shared + S::DELTA_AT + r;
-            UNROLL
-            for (int n = 0; n < S::X_ROWS * S::X_COLS; ++n) {
-                const int row = 8 * (n / S::X_COLS), at = row * P_STRIDE + 16 * (n % S::X_COLS);
-                ds_own[at] = p_own[at] * (dp[n / S::X_COLS][n % S::X_COLS] - delta[row]);
-            }
+            find_dS(dp);
         }
     }
 
