@@ -4,18 +4,20 @@
 //   2. Products     multiply_qk, multiply_pv    S = Q K^T, O += P V by mma.sync
 //                   hide_outside                scores of keys that a row may not see
 //   3. Block        Rows                        which rows of which head a block computes, where its tensors lie
-//   4. Output       store_output
+//   4. Keys         Keys                        what a kernel has to say of the keys
+//   5. Output       store_output
 //                   compute_nan_again           what hidden keys hold does not reach a row
-//   5. Loop         forward                     tile by tile: scores, weights, output
-//   6. Launch       launch_forward
+//   6. Loop         forward                     tile by tile: scores, weights, output
+//   7. Launch       launch_forward
 //
 //   flash_tiles.cuh      tiles in shared memory: cp.async, swizzle, ldmatrix
 //   flash_softmax.cuh    the online softmax on fragments
 //
-// A kernel says which tiles of keys a block goes through, and what is hidden in them: see Keys below.
+// A kernel says which tiles of keys a block goes through, and what is hidden in them: the concept Keys.
 #pragma once
 #include <cuda_runtime.h>
 
+#include <concepts>
 #include <cstdint>
 
 #include "common/cuda/attention_arguments.h"
@@ -175,7 +177,43 @@ struct Rows {
     }
 };
 
-// -------------------------------------------------------------------------------------------------- 4. Output
+// ---------------------------------------------------------------------------------------------------- 4. Keys
+//
+// What a block and this warp of it see. A warp goes through its own tiles among those of the block; a tile is B_c keys.
+
+// Called with one key after the other.
+using KeyVisitor = void (&)(int key);
+
+template <class K>
+concept Keys = requires(const K keys, Scores& s, int t, int row, int key, float score, KeyVisitor visit) {
+    // Whether `begin` can be more than 0, and whether `skip` can be other than 0
+    { K::BEGINS_LATE } -> std::convertible_to<bool>;
+    { K::JUMPS } -> std::convertible_to<bool>;
+
+    // The key that tile 0 begins with; how many tiles the block goes through, 0 or more
+    { keys.first } -> std::convertible_to<int>;
+    { keys.tiles } -> std::convertible_to<int>;
+    // This warp's own tiles, those with a key that one of its rows sees: begin ... end - 1, none if begin >= end
+    { keys.begin } -> std::convertible_to<int>;
+    { keys.end } -> std::convertible_to<int>;
+
+    // How many keys there are from the beginning of tile t to the end of what the block reads
+    { keys.left(t) } -> std::same_as<int>;
+    // How many keys lie between tiles t - 1 and t (t = 0: `first` and tile 0), a multiple of B_c
+    requires !K::JUMPS || requires { { keys.skip(t) } -> std::same_as<int>; };
+
+    // Whether tile t needs hide(), which makes its scores -infinity for keys that a row may not see
+    { keys.masked(t) } -> std::same_as<bool>;
+    keys.hide(s, t);
+
+    // For compute_nan_again(): whether there is a hidden key in any tile; then one by one the keys that a row of the
+    // head sees, and a scaled score with the mask tensor applied
+    { keys.hides_keys() } -> std::same_as<bool>;
+    keys.for_each_seen(row, visit);
+    { keys.masked(score, row, key) } -> std::same_as<float>;
+};
+
+// -------------------------------------------------------------------------------------------------- 5. Output
 //
 // o / sum to global memory through the warp's own rows of the Q tile, so that it is written 16 bytes at a time.
 //
@@ -217,9 +255,9 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
 }
 
 // Rows with a NaN, from the keys that they see alone: seen_row.cuh. The warp has written all of them.
-template <class S, class Keys>
+template <class S, Keys K>
 __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, const Rows<S>& block,
-                                                  const Keys& keys, const Output<S::D>& o) {
+                                                  const K& keys, const Output<S::D>& o) {
     using T = typename S::T;
     unsigned marked = 0;
     UNROLL
@@ -242,30 +280,17 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
     });
 }
 
-// ---------------------------------------------------------------------------------------------------- 5. Loop
+// ---------------------------------------------------------------------------------------------------- 6. Loop
 //
 // One pass of the loop, SLOTS = 2:   ask for K of tile t + 2 and V of tile t + 1
 //                                    P = weights of tile t;   S = Q K^T of tile t + 1;   O += P V of tile t
 //                                    mask S, raise the maximum if S asks for it
 //
-// Keys, of a block and this warp of it:
-//
-//   first               the key that tile 0 begins with
-//   tiles               how many tiles the block goes through, 0 or more
-//   begin, end          this warp's own tiles, those with a key that one of its rows sees; none if begin >= end
-//   left(t)             how many keys there are from the beginning of tile t to the end of what the block reads
-//   skip(t)             how many keys lie between tiles t - 1 and t (t = 0: `first` and tile 0), a multiple of B_c
-//   masked(t)           whether tile t needs hide()
-//   hide(s, t)          scores of tile t -> -infinity for keys that a row may not see
-//   hides_keys()        whether there is such a key in any tile; for_each_seen(row, f), masked(score, row, key): the keys
-//                       that a row of the head sees, and the mask tensor, one by one
-//   BEGINS_LATE         whether begin can be more than 0;   JUMPS: whether skip can be other than 0
-//
 // factor: what makes the scores, after hide(), powers of two
 
-template <class S, bool PLAIN, class Keys>
+template <class S, bool PLAIN, Keys K>
 __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<S>& block,
-                                              const Keys& keys, float factor, typename S::T* shared) {
+                                              const K& keys, float factor, typename S::T* shared) {
     using T = typename S::T;
     constexpr int D = S::D, SLOTS = S::SLOTS, AHEAD = SLOTS / 2;
     const int warp = threadIdx.x / 32;
@@ -274,7 +299,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
     Loader k_loader(block.key + keys.first * a.key_strides.row, a.key_strides.row, a.head_dim);
     Loader v_loader(block.value + keys.first * a.value_strides.row, a.value_strides.row, a.head_dim);
     const auto load = [&](Loader& loader, int t, int slots_at) {
-        if constexpr (Keys::JUMPS) loader.skip(keys.skip(t));
+        if constexpr (K::JUMPS) loader.skip(keys.skip(t));
         loader.template load<B_c>(shared + slots_at + t % SLOTS * S::TILE, keys.left(t));
     };
     const auto load_k = [&](int t) { load(k_loader, t, S::K_AT); };
@@ -311,7 +336,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
         UNROLL
         for (int i = 0; i < D / 16; ++i) load_query<D>(q[i], shared, q_at, i);
     }
-    if (keys.end > 0 && (!Keys::BEGINS_LATE || keys.begin == 0)) {
+    if (keys.end > 0 && (!K::BEGINS_LATE || keys.begin == 0)) {
         multiply_qk<S>(s, q, shared, q_at, k_at);
         prepare(0);
     }
@@ -325,7 +350,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
             cp_async_commit();
         }
         const unsigned k_next = k_at + (t + 1) % SLOTS * S::TILE, v_now = v_at + t % SLOTS * S::TILE;
-        if (Keys::BEGINS_LATE && t < keys.begin) {
+        if (K::BEGINS_LATE && t < keys.begin) {
             if (t + 1 < keys.begin || t + 1 >= keys.end) continue;
             multiply_qk<S>(s, q, shared, q_at, k_next);
             prepare(t + 1);
@@ -343,7 +368,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
     if (keys.hides_keys()) compute_nan_again(a, block, keys, o);
 }
 
-// -------------------------------------------------------------------------------------------------- 6. Launch
+// -------------------------------------------------------------------------------------------------- 7. Launch
 
 // Arguments: an AttentionArguments with a stream.
 template <class S, class Arguments>

@@ -186,9 +186,9 @@ struct Blocks {
 template <class S, bool PLAIN, template <class, bool> class Pattern>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) sparse_forward_kernel(const SparseArguments a) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
-    using Keys = Pattern<S, PLAIN>;
-    const Rows<S> block(a, Keys::rows(a));
-    flash::forward<S, PLAIN>(a, block, Keys(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
+    using K = Pattern<S, PLAIN>;
+    const Rows<S> block(a, K::rows(a));
+    flash::forward<S, PLAIN>(a, block, K(a, block), PLAIN ? a.scale * LOG2_E : 1.0f,
                             reinterpret_cast<typename S::T*>(shared_bytes));
 }
 
