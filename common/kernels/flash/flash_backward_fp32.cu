@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
 
     const int half = threadIdx.x / HALF;  // 0: S, P, dV; 1: dP, dS, dK; both: dQ
     const int warp = threadIdx.x % HALF / 32, lane = threadIdx.x % 32;
-    // Lanes 0 and 1 stand below one another in the grid, so do 2 and 3: see the kernel of common/kernels/gemm/gemm.cu
+    // Lanes 0 and 1 stand below one another in the grid, so do 2 and 3: see common/kernels/gemm/step3_no_conflicts.cu
     const int r = warp / 2 * 4 + lane % 2 + lane / 16 * 2, c = warp % 2 * 8 + lane / 2 % 8;
 
     // A tile of rows, with the number that each row has in [batch, heads, S_q]
