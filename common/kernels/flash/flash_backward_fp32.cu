@@ -287,7 +287,8 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
             const AttentionMask mask = has_mask ? block.mask(tile, 0, 0) : AttentionMask();
             const int rows = block.rows(tile), position = block.position(tile);
             const float* lse = shared + S::LSE_AT + i % 2 * B_r + r;
-            // P = exp(scale S - lse), with the mask tensor, if there is one. EDGE: some keys are hidden; NEXT: see keys_seen
+            // P = exp(scale S - lse), with the mask tensor, if there is one.
+            // EDGE: some keys are hidden; NEXT: see keys_seen
             const auto find_weights = [&]<bool EDGE, bool NEXT>() {
                 UNROLL
                 for (int n = 0; n < S::X_ROWS; ++n) {
