@@ -22,6 +22,7 @@
 #include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/float_conversion.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 
 namespace attention {
@@ -62,7 +63,7 @@ template <typename T>
 __device__ __forceinline__ void store_output(T* out, int col, int head_dim, const State& state) {
     const float inverse = inverse_of(state.l);
     const float values[4] = {state.o.x, state.o.y, state.o.z, state.o.w};
-#pragma unroll
+    UNROLL
     for (int i = 0; i < 4; ++i)
         if (col + i < head_dim) out[col + i] = from_float<T>(values[i] * inverse);
 }

@@ -340,7 +340,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
         multiply_qk<S>(s, q, shared, q_at, k_at);
         prepare(0);
     }
-#pragma unroll 1
+    NO_UNROLL
     for (int t = 0; t < keys.tiles; ++t) {
         if (t % AHEAD == 0) {  // the next AHEAD tiles have arrived, and all warps are done with the AHEAD before
             cp_async_wait<0>();

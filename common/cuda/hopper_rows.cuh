@@ -23,6 +23,7 @@
 #include "common/cuda/flash_softmax.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/seen_row.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 
 namespace hopper {
@@ -33,9 +34,9 @@ using namespace mma;
 template <int N8>
 __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)[2]) {
     const int first = mma::d_col(threadIdx.x % 32, 0), last[2] = {end[0] - first, end[1] - first};
-#pragma unroll
+    UNROLL
     for (int n = 0; n < N8; ++n)
-#pragma unroll
+        UNROLL
         for (int e = 0; e < 4; ++e)  // columns 8 n and 8 n + 1 of this lane's first row, then of its second
             if (8 * n + e % 2 >= last[e / 2]) s[0][n][e] = -INFINITY;
 }
@@ -44,18 +45,18 @@ __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)
 template <int N8>
 __device__ __forceinline__ void hide_before(float (&s)[N8][4], const int (&begin)[2]) {
     const int first = mma::d_col(threadIdx.x % 32, 0), start[2] = {begin[0] - first, begin[1] - first};
-#pragma unroll
+    UNROLL
     for (int n = 0; n < N8; ++n)
-#pragma unroll
+        UNROLL
         for (int e = 0; e < 4; ++e)
             if (8 * n + e % 2 < start[e / 2]) s[n][e] = -INFINITY;
 }
 
 template <int N8>
 __device__ __forceinline__ void powers(float (&s)[1][N8][4], flash::RowState<1>& rows, float factor) {
-#pragma unroll
+    UNROLL
     for (int n = 0; n < N8; ++n)
-#pragma unroll
+        UNROLL
         for (int e = 0; e < 4; ++e) {
             s[0][n][e] = exp2_approx(s[0][n][e] * factor - rows.shift[e / 2]);
             rows.sum[e / 2] += s[0][n][e];
@@ -65,16 +66,16 @@ __device__ __forceinline__ void powers(float (&s)[1][N8][4], flash::RowState<1>&
 // p[k] = weights for the keys 16 k ... 16 k + 15 of the tile
 template <typename T, int N8>
 __device__ __forceinline__ void round_weights(unsigned (&p)[N8 / 2][4], const float (&s)[1][N8][4]) {
-#pragma unroll
+    UNROLL
     for (int k = 0; k < N8 / 2; ++k) accumulators_as_a<T>(p[k], s[0][2 * k], s[0][2 * k + 1]);
 }
 
 // The lanes of a quad hold the columns of a 4 x 4 matrix of words; afterwards lane i holds row i.
 __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
-#pragma unroll
+    UNROLL
     for (int distance = 1; distance <= 2; distance *= 2) {
         const bool upper = threadIdx.x & distance;
-#pragma unroll
+        UNROLL
         for (int i = 0; i < 2; ++i) {
             const int low = distance == 1 ? 2 * i : i, high = low + distance;
             const unsigned got = __shfl_xor_sync(FULL_WARP, upper ? w[low] : w[high], distance);
@@ -92,13 +93,13 @@ template <typename T, int D8>
 __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], const float (&factor)[2], int rows_left,
                                            int head_dim) {
     const int lane = threadIdx.x % 32;
-#pragma unroll
+    UNROLL
     for (int half = 0; half < 2; ++half) {
         const int row = mma::d_row(lane, 2 * half);
-#pragma unroll
+        UNROLL
         for (int n = 0; n < D8; n += 4) {
             unsigned w[4];
-#pragma unroll
+            UNROLL
             for (int i = 0; i < 4; ++i)
                 w[i] = pack<T>(o[n + i][2 * half] * factor[half], o[n + i][2 * half + 1] * factor[half]);
             transpose_quad(w);
@@ -115,7 +116,7 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
                                            const flash::RowState<1>& rows, int rows_left, int head_dim = D) {
     const int lane = threadIdx.x % 32;
     float factor[2];
-#pragma unroll
+    UNROLL
     for (int half = 0; half < 2; ++half) {
         const int row = mma::d_row(lane, 2 * half);
         const float sum = quad_sum(rows.sum[half]);
@@ -153,7 +154,7 @@ __device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, i
     const T* key = head_of(from.key, from.key_strides, batch, kv_head);
     const T* value = head_of(from.value, from.value_strides, batch, kv_head);
     __syncwarp();
-#pragma unroll 1
+    NO_UNROLL
     for (int row = first_row; row < first_row + min(rows_left, 16); ++row, out += head_dim) {
         bool nan = false;
         for (int i = threadIdx.x % 32; i < head_dim; i += 32) nan |= to_float(out[i]) != to_float(out[i]);

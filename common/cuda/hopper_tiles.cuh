@@ -29,6 +29,7 @@
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/shared_offset.cuh"
 #include "common/cuda/tma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/cuda/wgmma.cuh"
 
@@ -84,7 +85,7 @@ __host__ __device__ constexpr int columns_at(int i) {
 template <typename T, class A, class B, int N8>
 __device__ __forceinline__ void start_rows_by_rows(float (&d)[N8][4], KMajor a, KMajor b) {
     wgmma_begin();
-#pragma unroll
+    UNROLL
     for (int i = 0; i < A::D / 16; ++i) wgmma<T>(d, a.plus(columns_at<A>(i)), b.plus(columns_at<B>(i)), i > 0);
 }
 
@@ -92,7 +93,7 @@ __device__ __forceinline__ void start_rows_by_rows(float (&d)[N8][4], KMajor a, 
 template <typename T, class B, int N8>
 __device__ __forceinline__ void start_rows_by_rows(float (&d)[N8][4], const unsigned (&a)[B::D / 16][4], KMajor b) {
     wgmma_begin();
-#pragma unroll
+    UNROLL
     for (int i = 0; i < B::D / 16; ++i) wgmma<T>(d, a[i], b.plus(columns_at<B>(i)), i > 0);
 }
 
@@ -101,7 +102,7 @@ template <typename T, class B, int K>
 __device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], const unsigned (&p)[K][4], MnMajor b,
                                                       bool add = true) {
     wgmma_begin();
-#pragma unroll
+    UNROLL
     for (int i = 0; i < K; ++i) wgmma<T>(d, p[i], b.plus(i * 16 * B::ROW_BYTES), add || i > 0);
 }
 
@@ -110,7 +111,7 @@ template <typename T, int ROWS>
 __device__ __forceinline__ void start_columns_by_rows(float (&d)[8][4], MnMajor a, MnMajor b) {
     constexpr int STEP = 16 * TMA_COLS * 2;
     wgmma_begin();
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ROWS / 16; ++i) wgmma<T>(d, a.plus(i * STEP), b.plus(i * STEP), i > 0);
 }
 
@@ -125,7 +126,7 @@ __device__ __forceinline__ unsigned lane_row_at(int first_row, int columns) {
 // 16 rows of a tile, those of one warp, as A operands.
 template <class Tile>
 __device__ __forceinline__ void load_rows(unsigned (&a)[Tile::D / 16][4], const unsigned char* tile, int first_row) {
-#pragma unroll
+    UNROLL
     for (int i = 0; i < Tile::D / 16; ++i)
         ldmatrix_x4(a[i][0], a[i][1], a[i][2], a[i][3], tile + lane_row_at<Tile>(first_row, i));
 }

@@ -97,7 +97,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     if constexpr (std::is_same_v<T, __half>) {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < 2; ++i)  // columns 0 ... 7 of A with rows 0 ... 7 of B, then 8 ... 15
             asm volatile(
                 "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "

@@ -19,6 +19,7 @@
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/logarithms.h"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 
 namespace attention {
@@ -71,14 +72,14 @@ class SeenRow {
 template <int N>
 __device__ __forceinline__ bool has_nan(const float (&x)[N]) {
     float sum = 0;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < N; ++i) sum += x[i];
     return sum != sum;
 }
 template <int M, int N>
 __device__ __forceinline__ bool has_nan(const float (&x)[M][N]) {
     float sum = 0;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < M * N; ++i) sum += x[i / N][i % N];
     return sum != sum;
 }
@@ -92,7 +93,7 @@ __device__ __forceinline__ void for_each_marked_row(unsigned mine, F f) {
     mine |= __shfl_xor_sync(FULL_WARP, mine, 1);
     mine |= __shfl_xor_sync(FULL_WARP, mine, 2);
     __syncwarp();
-#pragma unroll 1
+    NO_UNROLL
     for (int row = 0; row < ROWS; ++row)
         if (__shfl_sync(FULL_WARP, mine, row % 8 * 4) >> row / 8 & 1) f(row);
 }

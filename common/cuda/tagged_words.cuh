@@ -28,6 +28,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "common/cuda/unroll.cuh"
+
 namespace tagged {
 
 struct alignas(8) Word {
@@ -91,7 +93,7 @@ __device__ __forceinline__ void settle_all(Pair (&pairs)[N], Words words, unsign
     bool missing = true;
     while (missing) {
         missing = false;
-#pragma unroll
+        UNROLL
         for (int i = 0; i < N; ++i) {
             const Word* const from = words(i);
             if (from == nullptr || has_tag(pairs[i], tag)) continue;
@@ -104,7 +106,7 @@ __device__ __forceinline__ void settle_all(Pair (&pairs)[N], Words words, unsign
 // Pairs that are asked for and waited for together: those in which words(i) is not nullptr.
 template <int N, class Words>
 __device__ __forceinline__ void get_all(Pair (&pairs)[N], Words words, unsigned tag) {
-#pragma unroll
+    UNROLL
     for (int i = 0; i < N; ++i) {
         const Word* const from = words(i);
         if (from != nullptr) pairs[i] = peek(from);

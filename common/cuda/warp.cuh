@@ -11,16 +11,18 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "common/cuda/unroll.cuh"
+
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
 __device__ __forceinline__ float warp_max(float v) {
-#pragma unroll
+    UNROLL
     for (int distance = 16; distance > 0; distance /= 2) v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, distance));
     return v;
 }
 
 __device__ __forceinline__ float warp_sum(float v) {
-#pragma unroll
+    UNROLL
     for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(FULL_WARP, v, distance);
     return v;
 }

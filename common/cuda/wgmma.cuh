@@ -39,6 +39,7 @@
 #include <type_traits>
 
 #include "common/cuda/shared_offset.cuh"
+#include "common/cuda/unroll.cuh"
 
 namespace hopper {
 
@@ -77,7 +78,7 @@ __device__ __forceinline__ void wgmma_wait() {
 
 template <int N8>
 __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
-#pragma unroll
+    UNROLL
     for (int i = 0; i < 4 * N8; ++i) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
 }
 

@@ -22,6 +22,7 @@
 
 #include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/logarithms.h"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/decode/cluster.cuh"
 #include "common/kernels/decode/decode_common.cuh"
 
@@ -108,11 +109,11 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
         look_up();
     };
     look_up();
-#pragma unroll 1
+    NO_UNROLL
     for (int i = 0; i < CLUSTER_STAGES - 1; ++i) copy_next();
     Warp state;
     state.load_queries(static_cast<const T*>(a.query) + heads.first * head_dim, heads.count, head_dim);
-#pragma unroll 1
+    NO_UNROLL
     for (int tile = warp * plan.blocks + rank; tile < tiles; tile += step) {
         ring.wait();
         copy_next();

@@ -16,6 +16,7 @@
 
 #include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/logarithms.h"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/decode/decode_common.cuh"
 #include "common/kernels/decode/decode_work.cuh"
 
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, BLOCKS<Warp>)
         go_on(plan.warps);
     };
     go_on(warp);
-#pragma unroll 1
+    NO_UNROLL
     for (int i = 0; i < LIST_STAGES - 1; ++i) copy_next();
 
     // Segment by segment, of which this part has the tiles number `first` to `last` - 1
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, BLOCKS<Warp>)
         const SegmentHeads heads = heads_of(a, plan.units, at.sequence, at.kv_head, at.head_unit);
         Warp state;
         state.load_queries(static_cast<const T*>(a.query) + heads.first * head_dim, heads.count, head_dim);
-#pragma unroll 1
+        NO_UNROLL
         for (; number < last; number += plan.warps) {
             ring.wait();
             copy_next();
@@ -156,12 +157,12 @@ __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const DecodeArgume
     attention::State sum;
     for (int part = first + slice; part <= last; part += AT_ONCE * SLICES) {
         attention::State of_part[AT_ONCE];
-#pragma unroll
+        UNROLL
         for (int i = 0; i < AT_ONCE; ++i) {
             const int at = part + i * SLICES;
             if (at <= last) of_part[i] = states.load(2 * at + (at * list.part_size <= begin), row, col);
         }
-#pragma unroll
+        UNROLL
         for (int i = 0; i < AT_ONCE; ++i) sum.add(of_part[i]);
     }
     sum = attention::sum_of_lanes(sum, SLICES);

@@ -16,6 +16,7 @@
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
 
@@ -36,20 +37,20 @@ struct MmaWarp {
     // query [heads][head_dim], global; 0 beyond its rows and columns
     __device__ __forceinline__ void load_queries(const T* query, int heads, int head_dim) {
         const int lane = threadIdx.x % 32;
-#pragma unroll
+        UNROLL
         for (int i = 0; i < 4; ++i) {
             const int head = mma::a_row(lane, i), col = mma::a_col(lane, i);
             const unsigned* pairs = reinterpret_cast<const unsigned*>(query + head * head_dim + col);
             const int cols = i % 2 < HALVES && head < heads ? head_dim - col : 0;  // from `col` on
-#pragma unroll
+            UNROLL
             for (int k = 0; k < D / 16; ++k) q[k][i] = 16 * k < cols ? pairs[8 * k] : 0;
         }
-#pragma unroll
+        UNROLL
         for (int half = 0; half < HALVES; ++half) {
             m[half] = -INFINITY;
             l[half] = 0.0f;
         }
-#pragma unroll
+        UNROLL
         for (int n = 0; n < D / 8; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
     }
 
@@ -60,14 +61,14 @@ struct MmaWarp {
         T* k_tile = reinterpret_cast<T*>(tile);
         const int lane = threadIdx.x % 32;
         if (tokens == TILE && head_dim == D) {  // 4 KB or 2 KB each without a gap: addresses cost nothing
-#pragma unroll
+            UNROLL
             for (int i = 0; i < TILE * CHUNKS / 32; ++i) {
                 const int at = 32 * i + lane, row = at / CHUNKS, chunk = at % CHUNKS;
                 cp_async<16>(mma::swizzled<D>(k_tile, row, chunk), k + VECTOR * at);
                 cp_async<16>(mma::swizzled<D>(k_tile + TILE * D, row, chunk), v + VECTOR * at);
             }
         } else {
-#pragma unroll 1
+            NO_UNROLL
             for (int at = lane; at < TILE * CHUNKS; at += 32) {
                 const int row = at / CHUNKS, chunk = at % CHUNKS, from = row * head_dim + VECTOR * chunk;
                 const bool inside = row < tokens && VECTOR * chunk < head_dim;
@@ -84,7 +85,7 @@ struct MmaWarp {
 
         // S, tokens 0 ... 7 and 8 ... 15
         float s[2][4] = {};
-#pragma unroll
+        UNROLL
         for (int k = 0; k < D / 16; ++k) {
             unsigned b[4];
             mma::ldmatrix_x4(b[0], b[1], b[2], b[3],
@@ -94,10 +95,10 @@ struct MmaWarp {
         }
 
         // The online softmax, row by row: a row lies in the 4 lanes of a quad
-#pragma unroll
+        UNROLL
         for (int half = 0; half < HALVES; ++half) {
             float m_new = m[half];
-#pragma unroll
+            UNROLL
             for (int j = 0; j < 4; ++j) {
                 float& score = s[j / 2][2 * half + j % 2];
                 score = mma::d_col(lane, j % 2) + 8 * (j / 2) < tokens ? score * scale_log2 : -INFINITY;
@@ -107,13 +108,13 @@ struct MmaWarp {
             const float shift = shift_of(m_new), rescale = exp2_approx(m[half] - shift);
             m[half] = m_new;
             l[half] *= rescale;
-#pragma unroll
+            UNROLL
             for (int j = 0; j < 4; ++j) {
                 float& p = s[j / 2][2 * half + j % 2];
                 p = exp2_approx(p - shift);
                 l[half] += p;
             }
-#pragma unroll
+            UNROLL
             for (int n = 0; n < D / 8; ++n) {
                 o[n][2 * half] *= rescale;
                 o[n][2 * half + 1] *= rescale;
@@ -124,7 +125,7 @@ struct MmaWarp {
         if constexpr (HALVES == 1) p[1] = p[3] = 0;
 
         // O
-#pragma unroll
+        UNROLL
         for (int n = 0; n < D / 8; n += 2) {
             unsigned b[4];
             mma::ldmatrix_x4_trans(b[0], b[1], b[2], b[3],
@@ -138,14 +139,14 @@ struct MmaWarp {
     template <int STRIDE>
     __device__ __forceinline__ void store_state(const attention::StateArray<STRIDE>& states, int index) {
         const int lane = threadIdx.x % 32;
-#pragma unroll
+        UNROLL
         for (int half = 0; half < HALVES; ++half) {
             l[half] = quad_sum(l[half]);
             const int head = mma::d_row(lane, 2 * half);
             if (head >= states.heads) continue;
             const int row = index * states.heads + head;
             if (lane % 4 == 0) states.ml[row] = make_float2(m[half], l[half]);
-#pragma unroll
+            UNROLL
             for (int n = 0; n < D / 8; ++n)
                 *reinterpret_cast<float2*>(states.o + row * STRIDE + 8 * n + mma::d_col(lane, 0)) =
                     make_float2(o[n][2 * half], o[n][2 * half + 1]);

@@ -7,6 +7,7 @@
 #pragma once
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/cp_async.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
 
@@ -28,11 +29,11 @@ struct SimtWarp {
 
     __device__ __forceinline__ void load_queries(const T* query, int heads, int head_dim) {
         const int first = threadIdx.x % 32 * COLS_PER_LANE;
-#pragma unroll
+        UNROLL
         for (int h = 0; h < HEADS; ++h) {
             m[h] = -INFINITY;
             l[h] = 0.0f;
-#pragma unroll
+            UNROLL
             for (int c = 0; c < COLS_PER_LANE; ++c) {
                 const bool inside = h < heads && first + c < head_dim;
                 q[h][c] = inside ? static_cast<float>(query[static_cast<int64_t>(h) * head_dim + first + c]) : 0.0f;
@@ -48,17 +49,17 @@ struct SimtWarp {
         T* to = reinterpret_cast<T*>(tile) + threadIdx.x % 32 * COLS_PER_LANE;
         const int first = threadIdx.x % 32 * COLS_PER_LANE;
         if (vectors) {
-#pragma unroll
+            UNROLL
             for (int token = 0; token < TILE; ++token)
                 cp_async_zfill<PIECE_BYTES>(to + token * D, k + token * head_dim + first,
                                             token < tokens && first < head_dim);
-#pragma unroll
+            UNROLL
             for (int token = 0; token < TILE; ++token)
                 cp_async_zfill<PIECE_BYTES>(to + (TILE + token) * D, v + token * head_dim + first,
                                             token < tokens && first < head_dim);
         } else {
             for (int token = 0; token < TILE; ++token)
-#pragma unroll
+                UNROLL
                 for (int c = 0; c < COLS_PER_LANE; ++c) {
                     const bool inside = token < tokens && first + c < head_dim;
                     to[token * D + c] = inside ? k[token * head_dim + first + c] : T(0.0f);
@@ -72,14 +73,14 @@ struct SimtWarp {
         float x[TILE][COLS_PER_LANE];  // of K, then of V
         load(x, from);
         float p[HEADS] = {};  // of the lane's token
-#pragma unroll
+        UNROLL
         for (int h = 0; h < HEADS; ++h) {
             if (h >= heads) break;
             float s[TILE];
-#pragma unroll
+            UNROLL
             for (int token = 0; token < TILE; ++token) {
                 s[token] = 0.0f;
-#pragma unroll
+                UNROLL
                 for (int c = 0; c < COLS_PER_LANE; ++c) s[token] += q[h][c] * x[token][c];
             }
             const float sum = reduce_scores(s);
@@ -89,17 +90,17 @@ struct SimtWarp {
             p[h] = exp2_approx(score - shift);
             m[h] = m_new;
             l[h] = l[h] * rescale + p[h];
-#pragma unroll
+            UNROLL
             for (int c = 0; c < COLS_PER_LANE; ++c) o[h][c] *= rescale;
         }
         load(x, from + TILE * D);
-#pragma unroll
+        UNROLL
         for (int h = 0; h < HEADS; ++h) {
             if (h >= heads) break;
-#pragma unroll
+            UNROLL
             for (int token = 0; token < TILE; ++token) {
                 const float weight = __shfl_sync(FULL_WARP, p[h], lane_of_token(token));
-#pragma unroll
+                UNROLL
                 for (int c = 0; c < COLS_PER_LANE; ++c) o[h][c] += weight * x[token][c];
             }
         }
@@ -108,13 +109,13 @@ struct SimtWarp {
     template <int STRIDE>
     __device__ __forceinline__ void store_state(const attention::StateArray<STRIDE>& states, int index) {
         const int lane = threadIdx.x % 32;
-#pragma unroll
+        UNROLL
         for (int h = 0; h < HEADS; ++h) {
             if (h >= states.heads) break;
             const int row = index * states.heads + h;
             const float l_all = 0.5f * warp_sum(l[h]);  // every token counted twice
             if (lane == 0) states.ml[row] = make_float2(m[h], l_all);
-#pragma unroll
+            UNROLL
             for (int c = 0; c < COLS_PER_LANE; ++c) states.o[row * STRIDE + lane * COLS_PER_LANE + c] = o[h][c];
         }
     }
@@ -127,10 +128,10 @@ private:
         struct alignas(PIECE_BYTES) Piece {
             T values[COLS_PER_LANE];
         };
-#pragma unroll
+        UNROLL
         for (int token = 0; token < TILE; ++token) {
             const Piece piece = *reinterpret_cast<const Piece*>(from + token * D);
-#pragma unroll
+            UNROLL
             for (int c = 0; c < COLS_PER_LANE; ++c) x[token][c] = static_cast<float>(piece.values[c]);
         }
     }
@@ -150,7 +151,7 @@ private:
     template <int HALF>
     static __device__ __forceinline__ void exchange_halves(float (&s)[TILE]) {
         const bool upper = threadIdx.x & static_cast<unsigned>(2 * HALF);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < HALF; ++i) {
             const float given = upper ? s[i] : s[i + HALF], kept = upper ? s[i + HALF] : s[i];
             s[i] = kept + __shfl_xor_sync(FULL_WARP, given, 2 * HALF);

@@ -21,6 +21,7 @@
 // the last of which may be a little shorter.
 #pragma once
 #include "common/cuda/check.h"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
 
@@ -52,13 +53,13 @@ struct WorkList {
 // Cuts the list into at most `most` parts. A warp calls it together.
 __device__ __forceinline__ void cut(WorkList& list, int most) {
     int tiles = 0, longest = 0;
-#pragma unroll 1
+    NO_UNROLL
     for (int i = threadIdx.x % 32; i < list.batch; i += 32) {
         const int more = tiles_of(list.length_of(i));
         tiles += more;
         longest = max(longest, more);
     }
-#pragma unroll
+    UNROLL
     for (int distance = 16; distance > 0; distance /= 2) {
         tiles += __shfl_xor_sync(FULL_WARP, tiles, distance);
         longest = max(longest, __shfl_xor_sync(FULL_WARP, longest, distance));
@@ -86,7 +87,7 @@ struct Segment {
 // The inclusive sums over the lanes: lane i gets the sum of the values of lanes 0 .. i.
 __device__ __forceinline__ int warp_inclusive_sum(int value) {
     const int lane = threadIdx.x % 32;
-#pragma unroll
+    UNROLL
     for (int distance = 1; distance < 32; distance *= 2) {
         const int other = __shfl_up_sync(FULL_WARP, value, distance);
         if (lane >= distance) value += other;
@@ -97,7 +98,7 @@ __device__ __forceinline__ int warp_inclusive_sum(int value) {
 // The place with this number; false if the list ends before it. A warp calls it together.
 __device__ __forceinline__ bool segment_at(Segment& at, const WorkList& list, int number) {
     int before = 0;  // places, in one unit, of the sequences looked at so far
-#pragma unroll 1
+    NO_UNROLL
     for (int first = 0; first < list.batch; first += 32) {
         const int sequence = first + static_cast<int>(threadIdx.x) % 32;
         const int length = sequence < list.batch ? list.length_of(sequence) : 0;
@@ -123,9 +124,9 @@ __device__ __forceinline__ bool segment_at(Segment& at, const WorkList& list, in
 // The number of the first place of a segment. A warp calls it together.
 __device__ __forceinline__ int number_of(const WorkList& list, const Segment& segment) {
     int before = 0;
-#pragma unroll 1
+    NO_UNROLL
     for (int i = threadIdx.x % 32; i < segment.sequence; i += 32) before += list.places_of(list.length_of(i));
-#pragma unroll
+    UNROLL
     for (int distance = 16; distance > 0; distance /= 2) before += __shfl_xor_sync(FULL_WARP, before, distance);
     const int unit = segment.kv_head * list.head_units + segment.head_unit;
     return before * list.units() + unit * list.places_of(segment.length);

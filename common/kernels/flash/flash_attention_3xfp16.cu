@@ -74,7 +74,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[2][S::SCORES][4], const _
     q += lane % 16 * S::STRIDE + lane / 16 * 8;  // where this lane's rows for ldmatrix lie
     k += lane % 8 * S::STRIDE + lane / 8 * 8;
     mma::clear(s);
-#pragma unroll 1
+    NO_UNROLL
     for (int d = 0; d < S::D; d += 32) {
         SplitA a;
         UNROLL
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(const __gri
     });
 
     SplitRows<S::OUTPUTS> rows;
-#pragma unroll 1
+    NO_UNROLL
     for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
         cp_async_wait_all();
         __syncthreads();  // the next K and V are here, and nobody reads the last ones any more

@@ -87,7 +87,7 @@ template <class S>
 __device__ __forceinline__ void multiply_qk(float (&s)[8][S::KEYS], const float* q, const float* k) {
     for (int r = 0; r < 8; ++r)
         for (int c = 0; c < S::KEYS; ++c) s[r][c] = 0;
-#pragma unroll 1
+    NO_UNROLL
     for (int d = 0; d < S::D; d += 4) {
         float4 k4[S::KEYS], q4[8];
         for (int c = 0; c < S::KEYS; ++c) k4[c] = four_at(k + 8 * c * S::QK_STRIDE + d);
@@ -108,7 +108,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[8][S::KEYS], const float*
 //   p [P_KEYS][P_STRIDE], v [P_KEYS][D], shared, each from this thread's first column on
 template <class S>
 __device__ __forceinline__ void multiply_pv(float (&o)[8][S::COLS], const float* p, const float* v) {
-#pragma unroll 1
+    NO_UNROLL
     for (int first = 0; first < S::P_KEYS; first += S::AT_ONCE) {
         for (int key = first; key < first + S::AT_ONCE; ++key) {
             const float4 low = four_at(p + key * S::P_STRIDE), high = four_at(p + key * S::P_STRIDE + 16);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
                                                                     block.rows_left, a.head_dim, a.scale * LOG2_E);
 
     Fp32Rows<S::COLS> rows;
-#pragma unroll 1
+    NO_UNROLL
     for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
         const bool seen = k_start < block.seen(warp_row + 31);  // by some row of this warp
         float s[8][S::KEYS];
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
         __syncthreads();  // V is here, and nobody reads K any more
         load_k(k_start + S::B_C);
         if (!seen) continue;
-#pragma unroll
+        UNROLL
         for (int key = 0; key < S::B_C; key += S::P_KEYS) {
             __syncwarp();  // all lanes have read the last part of P
             for (int c = 0; c < S::P_KEYS / 8; ++c)
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
     if (!__any_sync(FULL_WARP, marked != 0)) return;
     marked = over_row(marked, [](unsigned x, unsigned y) { return x | y; });
     __syncwarp();
-#pragma unroll 1
+    NO_UNROLL
     for (int i = 0; i < 32; ++i) {  // row i of the warp is the r = i / 4 of the lanes with lane_row() == i % 4
         const int lane = i % 4 % 2 + i % 4 / 2 * 16;
         if (__shfl_sync(FULL_WARP, marked, lane) >> i / 4 & 1) block.compute_again(warp_row + i);

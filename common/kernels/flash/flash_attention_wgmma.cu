@@ -36,6 +36,7 @@
 // Why sm_90a: wgmma and setmaxnreg exist in this target alone, not in sm_90 or later ones. For all other targets the
 // kernel is empty and hopper_forward returns false, as it does in the simulator unless that runs code for sm_90a.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 
 bool hopper_takes(const FlashArguments&, bool) { return false; }  // not built for it
@@ -193,7 +194,7 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
         wait_until_empty(barriers.q, q);
         fill<typename S::Q>(barriers.q, q, shared, a.query, item.q_start, head, batch);
         q.advance();
-#pragma unroll 1
+        NO_UNROLL
         for (int t = 0; t < item.tiles; ++t) {
             const int first_key = (item.first + t) * S::B_c;
             wait_until_empty(barriers.k, kv);
@@ -284,7 +285,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         softmax(0);
         round_weights<T>(p, s);
         if (tiles > 1) wait_for(barriers.k, k);
-#pragma unroll 1
+        NO_UNROLL
         for (int t = 1; t < tiles; ++t) {
             start_scores();
             start_output(t == 1);
@@ -306,7 +307,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         start_output(tiles == 1);
         // What only later rows of the block see goes by. Neither these K nor those of the next item need the slot of V
         // that is still in use: there are more slots than such tiles.
-#pragma unroll 1
+        NO_UNROLL
         for (int t = tiles; t < item.tiles; ++t) {
             wait_for(barriers.k, k);
             release(barriers.k, k);
@@ -319,7 +320,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         wgmma_wait<1>();
         keep_order(o[0]);
         release(barriers.v, v);
-#pragma unroll 1
+        NO_UNROLL
         for (int t = tiles; t < item.tiles; ++t) {
             wait_for(barriers.v, v);
             release(barriers.v, v);

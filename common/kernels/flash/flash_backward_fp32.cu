@@ -89,7 +89,7 @@ __device__ __forceinline__ void clear(float (&d)[ROWS][COLS]) {
 template <int K, int STRIDE, int ROWS, int COLS>
 __device__ __forceinline__ void rows_times_rows(float (&d)[ROWS][COLS], const float* a, const float* b) {
     clear(d);
-#pragma unroll 2
+    UNROLL_BY(2)
     for (int k = 0; k < K; k += 4) {
         float4 y[COLS];
         UNROLL
@@ -128,7 +128,7 @@ __device__ __forceinline__ void add_row(float (&d)[COLS], float x, const float4 
 // d += A^T B: dV += P^T dO, dK += dS^T Q.    A [K][..], B [K][..]
 template <int K, int A_STRIDE, int B_STRIDE, int ROWS, int COLS>
 __device__ __forceinline__ void turned_times_rows(float (&d)[ROWS][COLS], const float* a, const float* b) {
-#pragma unroll 4
+    UNROLL_BY(4)
     for (int k = 0; k < K; ++k) {
         float4 y[COLS / 4];
         load_row<COLS>(y, b + k * B_STRIDE);
@@ -147,7 +147,7 @@ __device__ __forceinline__ void turned_times_rows(float (&d)[ROWS][COLS], const 
 template <int K, int A_STRIDE, int B_STRIDE, int ROWS, int COLS>
 __device__ __forceinline__ void times_rows(float (&d)[ROWS][COLS], const float* a, const float* b) {
     clear(d);
-#pragma unroll 2
+    UNROLL_BY(2)
     for (int k = 0; k < K; k += 4) {
         float4 x[ROWS], y[COLS / 4];
         UNROLL
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
 
     // ---- The loop
 
-#pragma unroll 1
+    NO_UNROLL
     for (int i = 0; i <= tiles; ++i, tile = block.after(tile)) {
         const bool more = i < tiles;
         const int now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;

@@ -221,9 +221,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
         return factor;
     };
-    // P = exp(factor S - lse)
-    const auto find_weights = [&](const float (&s)[M][N][4], Tile tile, int i, int position, float factor) {
-        const float* lse = lse_rows + i % 2 * B_r + row + lane / 4;
+    // P = exp(factor S - lse). lse: from this lane's first row on; position: of the tile's first row
+    const auto find_weights = [&](const float (&s)[M][N][4], Tile tile, const float* lse, int position, float factor) {
         const int at = position + row + lane / 4, first_key = col + lane % 4 * 2;
         const auto seen = [&](int r) { return block.seen(at + r) - first_key; };
         if (!PLAIN || block.hides(tile))
@@ -271,7 +270,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             .template load<B_c>(shared + S::V_AT, block.keys);
         load_query(tile, 0);
     }
-#pragma unroll 1
+    NO_UNROLL
     for (int i = 0; i <= tiles; ++i, tile = block.after(tile)) {
         const bool more = i < tiles;
         const unsigned now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;
@@ -281,7 +280,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             float s[M][N][4];
             find_scores(s, now);
             const float factor = apply_mask(s, tile);
-            find_weights(s, tile, i, block.position(tile), factor);
+            find_weights(s, tile, lse_rows + i % 2 * B_r + row + lane / 4, block.position(tile), factor);
         }
         if (!scores && i > 0) {
             float dq[M][DQ_COLS / 8][4];

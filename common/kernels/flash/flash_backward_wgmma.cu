@@ -36,6 +36,7 @@
 // Why sm_90a, and what becomes of other targets and the simulator: flash_attention_wgmma.cu. What was measured, and
 // what was tried: README.md.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 
 bool hopper_backward_takes(const FlashGradients&, bool) { return false; }  // not built for it
@@ -140,24 +141,24 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         const int row = ahead.tile * S::B_r + step * STEP, end = next.k_start + group_key + GROUP_ROWS;
         if (end > a.S_k || (a.causal && end - 1 > row + a.diagonal)) {
             int begin[2];
-#pragma unroll
+            UNROLL
             for (int i = 0; i < 2; ++i) {
                 const int key = next.k_start + warp_key + mma::d_row(lane, 2 * i);
                 begin[i] = key >= a.S_k ? STEP : a.causal ? key - a.diagonal - row : 0;
             }
             hide_before(s, begin);
         }
-#pragma unroll
+        UNROLL
         for (int n = 0; n < STEP / 8; ++n) {
             const float2 lse = *reinterpret_cast<const float2*>(&beside.lse[slot][step * STEP + 8 * n + column]);
-#pragma unroll
+            UNROLL
             for (int e = 0; e < 4; ++e) s[n][e] = exp2_approx(s[n][e] * a.factor - (e % 2 ? lse.y : lse.x));
         }
     };
     // True if a power has a sign. None has, see do_step.
     const auto round_powers = [&] {
         unsigned all = 0;
-#pragma unroll
+        UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
             mma::accumulators_as_a<T>(p[i], s[2 * i], s[2 * i + 1]);
             all |= p[i][0] | p[i][1] | p[i][2] | p[i][3];
@@ -166,9 +167,9 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
     };
     // dS = P * (dP - delta), rounded, and to shared memory
     const auto grade = [&](int slot, int step) {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
-#pragma unroll
+            UNROLL
             for (int r = 0; r < 4; ++r) {  // as in accumulators_as_a
                 const int n = 2 * i + r / 2, e = r % 2 * 2;
                 const float2 w = mma::unpack<T>(p[i][r]);
@@ -241,7 +242,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
             give_back(barriers.ds, my_ds.slot());
             if (last) release(barriers.k, k.slot());
             wait_until_empty(barriers.dq[group], dq_ring);
-#pragma unroll
+            UNROLL
             for (int n = 0; n < 8; ++n)
                 piece[n * GROUP_THREADS] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
             piece_written = true;
@@ -263,7 +264,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
     while (more) {
         const int first_key = next.k_start + warp_key, tiles = ahead.left;
         const int64_t at = (int64_t{next.batch_kv} * a.S_k + first_key) * a.head_dim;
-#pragma unroll 1
+        NO_UNROLL
         for (int t = 0; t < tiles; ++t) {
             do_step(std::integral_constant<int, 0>(), t == 0, t == tiles - 1);
             if constexpr (STEPS == 2) do_step(std::integral_constant<int, 1>(), false, t == tiles - 1);

@@ -18,6 +18,7 @@
 
 #include "common/cuda/check.h"
 #include "common/cuda/float_conversion.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash/flash.h"
 
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(32 * WARPS_OF_MERGE) flash_merge_kernel(MergeA
         auto& here = *reinterpret_cast<Piece<T, WIDTH>*>(out + col);
         Piece<T, WIDTH> sum = here;
         const auto more = *reinterpret_cast<const Piece<Part, WIDTH>*>(part + col);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < WIDTH; ++i) sum.x[i] = from_float<T>(kept * to_float(sum.x[i]) + added * to_float(more.x[i]));
         here = sum;
     }

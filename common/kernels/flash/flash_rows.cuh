@@ -20,6 +20,7 @@
 #include "common/cuda/logarithms.h"
 #include "common/cuda/row_pieces.cuh"
 #include "common/cuda/seen_row.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_keys.cuh"
 
@@ -84,7 +85,7 @@ struct FlashBlock {
         if (row >= rows_left) return;
         attention::SeenRow<float> again(query + row * a.query_strides.row, a.head_dim);
         const int end = seen(row);
-#pragma unroll 1
+        NO_UNROLL
         for (int64_t k = 0; k < end && !again.lost(); ++k) {
             const float score = again.product(key + k * a.key_strides.row) * a.scale;
             again.add(masked_score(score, mask, 0, row, k), value + k * a.value_strides.row);
@@ -107,7 +108,7 @@ __device__ __forceinline__ void load_rows(float* tile, const float* source, int6
     const int rows_left = rows < ROWS ? static_cast<int>(rows) : ROWS;
     if (THREADS % LANES != 0 && first >= AT_ONCE) return;
     const float* from = source + first * row_stride + col;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ceil_div(ROWS, AT_ONCE); ++i) {
         const int row = first + i * AT_ONCE;
         if (ROWS % AT_ONCE != 0 && row >= ROWS) return;

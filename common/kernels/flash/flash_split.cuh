@@ -66,7 +66,7 @@ struct PowerOfTwo {
 template <int ROWS, int D, int STRIDE, int THREADS, typename Fetch>
 __device__ __forceinline__ void split_rows(__half* tile, float* scales, Fetch fetch) {
     const int lane = threadIdx.x % 8;
-#pragma unroll 2
+    UNROLL_BY(2)
     for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
         float4 x[D / 32];
         float largest = 0;

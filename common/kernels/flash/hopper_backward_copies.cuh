@@ -7,6 +7,7 @@
 // Needs sm_90a.
 #pragma once
 #include "common/cuda/hopper_tiles.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/hopper_backward_work.cuh"
 
 // ----------------------------------------------------------------------------------------------------- 1. Producer
@@ -50,7 +51,7 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
         fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.k_start, kv_head, batch);
         fill_do();
         k.advance(), v.advance();
-#pragma unroll 1
+        NO_UNROLL
         while (walk.advance(item)) fill_q(), fill_do();
     }
 }
@@ -85,7 +86,7 @@ __device__ __forceinline__ void add_up(const Problem& a, Barriers<S>& barriers, 
         mbarrier_arrive(barriers.k.empty[k.slot()]);
         if (item.tiles == 0) break;
         Walk walk(item, a.group);
-#pragma unroll 1
+        NO_UNROLL
         do {
             const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + walk.tile;
             const int number = tile * S::GROUPS + group;

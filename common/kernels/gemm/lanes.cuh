@@ -17,6 +17,7 @@
 #include <cstddef>
 
 #include "common/cuda/row_pieces.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gemm/shape.cuh"
 
 namespace gemm_steps {
@@ -56,9 +57,9 @@ struct Fragment {
     template <class Place>
     __device__ __forceinline__ void load(const Place& place, const float* a_row, const float* b_row) {
         a_row += place.warp_row, b_row += place.warp_col;
-#pragma unroll
+        UNROLL
         for (int i = 0; i < S::TM; i += 4) *reinterpret_cast<float4*>(a + i) = four_at(a_row + place.row(i / 4));
-#pragma unroll
+        UNROLL
         for (int j = 0; j < S::TN; j += 4) *reinterpret_cast<float4*>(b + j) = four_at(b_row + place.col(j / 4));
     }
 
@@ -72,10 +73,10 @@ struct Fragment {
 template <class S, bool VECTOR, class Place>
 __device__ __forceinline__ void write_sums(float* c, const float (&sums)[S::TM][S::TN], const Place& place, int M,
                                            int N) {
-#pragma unroll
+    UNROLL
     for (int i = 0; i < S::TM; ++i) {
         const int row = place.first_row + place.warp_row + place.row(i / 4) + i % 4;
-#pragma unroll
+        UNROLL
         for (int j = 0; j < S::TN; j += 4) {
             const int col = place.first_col + place.warp_col + place.col(j / 4);
             if (row >= M || col >= N) continue;
@@ -84,7 +85,7 @@ __device__ __forceinline__ void write_sums(float* c, const float (&sums)[S::TM][
                 *reinterpret_cast<float4*>(target) =
                     make_float4(sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]);
             } else {
-#pragma unroll
+                UNROLL
                 for (int n = 0; n < 4; ++n)
                     if (col + n < N) target[n] = sums[i][j + n];
             }

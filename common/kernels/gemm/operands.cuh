@@ -22,6 +22,7 @@
 #include <type_traits>
 
 #include "common/cuda/row_pieces.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gemm/shape.cuh"
 
 namespace gemm_steps {
@@ -42,7 +43,7 @@ class AlongK {
 
    public:
     __device__ __forceinline__ AlongK(const float* matrix, int lines, int K, int first_line) : k_left_(K - k_) {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < PARTS; ++i) {  // beyond the last line: the last line once more
             const int line = min(first_line + line_ + i * LINES_AT_ONCE, lines - 1);
             source_[i] = matrix + static_cast<size_t>(line) * K + k_;
@@ -50,7 +51,7 @@ class AlongK {
     }
 
     __device__ __forceinline__ void fetch() {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < PARTS; ++i) {
             values_[i] = read_four<VECTOR>(source_[i], k_left_);
             source_[i] += BK;
@@ -59,7 +60,7 @@ class AlongK {
     }
 
     __device__ __forceinline__ void store(float (&tile)[BK][WIDTH]) const {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < PARTS; ++i) {
             const int line = line_ + i * LINES_AT_ONCE;
             tile[k_][line] = values_[i].x;
@@ -85,13 +86,13 @@ class AcrossK {
    public:
     __device__ __forceinline__ AcrossK(const float* matrix, int cols, int K, int first_col)
         : k_left_(K - k_), cols_left_(cols - first_col - col_), step_(static_cast<size_t>(BK) * cols) {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < PARTS; ++i)
             source_[i] = matrix + static_cast<size_t>(k_ + i * K_AT_ONCE) * cols + first_col + col_;
     }
 
     __device__ __forceinline__ void fetch() {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < PARTS; ++i) {
             values_[i] = read_four<VECTOR>(source_[i], k_left_ > i * K_AT_ONCE ? cols_left_ : 0);
             source_[i] += step_;
@@ -100,7 +101,7 @@ class AcrossK {
     }
 
     __device__ __forceinline__ void store(float (&tile)[BK][WIDTH]) const {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < PARTS; ++i) *reinterpret_cast<float4*>(&tile[k_ + i * K_AT_ONCE][col_]) = values_[i];
     }
 };

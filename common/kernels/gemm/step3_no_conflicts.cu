@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "common/cuda/check.h"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gemm/lanes.cuh"
 #include "common/kernels/gemm/operands.cuh"
 #include "common/kernels/gemm/product.h"
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(LargeShape::THREADS, 2)
         a_loader.fetch(), b_loader.fetch();
         a_loader.store(a_tile), b_loader.store(b_tile);
         __syncthreads();
-#pragma unroll
+        UNROLL
         for (int k = 0; k < BK; ++k) {
             Fragment<S> fragment;
             fragment.load(place, a_tile[k], b_tile[k]);

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "common/cuda/check.h"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gemm/lanes.cuh"
 #include "common/kernels/gemm/operands.cuh"
 #include "common/kernels/gemm/product.h"
@@ -44,10 +45,10 @@ __global__ void __launch_bounds__(S::THREADS, 2)
     a_loader.store(a_tile[0]), b_loader.store(b_tile[0]);
     __syncthreads();
     fragment[0].load(place, a_tile[0][0], b_tile[0][0]);
-#pragma unroll 1
+    NO_UNROLL
     for (int t = 0; t < tiles; ++t) {
         a_loader.fetch(), b_loader.fetch();
-#pragma unroll
+        UNROLL
         for (int k = 0; k < BK - 1; ++k) {
             fragment[(k + 1) % 2].load(place, a_tile[t % 2][k + 1], b_tile[t % 2][k + 1]);
             fragment[k % 2].multiply_add(sums);

@@ -8,6 +8,7 @@
 // pointers that are no multiple of 16 bytes.
 #include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/gelu.cuh"
 #include "common/kernels/gpt2/gpt2.h"
@@ -45,17 +46,17 @@ __global__ void __launch_bounds__(THREADS)
         load<T>(a, x + row * width + col);
         if (residual) {
             load<T>(b, residual + row * width + col);
-#pragma unroll
+            UNROLL
             for (int i = 0; i < UNIT; ++i) a[i] = to_float(from_float<T>(a[i] + b[i]));
         }
         store(stream + col, a);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < UNIT; ++i) total += a[i];
     }
     const float mean = warp_sum(total) / width;
     for (int col = first; col < width; col += 32 * UNIT) {
         load<T>(a, stream + col);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < UNIT; ++i) squares += (a[i] - mean) * (a[i] - mean);
     }
     const float inverse_std = rsqrtf(warp_sum(squares) / width + eps);
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(THREADS)
         load<T>(a, stream + col);
         load<T>(b, weight + col);
         load<T>(c, bias + col);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < UNIT; ++i) a[i] = (a[i] - mean) * inverse_std * b[i] + c[i];
         store(out + row * width + col, a);
     }
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(THREADS)
     float a[UNIT], b[UNIT];
     load<T>(a, x + unit * UNIT);
     load<T>(b, bias + unit % row_units * UNIT);
-#pragma unroll
+    UNROLL
     for (int i = 0; i < UNIT; ++i) a[i] = gelu(a[i] + b[i]);
     store(out + unit * UNIT, a);
 }

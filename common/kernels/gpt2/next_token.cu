@@ -1,6 +1,7 @@
 // next_token.cu - what stands between two decode steps: the token of the last one, the embedding of the next.
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gpt2/best.cuh"
 #include "common/kernels/gpt2/gpt2.h"
 #include "common/kernels/gpt2/vectors.cuh"
@@ -12,7 +13,7 @@ constexpr int COLUMNS = 4;  // of an embedding that a thread reads at once
 // Elements first, first + THREADS, ... of a row.
 template <typename T>
 __device__ __forceinline__ void load(float (&values)[COLUMNS], const T* row, int first, int width) {
-#pragma unroll
+    UNROLL
     for (int i = 0; i < COLUMNS; ++i) {
         const int col = first + i * THREADS;
         values[i] = col < width ? to_float(row[col]) : 0.0f;
@@ -33,7 +34,7 @@ __device__ __forceinline__ int token_of(const Best* best, int count) {
     mine = best_of_lanes(mine);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
     __syncthreads();
-#pragma unroll
+    UNROLL
     for (int w = 0; w < WARPS; ++w) add(of_warp[w]);
     return mine.token;
 }
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(THREADS) next_token_kernel(const NextToken a) 
         float words[COLUMNS];
         load<T>(words, word, first, a.width);
         if (finished || first >= THREADS) load<T>(places, place_of(position), first, a.width);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < COLUMNS; ++i)
             if (first + i * THREADS < a.width)
                 a.residual[sequence * a.width + first + i * THREADS] = words[i] + places[i];

@@ -40,6 +40,7 @@
 //
 // What is not tagged: keys and values in the cache. They are read again a step later at the earliest, behind the words
 // with the largest logits, before which each writer has a fence.
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gpt2/step_phases.h"
 
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
@@ -170,7 +171,7 @@ __device__ __forceinline__ void run_product(const Running& run, PhaseKind kind, 
     }
     FoundLogits<DRAWS> found;
     int batch = 0;
-#pragma unroll 1
+    NO_UNROLL
     for (int done = 0; done < mine.count; done += UNIT_BATCH, batch ^= 1) {
         const int count = min(UNIT_BATCH, mine.count - done);
         float* const partial = m.partial + batch * m.partial_floats;
@@ -190,7 +191,7 @@ __device__ __forceinline__ void run_product(const Running& run, PhaseKind kind, 
 template <typename T>
 __device__ __forceinline__ void run_attention(const Running& run, const UnitRun& mine, int layer, int step,
                                               unsigned tag) {
-#pragma unroll 1
+    NO_UNROLL
     for (int i = 0; i < mine.count; ++i) {
         if (i > 0) block_sync();  // the last one's states have been read
         attend<T>(run.a, run.m, run.state, layer, step, mine.first + i, tag, run.reader);
@@ -202,10 +203,10 @@ template <typename T, int ROWS, bool DRAWS>
 __device__ __forceinline__ void run_step(const Running& run, int step, unsigned tag) {
     const StepPlan& plan = run.a.plan;
     int begin = 0;
-#pragma unroll 1
+    NO_UNROLL
     for (int layer = 0; layer <= run.a.model.layers; ++layer) {
         const bool head = layer == run.a.model.layers;
-#pragma unroll 1
+        NO_UNROLL
         for (int i = head ? LAYER_PHASES : 0; i < LAYER_PHASES + head; ++i, ++tag) {
             const PhaseKind kind = static_cast<PhaseKind>(i);
             const UnitRun mine = next_run(plan, plan.phases[i], begin);
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
     const unsigned logits_tag = static_cast<unsigned>(a.plan.phase_count(a.model.layers) - 1);
     unsigned tag = a.first_tag;
     int step = 0;
-#pragma unroll 1
+    NO_UNROLL
     for (bool more = true; more; tag += static_cast<unsigned>(a.plan.tag_count(a.model))) {
         run_step<T, ROWS, DRAWS>(run, step, tag);
         find_tokens<DRAWS>(a, m, state, first_step + step, tag + logits_tag);

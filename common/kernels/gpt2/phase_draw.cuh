@@ -179,7 +179,7 @@ __device__ __forceinline__ FoundToken find_first(const Steps& a, const DrawMemor
                                                  bool by_count, DigitSums sums, unsigned& tag) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     Number begins = 0, count_before = 0, weight_before = 0;
-#pragma unroll 1
+    NO_UNROLL
     for (int shift = HIGHEST_DIGIT; shift >= 0; shift -= DIGIT_BITS) {
         Number count = 0, weight = 0;
         UNROLL
@@ -231,7 +231,7 @@ __device__ __forceinline__ int draw_token(const Steps& a, const DrawMemory& m, i
     kept = __shfl_sync(FULL_WARP, sum_before(kept) + kept, 31);
     if (count == 0) return likeliest;  // of logits that are no numbers
     FoundToken found = {0, likeliest};
-#pragma unroll 1
+    NO_UNROLL
     for (int search = 0; search < 3; ++search) {  // up to the k-th; up to the share top_p; up to the share drawn
         const double weight = static_cast<double>(kept);
         const Number top_k = static_cast<Number>(max(*a.top_k, int64_t{1}));

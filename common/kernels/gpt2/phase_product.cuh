@@ -89,15 +89,15 @@ __device__ __forceinline__ void multiply_units(const Steps& a, const BlockMemory
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int rows = a.model.rows, last_of_piece = phase.piece_units - 1;
     const unsigned char* piece = nullptr;
-#pragma unroll 1
+    NO_UNROLL
     for (int u = 0; u < count; ++u) {
         UnitSums<T, ROWS> sums;
-#pragma unroll 1
+        NO_UNROLL
         for (int first = 0; first < phase.groups; first += phase.piece_groups) {
             const int end = min(phase.piece_groups, phase.groups - first), inside = u & last_of_piece;
             if (inside == 0) piece = reader.wait();
             const unsigned char* const weights = piece + inside * phase.groups * GROUP_BYTES + lane * 16;
-#pragma unroll 4
+            UNROLL_BY(4)
             for (int group = warp; group < end; group += BLOCK_WARPS)
                 sums.add(*reinterpret_cast<const uint4*>(weights + group * GROUP_BYTES), m, rows,
                          (first + group) * GROUP_ROW_BYTES + lane % 4 * 16, has_low);

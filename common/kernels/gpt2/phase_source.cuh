@@ -7,6 +7,7 @@
 // and earlier, so the feeder is at most a step ahead of what the readers have told it.
 #pragma once
 #include "common/cuda/hopper_tiles.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gpt2/phase_block.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 
@@ -48,7 +49,7 @@ __device__ __forceinline__ bool feed_tokens(const Steps& a, const StepState& sta
 template <typename T>
 __device__ __forceinline__ void feed_steps(const Steps& a, const StepState& state, PieceFeeder& feeder) {
     const StepPlan& plan = a.plan;
-#pragma unroll 1
+    NO_UNROLL
     for (int step = 0; step < a.count; ++step) {
         if (step >= 2) {
             if (!feeder.hear(step - 2)) return;
@@ -56,9 +57,9 @@ __device__ __forceinline__ void feed_steps(const Steps& a, const StepState& stat
         }
         int begin = 0;
         const unsigned char* layer_weights = a.weights;
-#pragma unroll 1
+        NO_UNROLL
         for (int layer = 0; layer < a.model.layers; ++layer, layer_weights += plan.layer_bytes) {
-#pragma unroll 1
+            NO_UNROLL
             for (int kind = 0; kind < LAYER_PHASES; ++kind) {
                 const Phase& phase = plan.phases[kind];
                 const UnitRun run = next_run(plan, phase, begin);

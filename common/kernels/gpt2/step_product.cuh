@@ -104,10 +104,10 @@ __device__ __forceinline__ void copy_rows(void* input, const StepProduct& p, int
     const int count = p.rows * vectors;
     for (int first = threadIdx.x; first < count; first += BATCH * STEP_THREADS) {
         uint4 x[BATCH];
-#pragma unroll
+        UNROLL
         for (int i = 0; i < BATCH; ++i)
             if (first + i * STEP_THREADS < count) x[i] = __ldcg(from + first + i * STEP_THREADS);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < BATCH; ++i)
             if (first + i * STEP_THREADS < count) to[first + i * STEP_THREADS] = x[i];
     }
@@ -121,14 +121,14 @@ __device__ __forceinline__ void scale_rows(const Shared& shared, const StepProdu
     const float4* from = reinterpret_cast<const float4*>(p.residual);
     float4* to = static_cast<float4*>(shared.input);
     double sum[MAX_ROWS] = {}, squares[MAX_ROWS] = {};
-#pragma unroll 1
+    NO_UNROLL
     for (int i = threadIdx.x; i < vectors; i += STEP_THREADS) {
         float4 x[MAX_ROWS];
-#pragma unroll
+        UNROLL
         for (int r = 0; r < MAX_ROWS; ++r)
             if (r < p.rows) x[r] = __ldcg(from + r * vectors + i);
         const float4 s = reinterpret_cast<const float4*>(shared.scale)[i];
-#pragma unroll
+        UNROLL
         for (int r = 0; r < MAX_ROWS; ++r) {
             if (r >= p.rows) break;
             to[r * vectors + i] = make_float4(x[r].x * s.x, x[r].y * s.y, x[r].z * s.z, x[r].w * s.w);
@@ -137,10 +137,10 @@ __device__ __forceinline__ void scale_rows(const Shared& shared, const StepProdu
             squares[r] += a * a + b * b + (c * c + d * d);
         }
     }
-#pragma unroll
+    UNROLL
     for (int r = 0; r < MAX_ROWS; ++r) {
         if (r >= p.rows) break;
-#pragma unroll
+        UNROLL
         for (int distance = 16; distance > 0; distance /= 2) {
             sum[r] += __shfl_xor_sync(FULL_WARP, sum[r], distance);
             squares[r] += __shfl_xor_sync(FULL_WARP, squares[r], distance);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void scale_rows(const Shared& shared, const StepProdu
 // Mean and 1 / standard deviation of row r.
 __device__ __forceinline__ float2 mean_and_scale(const Shared& shared, const StepProduct& p, int r) {
     double sum = 0.0, squares = 0.0;
-#pragma unroll
+    UNROLL
     for (int w = 0; w < STEP_WARPS; ++w) {
         sum += shared.moments[r * STEP_WARPS + w].sum;
         squares += shared.moments[r * STEP_WARPS + w].squares;
@@ -208,10 +208,10 @@ __device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const Ste
                                              int tile, int round) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int slice = warp % plan.slices, first = tile * plan.tile_rows + warp / plan.slices * ROWS;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ROWS; ++i) {
         const uint4* row = static_cast<const uint4*>(p.weight) + int64_t{first + i} * plan.vectors;
-#pragma unroll
+        UNROLL
         for (int c = 0; c < CHUNKS; ++c) {
             const int vector = ((round * CHUNKS + c) * plan.slices + slice) * 32 + lane;
             const bool inside = first + i < p.n && vector < plan.vectors;
@@ -271,29 +271,29 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
     const float2 norm = NORM && out_row < p.rows ? mean_and_scale(shared, p, out_row) : make_float2(0.0f, 1.0f);
 
     Best best = {-INFINITY, 0};
-#pragma unroll 1
+    NO_UNROLL
     for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
         const int n = tile * plan.tile_rows + out_col;
         const bool mine = out_row < p.rows && n < p.n;
         const Destination<T> destination(p, out_row, n, mine);
         float sums[ROWS][MAX_ROWS] = {};
-#pragma unroll 1
+        NO_UNROLL
         for (int round = 0; round < plan.rounds; ++round) {
             UNROLL
             for (int c = 0; c < CHUNKS; ++c) {
                 const int vector = ((round * CHUNKS + c) * plan.slices + slice) * 32 + lane;
                 if (vector >= plan.vectors) break;
                 float weights[ROWS][SIZE];
-#pragma unroll
+                UNROLL
                 for (int i = 0; i < ROWS; ++i) Vector<T>::unpack(weights[i], w[i][c]);
-#pragma unroll
+                UNROLL
                 for (int r = 0; r < MAX_ROWS; ++r) {
                     if (r >= p.rows) break;
                     float x[SIZE];
                     load_input<T, NORM>(x, static_cast<const unsigned char*>(shared.input) + r * input_row, vector);
-#pragma unroll
+                    UNROLL
                     for (int i = 0; i < ROWS; ++i)
-#pragma unroll
+                        UNROLL
                         for (int j = 0; j < SIZE; ++j) sums[i][r] += weights[i][j] * x[j];
                 }
             }
@@ -302,10 +302,10 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
             if (next_tile < plan.tiles) load_weights<ROWS>(w, p, plan, next_tile, last ? 0 : round + 1);
         }
 
-#pragma unroll
+        UNROLL
         for (int r = 0; r < MAX_ROWS; ++r) {
             if (r >= p.rows) break;
-#pragma unroll
+            UNROLL
             for (int i = 0; i < ROWS; ++i) {
                 const float sum = warp_sum(sums[i][r]);
                 const int col = warp / plan.slices * ROWS + i;

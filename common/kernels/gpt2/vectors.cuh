@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "common/cuda/float_conversion.cuh"
+#include "common/cuda/unroll.cuh"
 
 template <typename T>
 struct Vector {
@@ -14,13 +15,13 @@ struct Vector {
 
     static __device__ __forceinline__ void unpack(float (&values)[SIZE], const uint4& bits) {
         const T* elements = reinterpret_cast<const T*>(&bits);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < SIZE; ++i) values[i] = to_float(elements[i]);
     }
     static __device__ __forceinline__ uint4 pack(const float (&values)[SIZE]) {
         uint4 bits;
         T* elements = reinterpret_cast<T*>(&bits);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < SIZE; ++i) elements[i] = from_float<T>(values[i]);
         return bits;
     }

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "common/cuda/tma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/wgmma.cuh"
 #include "common/kernels/hopper_steps/product.h"
 
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(128) product_kernel(const __half* a, const __h
     float d[TILE / 8][4];
     const KMajor left = KMajor::at(a_tile), right = KMajor::at(b_tile);
     wgmma_begin();
-#pragma unroll
+    UNROLL
     for (int k = 0; k < TILE; k += 16)  // 16 elements are 32 bytes; the first one overwrites d
         wgmma<__half>(d, left.plus(2 * k), right.plus(2 * k), k > 0);
     wgmma_commit();

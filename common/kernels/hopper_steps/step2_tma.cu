@@ -9,6 +9,7 @@
 
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/tma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/wgmma.cuh"
 #include "common/kernels/hopper_steps/maps.h"
 #include "common/kernels/hopper_steps/product.h"
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(128)
         }
         mbarrier_wait(full, step % 2);  // phases 0, 1, 2, ... have parities 0, 1, 0, ...
         wgmma_begin();
-#pragma unroll
+        UNROLL
         for (int k = 0; k < TILE; k += 16)
             wgmma<__half>(d, KMajor::at(a_tile).plus(2 * k), KMajor::at(b_tile).plus(2 * k), step > 0 || k > 0);
         wgmma_commit();

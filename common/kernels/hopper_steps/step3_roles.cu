@@ -9,6 +9,7 @@
 
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/tma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/wgmma.cuh"
 #include "common/kernels/hopper_steps/maps.h"
 #include "common/kernels/hopper_steps/product.h"
@@ -42,7 +43,7 @@ __device__ void consume(Slots& slots, float* c, int K) {
         const int slot = ring.slot();
         mbarrier_wait(slots.full[slot], ring.parity());
         wgmma_begin();
-#pragma unroll
+        UNROLL
         for (int k = 0; k < TILE; k += 16)
             wgmma<__half>(d, KMajor::at(slots.a[slot]).plus(2 * k), KMajor::at(slots.b[slot]).plus(2 * k),
                           first > 0 || k > 0);

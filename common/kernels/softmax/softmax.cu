@@ -30,6 +30,7 @@
 #include "common/cuda/check.h"
 #include "common/cuda/empty_rows.cuh"
 #include "common/cuda/row_pieces.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/softmax/softmax.h"
 
@@ -45,7 +46,7 @@
 // values = the thread's entries from column `first` of the row on; -inf, whose exponential is 0, beyond its end.
 template <int WARPS, int WIDTH, int ITEMS>
 __device__ __forceinline__ void read_row(float (&values)[ITEMS], const float* row, int first, int cols) {
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ITEMS; i += WIDTH) {
         const int col = first + (i / WIDTH * 32 * WARPS + static_cast<int>(threadIdx.x)) * WIDTH;
         if constexpr (WIDTH == 4) {
@@ -62,7 +63,7 @@ __device__ __forceinline__ void read_row(float (&values)[ITEMS], const float* ro
 // row that is read twice should still be there the second time.
 template <int WARPS, int WIDTH, int ITEMS>
 __device__ __forceinline__ void write_row(const float (&values)[ITEMS], float* row, int first, int cols) {
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ITEMS; i += WIDTH) {
         const int col = first + (i / WIDTH * 32 * WARPS + static_cast<int>(threadIdx.x)) * WIDTH;
         if (col >= cols) continue;
@@ -122,18 +123,18 @@ __global__ void __launch_bounds__(32 * WARPS * ROWS_PER_BLOCK<WARPS>)
     read_row<WARPS, WIDTH>(values, x + row * cols, 0, cols);
 
     float max = -INFINITY;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ITEMS; ++i) max = fmaxf(max, values[i]);
     const float shift = shift_of(row_max<WARPS>(max));
 
     float sum = 0.0f;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ITEMS; ++i) {
         values[i] = expf(values[i] - shift);
         sum += values[i];
     }
     const float inverse_sum = inverse_of(row_sum<WARPS>(sum));
-#pragma unroll
+    UNROLL
     for (int i = 0; i < ITEMS; ++i) values[i] *= inverse_sum;
     write_row<WARPS, WIDTH>(values, y + row * cols, 0, cols);
 }
@@ -159,11 +160,11 @@ __global__ void __launch_bounds__(32 * WARPS)
     for (int chunk = 0; chunk <= last; chunk += CHUNK) {
         read_row<WARPS, WIDTH>(values, row_x, chunk, cols);
         const float old_max = max;
-#pragma unroll
+        UNROLL
         for (int i = 0; i < ITEMS; ++i) max = fmaxf(max, values[i]);
         const float shift = shift_of(max);
         sum *= expf(old_max - shift);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < ITEMS; ++i) sum += expf(values[i] - shift);
     }
     const float shift = shift_of(row_max<WARPS>(max));
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 
     for (int chunk = last; chunk >= 0; chunk -= CHUNK) {
         if (chunk != last) read_row<WARPS, WIDTH>(values, row_x, chunk, cols);
-#pragma unroll
+        UNROLL
         for (int i = 0; i < ITEMS; ++i) values[i] = expf(values[i] - shift) * inverse_sum;
         write_row<WARPS, WIDTH>(values, row_y, chunk, cols);
     }

@@ -18,6 +18,7 @@
 #include "common/cuda/check.h"
 #include "common/cuda/hopper_rows.cuh"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/sparse.h"
 
 // SparseArguments as the kernel wants them; names as there.
@@ -53,7 +54,7 @@ __device__ __forceinline__ void hide(float (&s)[1][N8][4], const Problem& a, int
     const int lane = threadIdx.x % 32;
     const Span seen[2] = {span_of(a, first_row + mma::d_row(lane, 0)), span_of(a, first_row + mma::d_row(lane, 2))};
     position += mma::d_col(lane, 0) * a.key_step;
-#pragma unroll
+    UNROLL
     for (int i = 0; i < 4 * N8; ++i) {
         const int key = position + (i / 4 * 8 + i % 2) * a.key_step, half = i % 4 / 2;
         if (key < seen[half].first || key >= seen[half].end) s[0][i / 4][i % 4] = -INFINITY;

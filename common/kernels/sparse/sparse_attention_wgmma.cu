@@ -38,6 +38,7 @@
 // Why sm_90a: wgmma and setmaxnreg exist in this target alone, not in sm_90 or later ones. For all other targets the
 // kernel is empty and hopper_forward returns false, as it does in the simulator unless that runs code for sm_90a.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/sparse.h"
 
 bool hopper_forward(const SparseArguments&, bool) { return false; }  // not built for it
@@ -98,7 +99,7 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
         wait_until_empty(barriers.q, q);
         fill<typename S::Q>(barriers.q, q, shared, a.query, item.q_start, head, batch);
         q.advance();
-#pragma unroll 1
+        NO_UNROLL
         for (int t = 0; t < item.tiles; ++t) {
             const int first_key = item.tile(a, t) * S::B_c;
             wait_until_empty(barriers.k, kv);
@@ -169,7 +170,7 @@ __device__ __forceinline__ void consume(const Problem& a, Barriers<S>& barriers,
         softmax(tile);
         round_weights<T>(p, s);
         if (item.tiles > 1) wait_for(barriers.k, k);
-#pragma unroll 1
+        NO_UNROLL
         for (int t = 1; t < item.tiles; ++t) {
             tile = item.tile(a, t);
             next_scores();

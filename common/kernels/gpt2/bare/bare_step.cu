@@ -24,6 +24,7 @@
 
 #include "common/cuda/check.h"
 #include "common/cuda/tagged_words.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS;  // that read; one more warp feeds them
@@ -72,10 +73,10 @@ __device__ __forceinline__ void feed(const Sizes& s, const unsigned char* weight
     for (int step = 0; step < s.steps; ++step) {
         int begin = 0;
         const unsigned char* layer_weights = weights;
-#pragma unroll 1
+        NO_UNROLL
         for (int layer = 0; layer <= s.layers; ++layer, layer_weights += s.layer_bytes) {
             const bool head = layer == s.layers;
-#pragma unroll 1
+            NO_UNROLL
             for (int kind = head ? KINDS - 1 : 0; kind < KINDS - 1 + head; ++kind) {
                 const Run run = next_run(s, kind, begin);
                 const size_t unit = static_cast<size_t>(s.unit_bytes[kind]);
@@ -153,13 +154,13 @@ __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, 
             };
             const auto has_place = [&](int i) { return place(i) != nullptr; };
             tagged::Pair pairs[AT_ONCE];
-#pragma unroll
+            UNROLL
             for (int i = 0; i < AT_ONCE; ++i)
                 if (has_place(i)) pairs[i] = tagged::peek(place(i));
             if (H == PAUSING) {
                 const auto all_there = [&] {
                     bool all = true;
-#pragma unroll
+                    UNROLL
                     for (int i = 0; i < AT_ONCE; ++i) all &= !has_place(i) || tagged::has_tag(pairs[i], past);
                     return all;
                 };
@@ -167,13 +168,13 @@ __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, 
 #ifndef CUDA_SIMULATOR
                     __nanosleep(100);
 #endif
-#pragma unroll
+                    UNROLL
                     for (int i = 0; i < AT_ONCE; ++i)
                         if (has_place(i) && !tagged::has_tag(pairs[i], past)) pairs[i] = tagged::peek(place(i));
                 }
             }
             if (H == TOGETHER) tagged::settle_all(pairs, place, past);
-#pragma unroll
+            UNROLL
             for (int i = 0; i < AT_ONCE; ++i)
                 if (has_place(i)) sum += H == SINGLY ? tagged::settle(pairs[i], place(i), past).x : pairs[i].x;
         }
@@ -194,7 +195,7 @@ __device__ __forceinline__ float gather(const Mail& mail, int phase, int words, 
 enum Use { TOUCH, READ };
 
 __device__ __forceinline__ void use_piece(const unsigned char* piece, int bytes, uint4& sum) {
-#pragma unroll 4
+    UNROLL_BY(4)
     for (int at = 16 * threadIdx.x; at < bytes; at += 16 * THREADS) {
         const uint4 x = *reinterpret_cast<const uint4*>(piece + at);
         sum.x ^= x.x, sum.y ^= x.y, sum.z ^= x.z, sum.w ^= x.w;
@@ -221,13 +222,13 @@ __global__ void __launch_bounds__(THREADS + 32, 1)
     uint4 sum = make_uint4(0, 0, 0, 0);
     float inputs = 0.0f;
     int phase = 0;  // counts handovers
-#pragma unroll 1
+    NO_UNROLL
     for (int step = 0; step < s.steps; ++step) {
         int begin = 0;
-#pragma unroll 1
+        NO_UNROLL
         for (int layer = 0; layer <= s.layers; ++layer) {
             const bool head = layer == s.layers;
-#pragma unroll 1
+            NO_UNROLL
             for (int kind = head ? KINDS - 1 : 0; kind < KINDS - 1 + head; ++kind) {
                 const bool joined = s.layer_phases == 4 && kind == 2;
                 if (phase > 0 && !joined) inputs += gather<H>(mail, phase - 1, s.input_words[kind], s.blocks);
