@@ -81,7 +81,7 @@ def hopper_forward() -> Drawing:
     d.notes(
         470,
         "Schematic: the order is that of the code, the lengths are not measured.",
-        "S2 is Q K2^T, and softmax 2 makes P2 of it. A group starts the scores of a tile and the output of the last one",
+        "S2 is Q K2^T; softmax 2 makes P2 of it. A group starts the scores of a tile and the output of the last one",
         "together; the softmax begins as soon as the scores are there, while the output is still being worked on.",
         "Arrows down: what is waited for. Arrows up: B has no more use for V1, or V2, so its slot is empty.",
         "Where an item ends, the next one's first scores are started before its output is waited for: no seam.",
