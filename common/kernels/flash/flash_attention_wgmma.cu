@@ -36,7 +36,6 @@
 // Why sm_90a: wgmma and setmaxnreg exist in this target alone, not in sm_90 or later ones. For all other targets the
 // kernel is empty and hopper_forward returns false, as it does in the simulator unless that runs code for sm_90a.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
-#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 
 bool hopper_takes(const FlashArguments&, bool) { return false; }  // not built for it
@@ -58,6 +57,7 @@ bool hopper_forward(const FlashArguments&, bool) { return false; }
 #include "common/cuda/hopper_tiles.cuh"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes

@@ -36,7 +36,6 @@
 // Why sm_90a, and what becomes of other targets and the simulator: flash_attention_wgmma.cu. What was measured, and
 // what was tried: README.md.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
-#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 
 bool hopper_backward_takes(const FlashGradients&, bool) { return false; }  // not built for it
@@ -58,6 +57,7 @@ bool hopper_backward(const FlashGradients&, bool) { return false; }
 #include "common/cuda/hopper_tiles.cuh"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_host.h"

@@ -40,7 +40,6 @@
 //
 // What is not tagged: keys and values in the cache. They are read again a step later at the earliest, behind the words
 // with the largest logits, before which each writer has a fence.
-#include "common/cuda/unroll.cuh"
 #include "common/kernels/gpt2/step_phases.h"
 
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
@@ -54,6 +53,7 @@ void run_steps(const Steps&) {}
 #include "common/cuda/alignment.h"
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/hopper_tiles.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/cuda/wgmma.cuh"
 #include "common/kernels/gpt2/phase_attention.cuh"
 #include "common/kernels/gpt2/phase_draw.cuh"

@@ -38,7 +38,6 @@
 // Why sm_90a: wgmma and setmaxnreg exist in this target alone, not in sm_90 or later ones. For all other targets the
 // kernel is empty and hopper_forward returns false, as it does in the simulator unless that runs code for sm_90a.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
-#include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/sparse.h"
 
 bool hopper_forward(const SparseArguments&, bool) { return false; }  // not built for it
@@ -56,6 +55,7 @@ bool hopper_forward(const SparseArguments&, bool) { return false; }  // not buil
 #include "common/cuda/hopper_tiles.cuh"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/hopper_work.cuh"
 #include "common/kernels/sparse/sparse.h"
 
