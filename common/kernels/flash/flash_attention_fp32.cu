@@ -67,7 +67,7 @@ struct Fp32Shape {
 };
 
 // Of any four lanes in a row two have the same lane_row and two the same lane_col: lanes so close together share what
-// is read. (See common/kernels/gemm/gemm.cu.)
+// is read. (See common/kernels/gemm/step3_no_conflicts.cu.)
 __device__ __forceinline__ int lane_row() { return threadIdx.x % 2 + threadIdx.x % 32 / 16 * 2; }
 __device__ __forceinline__ int lane_col() { return threadIdx.x / 2 % 8; }
 
