@@ -41,8 +41,8 @@
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_keys.cuh"
 
-using namespace flash;
-using namespace mma;
+using namespace flash;  // M, B_c, Scores, Rows, Shape, hide_outside, launch_forward
+using namespace mma;    // by_row
 
 // -------------------------------------------------------------------------------------------------- 1. Masks
 

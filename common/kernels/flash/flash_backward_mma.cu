@@ -63,8 +63,8 @@
 #include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash_query_sum.cuh"
 
-using namespace flash;
-using namespace mma;
+using namespace flash;  // TileLoader, lane_start, block_at, multiply, first_pair, pair_at
+using namespace mma;    // clear, pack, unpack, swizzled
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //

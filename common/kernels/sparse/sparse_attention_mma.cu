@@ -32,7 +32,7 @@
 #include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/sparse.h"
 
-using namespace flash;
+using namespace flash;  // M, B_c, Scores, Rows, Shape, hide_outside, launch_forward
 
 // A pattern is the Keys of flash_forward.cuh. PLAIN: a positive scale, rows in pieces of 16 bytes (see TileLoader). The
 // other instance takes all, and scales the scores as it masks them, in every tile.
