@@ -68,6 +68,76 @@ def origins(place: Place, variable: str = "") -> list[Place]:
     return [Place(place.file, line, place.function) for line in found[:MOST]]
 
 
+def deciding(place: Place) -> list[Place]:
+    """The lines that decide whether the line at `place` runs, and how often, the nearest first, at most MOST: loops and
+    conditions around it, those before it in its function that leave, and where their bounds are computed."""
+    file = Path(place.file)
+    try:
+        text = read_source(file)
+    except (OSError, ValueError):
+        return []
+    first = _function_start(text, file, place.line)
+    if first is None:
+        return []
+    lines = blanked(text).split("\n")
+    heads = _heads(lines, first, place.line)
+    found = list(heads)
+    for head in heads:
+        statement = _statement(lines, head)
+        for name in _names(statement):
+            line = _set_in(name, lines, first, head)
+            if line is not None and line not in found and line != place.line:
+                found.append(line)
+    return [Place(place.file, line, place.function) for line in found[:MOST]]
+
+
+def used_in(name: str, kernel: str, launch: Place) -> Place | None:
+    """The first line of a kernel that mentions an argument of this name; else of another function of its file."""
+    file = Path(launch.file)
+    try:
+        text = read_source(file)
+    except (OSError, ValueError):
+        return None
+    lines = blanked(text).split("\n")
+    every = sorted(functions_of(text, file), key=lambda one: one.name != kernel)
+    for one in every:
+        for number in range(one.line, one.line + one.body.count("\n") + 1):
+            if number != launch.line and re.search(rf"\b{re.escape(name)}\b", lines[number - 1]):
+                return Place(launch.file, number, one.name)
+    return None
+
+
+_HEAD = re.compile(r"^\s*(?:\}\s*)?(?:else\s+)?(?:for|if|while)\b")
+_LEAVES = re.compile(r"\b(?:return|continue|break)\b[^;]*;")
+
+
+def _heads(lines: list[str], first: int, line: int) -> list[int]:
+    """The loops and conditions around a line, and those before it in the same blocks that leave; the nearest first."""
+    open_: list[list[int]] = [[]]  # of each open block the heads in it that still count
+    for number in range(first, line + 1):
+        text = lines[number - 1]
+        is_head = bool(_HEAD.search(text))
+        if is_head and (number == line or text.rstrip().endswith("{")):
+            head = [number]
+        elif is_head and _LEAVES.search(text):
+            open_[-1].append(number)
+            head = []
+        else:
+            head = []
+        if number == line:
+            open_[-1] += head
+            break
+        for char in text:
+            if char == "{":
+                open_.append(head)
+                head = []
+            elif char == "}" and len(open_) > 1:
+                open_.pop()
+        if is_head and not text.rstrip().endswith(("{", ";")) and number + 1 == line:
+            open_[-1].append(number)
+    return sorted((number for block in open_ for number in block), reverse=True)
+
+
 def writers(place: Place, variable: str = "") -> list[Place]:
     """The lines of the file that store into an array that the line at `place` reads, under its name there or this."""
     try:
@@ -118,7 +188,7 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
     be read."""
     found = []
     on_host = [launch, *_calls_of_launcher(launch)] if launch else []
-    for one in dict.fromkeys([*place.callers[:MOST_CALLS], *on_host]):
+    for one in dict.fromkeys([*place.callers[:MOST_CALLS], *place.outer[:MOST_CALLS], *on_host]):
         with contextlib.suppress(OSError, ValueError):
             text = read_source(Path(one.file)).split("\n")
             if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):

@@ -147,6 +147,10 @@ OF_FINDING = {
     "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
     "barrier": {"barrier", "guard"},
     "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
+    "not_stored": {"store", "index", "bound", "offset", "loop", "grid"},
+    "not_read": {"index", "bound", "offset", "loop", "head", "store"},
+    "other_element": {"index", "offset", "head"},
+    "stored_elsewhere": {"index", "offset", "head", "store"},
 }
 # Parts that test one stage alone: where one of them fails, the mistake is in that stage.
 STAGES = {
