@@ -15,6 +15,7 @@ from common.mutants.mutation import Mutation
 
 Found = tuple[str, tuple[int, int], str]  # kind, place, new text
 Rule = Callable[[Node, str, str], Iterator[Found]]  # of a node, the file's text and that of the function
+FACTORS = re.compile(r"rescale|weight|exp|inverse|factor|scale|log2_e", re.IGNORECASE)
 
 
 def statement_words(node: Node, text: str) -> str:

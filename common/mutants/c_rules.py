@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from common.mutants.c_code import Node
 from common.mutants.c_nodes import (
+    FACTORS,
     Found,
     Rule,
     is_address,
@@ -21,7 +22,6 @@ from common.mutants.c_nodes import (
 from common.mutants.mutation import Mutation
 
 _HEADS = re.compile(r"\b(batch\w*|\w*head|\w*heads|sequence\w*|group|matrix)\b(?!_dim)")
-_FACTORS = re.compile(r"rescale|weight|exp|inverse|factor|scale|log2_e", re.IGNORECASE)
 # Names that are taken for each other where both are known
 _CONFUSED = (
     ("S_q", "S_k"), ("M", "N"), ("N", "K"), ("K", "M"), ("first_row", "first_col"), ("first_row", "k0"),
@@ -238,9 +238,9 @@ def _operands(node: Node, text: str, function: str) -> Iterator[Found]:
 def _rescale(node: Node, text: str, function: str) -> Iterator[Found]:
     if node.kind == "binary" and node.op in ("*", "/") and not is_address(node, text):
         left, right = (text_of(part, text) for part in node.parts)
-        if node.op == "/" or _FACTORS.search(right):
+        if node.op == "/" or FACTORS.search(right):
             yield "rescale", place_of(node), left
-        if node.op == "*" and _FACTORS.search(left):
+        if node.op == "*" and FACTORS.search(left):
             yield "rescale", place_of(node), right
 
 
