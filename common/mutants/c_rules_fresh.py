@@ -202,7 +202,8 @@ def _reduction(node: Node, text: str, function: str) -> Iterator[Found]:
         else:  # an object of another type: the whole statement
             yield "reduction", place_of(around), text_with(around, node, new, text)
     if node.op in ("warp_sum", "warp_max", "merge_warp", "__popc"):
-        yield "reduction", place_of(node), text_of(node.parts[0], text)
+        of_one = text_of(node.parts[0], text)
+        yield "reduction", place_of(node), f"({of_one})" if node.parts[0].kind == "binary" else of_one
     if node.op == "__shfl_sync":
         yield "reduction", place_of(node), text_of(node.parts[1], text)
         yield "reduction", place_of(node), words.replace(f", {text_of(node.parts[2], text)})", ", 0)")
