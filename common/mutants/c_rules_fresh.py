@@ -180,15 +180,15 @@ def _condition(node: Node, text: str, function: str) -> Iterator[Found]:
         yield "negated", place_of(node), f"!{node.op}"
 
 
-def _extremum(node: Node, text: str, function: str) -> Iterator[Found]:
+def _either(node: Node, text: str, function: str) -> Iterator[Found]:
     if node.kind == "call" and node.op in ("fmaxf", "combine"):
         for part in node.parts:
-            yield "extremum", place_of(node), text_of(part, text)
+            yield "either", place_of(node), text_of(part, text)
     if node.kind == "ternary" and node.parts[0].op in ("<", ">"):
         sides, results = ([text_of(part, text) for part in parts] for parts in (node.parts[0].parts, node.parts[1:]))
         if set(sides) == set(results):
             for result in results:
-                yield "extremum", place_of(node), result
+                yield "either", place_of(node), result
 
 
 def _reduction(node: Node, text: str, function: str) -> Iterator[Found]:
@@ -355,6 +355,6 @@ def _operator(node: Node, text: str, function: str) -> Iterator[Found]:
 
 
 RULES: tuple[Rule, ...] = (
-    _variable, _member, _shifted, _bound, _rounding, _steps, _condition, _extremum, _reduction, _thread, _launch,
+    _variable, _member, _shifted, _bound, _rounding, _steps, _condition, _either, _reduction, _thread, _launch,
     _arguments, _function, _constant, _sign, _factor, _brackets, _size, _vector, _branches, _bits, _operator,
 )  # fmt: skip

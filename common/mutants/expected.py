@@ -41,6 +41,7 @@ OF_RULE = {
     "negated": {"bound"},
     "connective": {"bound"},
     "branches": {"bound"},
+    "either": {"maximum"},
     "reduction": {"threads", "sum", "maximum"},
     "thread": {"threads", "index"},
     "arguments": {"index"},
@@ -68,7 +69,7 @@ OF_BARRIERS = ("barrier", "moved", "branch")
 # Rules that leave the words of a statement as they are, or few of them: all of its words count.
 _BY_STATEMENT = (
     "store", "assigned", "guard", "sign", "extremum", "initial", "comparison", "negated", "connective", "branches",
-    "constant", "leaving", "alone", "added", "twice", "reset", "begin", "step",
+    "constant", "either", "leaving", "alone", "added", "twice", "reset", "begin", "step",
 )  # fmt: skip
 # words of the mutated code, where it was computed wrong -> topics
 OF_WORDS = (

@@ -35,6 +35,7 @@ KINDS = {
     "negated": "a condition negated",
     "connective": "|| for && and back",
     "branches": "the branches of a condition exchanged",
+    "either": "one side of a maximum or minimum alone",
     "reduction": "another reduction, or none",
     "thread": "another thread's number",
     "arguments": "arguments exchanged",

@@ -36,7 +36,7 @@ IN_C = [
     ("if (seen && row < cols) out[row] = sum;", "connective", "seen && row < cols", "seen || row < cols"),
     ("sum = row < rows ? query[row] : 0.0f;", "branches", "row < rows ? query[row] : 0.0f",
      "row < rows ? 0.0f : query[row]"),
-    ("shift = fmaxf(shift, sum);", "extremum", "fmaxf(shift, sum)", "sum"),
+    ("shift = fmaxf(shift, sum);", "either", "fmaxf(shift, sum)", "sum"),
     ("sum = warp_sum(sum);", "reduction", "warp_sum(sum)", "sum"),
     ("block_reduce(partial, Max());", "reduction", "block_reduce(partial, Max());", "block_reduce(partial, Sum());"),
     ("const int i = threadIdx.x;", "thread", "threadIdx.x", "blockIdx.x"),
