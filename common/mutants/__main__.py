@@ -2,6 +2,7 @@
 
 python -m common.mutants --task task2,task3 --sample 20 --seed 1
 python -m common.mutants --set unseen --table common/diagnosis/README.md
+python -m common.mutants --set fresh --sample 40
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def parser_of() -> argparse.ArgumentParser:
         choices=SETS,
         action="append",
         help="only this half of the first mutants of each rule in a gap (development, held-out) or of the others "
-        "(second, unseen); can be repeated (default: the first, both halves)",
+        "(second, unseen), or those of the rules that were written last, unknown to the diagnosis (fresh); can be "
+        "repeated (default: the first, both halves)",
     )
     add("--sample", type=int, metavar="N", help="only N of each task's, chosen by --seed")
     add("--leave-out", type=int, default=0, metavar="N", help="not those that --sample N would choose")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from common.inspect.findings.model import OF_FLOW
 from common.mutants.expected import (
     MEASURED,
+    OF_BARRIERS,
     OF_FINDING,
     STAGES,
     targets,
@@ -67,7 +68,7 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
         if claim.kind == "ended":
             topics = {"loop", "bound"} if claim.name == "endless" else set()
             return NEAR if in_gap or topics & topics_of(mutant) else ""
-        if mutant.mutation.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier"):
+        if mutant.mutation.kind in OF_BARRIERS and claim.name in ("race", "uninitialized", "barrier"):
             return NAMED
         if in_gap or OF_FINDING.get(claim.name, set()) & topics_of(mutant):
             return NEAR
