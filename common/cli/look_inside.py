@@ -216,7 +216,7 @@ def at_failures(
     for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
         if not _is_explained(failures):
-            found[part] = found[part] + _followed(console, failures, checked, seed)
+            found[part] = _followed(console, failures, checked, seed) + found[part]
     return found
 
 

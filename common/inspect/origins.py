@@ -18,6 +18,7 @@ from common.inspect.source_lines import Place
 from common.simulator.rewriter import blanked
 
 MOST = 4  # lines that are told
+MOST_DECIDING = 6
 MOST_WRITERS = 2
 MOST_CALLS = 2  # besides the launch
 SMALL = 12  # lines of a function whose result is followed
@@ -69,8 +70,11 @@ def origins(place: Place, variable: str = "") -> list[Place]:
 
 
 def deciding(place: Place) -> list[Place]:
-    """The lines that decide whether the line at `place` runs, and how often, the nearest first, at most MOST: loops and
-    conditions around it, those before it in its function that leave, and where their bounds are computed."""
+    """The lines that decide whether the line at `place` runs, and how often, at most MOST_DECIDING.
+
+    Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
+    that compute their bounds.
+    """
     file = Path(place.file)
     try:
         text = read_source(file)
@@ -86,13 +90,15 @@ def deciding(place: Place) -> list[Place]:
         statement = _statement(lines, head)
         for name in _names(statement):
             line = _set_in(name, lines, first, head)
-            if line is not None and line not in found and line != place.line:
-                found.append(line)
-    return [Place(place.file, line, place.function) for line in found[:MOST]]
+            if line is None:
+                continue
+            made = [line, *_returned(_right_of(name, _statement(lines, line)), text, file)]
+            found += [one for one in made if one not in found and one != place.line]
+    return [Place(place.file, line, place.function) for line in found[:MOST_DECIDING]]
 
 
 def used_in(name: str, kernel: str, launch: Place) -> Place | None:
-    """The first line of a kernel that mentions an argument of this name; else of another function of its file."""
+    """The last line of a kernel that mentions an argument of this name; else of another function of its file."""
     file = Path(launch.file)
     try:
         text = read_source(file)
@@ -101,7 +107,7 @@ def used_in(name: str, kernel: str, launch: Place) -> Place | None:
     lines = blanked(text).split("\n")
     every = sorted(functions_of(text, file), key=lambda one: one.name != kernel)
     for one in every:
-        for number in range(one.line, one.line + one.body.count("\n") + 1):
+        for number in _upwards(one.line, one.line + one.body.count("\n")):
             if number != launch.line and re.search(rf"\b{re.escape(name)}\b", lines[number - 1]):
                 return Place(launch.file, number, one.name)
     return None
@@ -231,6 +237,8 @@ def _returned(right: str, text: str, file: Path) -> list[int]:
             continue
         names = _names(_statement(lines, result).replace("return", ""))
         found += [_set_in(name, lines, function.line, result - 1) or result for name in names[:1]] or [result]
+        members = re.compile(rf"\b{names[0]}\.\w+\s*=(?!=)") if names else None
+        found += [n for n in range(function.line, result) if members and members.search(lines[n - 1])]
     return found
 
 

@@ -40,7 +40,7 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.key))
 
 
-def run(mutants: Sequence[Mutant], console: Console, sets: Sequence[str]) -> dict[str, Observation]:
+def run(mutants: Sequence[Mutant], console: Console) -> dict[str, Observation]:
     """What the tests say of each: key -> observation. What is remembered and has not changed does not run again."""
     found: dict[str, Observation] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -56,7 +56,7 @@ def run(mutants: Sequence[Mutant], console: Console, sets: Sequence[str]) -> dic
             progress.update(bar, advance=len(mine) - len(todo), description=task)
             if not todo:
                 continue
-            with TaskMutants(task, collected(task, sets)) as planted:
+            with TaskMutants(task, mine) as planted:
                 planted.plain.load()
                 for one in todo:
                     progress.update(bar, description=f"{task}: {one.function}, {one.mutation.kind}")
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(console, one.key)
         return 0
     try:
-        every = decisions(mutants, run(mutants, console, options.sets))
+        every = decisions(mutants, run(mutants, console))
     except NotLoaded as error:
         say(console, error, "red")
         return 2

@@ -14,7 +14,7 @@ from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import OF_FLOW, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named
-from common.inspect.origins import calls, deciding, origins, used_in, writers
+from common.inspect.origins import MOST_DECIDING, calls, deciding, origins, used_in, writers
 from common.inspect.source_lines import Place
 
 MOST_GROUPS = 12  # printed in full
@@ -137,7 +137,7 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
 def _deciding(place: Place) -> list[Place]:
     """The loops and conditions around a line, those in the student's own file first."""
     chain = [*reversed(place.outer), *reversed(place.callers), place]
-    return list(dict.fromkeys(one for frame in chain for one in deciding(frame)))[:MOST_ORIGINS]
+    return list(dict.fromkeys(one for frame in chain for one in deciding(frame)))[:MOST_DECIDING]
 
 
 def _with_text(places: Sequence[Place]) -> list[tuple[Place, str]]:

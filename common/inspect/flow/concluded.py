@@ -303,7 +303,11 @@ def _said_not_read(run: _Run, reach: list[int], thread: int, name: str, missing:
     direct = np.array([not one.is_shared for one in trace.memories])[trace.memory]
     of_input = (sources.of_read >= here.start) & (sources.of_read < here.stop)
     own = np.flatnonzero(in_block & of_input & direct)
-    if not own.size:  # it went through an intermediate result
+    lost_here = own[missing[sources.of_read[own] - here.start]]
+    inside = np.flatnonzero((run.threads == thread) & of_input & ~direct)
+    if lost_here.size and inside.size:  # somebody brought it, and this thread takes something else
+        own = inside
+    elif not own.size:  # it went through an intermediate result
         carried = np.flatnonzero(in_block & direct & (sources.made_by >= 0))
         lost = bits_of(np.concatenate([np.zeros(here.start, dtype=bool), missing]))
         held = any(reach[run.threads[write]] & lost for write in np.unique(sources.made_by[carried]).tolist())
