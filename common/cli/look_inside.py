@@ -215,8 +215,9 @@ def at_failures(
     found = found | _inside(console, more, checked, seed) if more else found
     for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
-        if not _is_explained(failures):
-            found[part] = _followed(console, failures, checked, seed) + found[part]
+        if not _is_explained(failures) and (told := _followed(console, failures, checked, seed)):
+            found[part] = told + found[part]
+            break  # other parts are built of this one, or follow from the same
     return found
 
 

@@ -113,7 +113,9 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.kind in _DECIDED and (lines := _deciding(places[-1])):
         told.append(("What decides whether that line runs, and how often:", _with_text(lines)))
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
-    lines = list({(one.file, one.line): one for one in every}.values())[:MOST_ORIGINS]
+    told_before = {(one.file, one.line) for _, several in told for one, _ in several}
+    lines = list({(one.file, one.line): one for one in every}.items())
+    lines = [one for at, one in lines if at not in told_before][:MOST_ORIGINS]
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))

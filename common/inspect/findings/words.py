@@ -48,9 +48,9 @@ TITLES = {
     "transaction_count": "wrong transaction count",
     "absent_lane": "shuffle from a lane that takes no part",
     "not_stored": "never stored",
-    "not_read": "needed, and it never arrives",
-    "other_element": "another element than the one that is needed",
-    "stored_elsewhere": "what belongs elsewhere is stored",
+    "not_read": "never arrives",
+    "other_element": "wrong element",
+    "stored_elsewhere": "wrong content",
     "wrong_result": "wrong result",
     "error": "error",
 }

@@ -289,15 +289,9 @@ def _said_not_read(run: _Run, reach: list[int], thread: int, name: str, missing:
     if name not in sources.first:
         text += f"No thread of any launch reads {name} at all."
         launch = trace.launches[trace.launch[store]]
-        at = 4 * int(np.flatnonzero(missing)[0])
-        size = {"shape": tuple(run.inputs[name].shape), "element_bytes": 4, "byte_offset": at}
-        return Finding("not_read", launch.kernel, launch.launch, variable=name, **size, detail=text)
+        return Finding("not_read", launch.kernel, launch.launch, **_element(run, name, missing), detail=text)
     here = run.slice_of(name)
-    one = missing.sum() == 1
-    text += (
-        f"{run.said(name, missing)} never {'reaches' if one else 'reach'} the thread that stores it: neither it nor "
-    )
-    text += f"a thread whose results it reads has read {'it' if one else 'them'}."
+    text += f"Nothing that reaches the thread that stores it was made of {run.said(name, missing)}."
     last, block = trace.launch[store], trace.block[store]
     in_block = (trace.launch == last) & (trace.block == block) & ~trace.is_write
     direct = np.array([not one.is_shared for one in trace.memories])[trace.memory]
@@ -316,7 +310,24 @@ def _said_not_read(run: _Run, reach: list[int], thread: int, name: str, missing:
     if not own.size:
         return None
     mine = own[run.threads[own] == thread]
-    return _finding(run, "not_read", int((mine if mine.size else own)[-1]), "read", text)
+    read = np.zeros(missing.size, dtype=bool)
+    read[sources.of_read[mine[of_input[mine]]] - here.start] = True
+    if read.any() and not (read & needed).any():
+        text += f" It reads {run.said(name, read)}."
+    found = _finding(run, "not_read", int((mine if mine.size else own)[-1]), "read", text)
+    return replace(found, space="global", **_element(run, name, missing))
+
+
+def _element(run: _Run, name: str, missing: np.ndarray) -> dict[str, object]:
+    """Of a Finding: the first element of an input that is missing."""
+    x = run.inputs[name]
+    first = int(np.flatnonzero(missing)[0])
+    return {
+        "variable": name,
+        "shape": tuple(x.shape),
+        "element_bytes": x.element_size(),
+        "byte_offset": first * x.element_size(),
+    }
 
 
 # ---- another element
@@ -382,7 +393,18 @@ def _said_other(run: _Run, access: int, thread: int, name: str, used: np.ndarray
         one[first] = True
         text += f" Here it takes {run.said(name, one)}, as it was put there by the store shown."
         more = [_access(run, source, "write")]
+        origin = _first_read(run, source)
+        if run.trace.entry_of(origin).place != run.trace.entry_of(source).place:
+            more.append(_access(run, origin, "read"))
     return _finding(run, "other_element", access, "read", text, more)
+
+
+def _first_read(run: _Run, store: int) -> int:
+    """The read that brought what a store passes on."""
+    read = int(run.sources.copied_from[store])
+    while read >= 0 and (before := int(run.trace.seen[read])) >= 0 and run.sources.copied_from[before] >= 0:
+        read = int(run.sources.copied_from[before])
+    return read
 
 
 def _which_depend(run: _Run, thread: int, name: str, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
