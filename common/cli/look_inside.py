@@ -32,6 +32,7 @@ from common.inspect.checked_library import Collected
 from common.inspect.findings import compute_sanitizer
 from common.inspect.findings.model import Finding, Group, grouped
 from common.inspect.findings.report import print_findings
+from common.inspect.flow.looked import followed
 from common.inspect.profile import ncu, pictures
 from common.inspect.profile.model import KernelProfile, with_registers
 from common.inspect.profile.report import print_kernel, print_legend
@@ -42,7 +43,7 @@ from common.measure.gpus import GpuSpec
 from common.testing import report
 from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import failed
+from common.testing.failures import causes_of, failed
 from common.testing.judging import judge
 from common.testing.run import run_cases
 from common.testing.worker.here import Here
@@ -51,6 +52,8 @@ from common.testing.worker.worker import NotLoaded, Worker
 MOST_LOOKED_AT = 3  # failing cases
 MOST_FINDINGS = 2  # told of them
 USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
+MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
+EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
 LEADS = (
     "out_of_bounds",
     "misaligned",
@@ -202,13 +205,41 @@ def at_failures(
     """What the checked build finds in failing cases: part -> findings. The smallest case of a part is looked at, and if
     nothing is found in that, another one in which threads share work.
 
-    A part without findings was looked at, and nothing was found. If the build cannot be made there are no parts: the
-    verdicts stand without it.
+    Where it finds nothing that explains a wrong output, and no known mistake does, what flowed into that output is
+    looked at (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
+    be made there are no parts: the verdicts stand without it.
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed)
     more = [case for case in usual if case not in chosen and found.get(case.part) == []]
-    return found | _inside(console, more, checked, seed) if more else found
+    found = found | _inside(console, more, checked, seed) if more else found
+    for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
+        failures = [one for one in verdicts if one.case.part == part and failed(one)]
+        if not _is_explained(failures) and (told := _followed(console, failures, checked, seed)):
+            found[part] = told + found[part]
+            break  # other parts are built of this one, or follow from the same
+    return found
+
+
+def _is_explained(failures: Sequence[Verdict]) -> bool:
+    """Whether all of them equal one known wrong answer."""
+    causes = causes_of(failures)
+    return len(causes) == 1 and causes[0].is_telling and not causes[0].verdicts[0].concluded
+
+
+def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
+    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow."""
+    sized = {
+        one.case: size
+        for one in failures
+        if one.status == FAIL and not one.is_endless and (size := checked_run.small_size_of(one) or LARGE) < LARGE
+    }
+    collected = Collected(checked)
+    for case in sorted(sized, key=lambda case: abs(sized[case] - USUAL))[:MOST_FOLLOWED]:
+        with working(console, f"following every access of {full_name(case)} ..."):
+            if findings := followed(case, checked, collected, seed):
+                return grouped([(full_name(case), findings)])
+    return []
 
 
 def at_passes(

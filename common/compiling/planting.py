@@ -8,8 +8,8 @@
     statements   __syncthreads();      if (planted(7)) {} else {__syncthreads();}
 
 So one more version costs no build. What is replaced must be a whole expression or whole statements (which end in ;
-or }), and no declaration that later code needs. Spots may be equal, or one lie within another. Lines keep their
-numbers, so what is said of a line holds for the file as it was.
+or }), and no declaration that later code needs. Spots may be equal, or one lie within another; widened makes such of
+those that cross. Lines keep their numbers, so what is said of a line holds for the file as it was.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # what ends in } may be an expression: State{0, 1}
-_STATEMENTS = re.compile(r";\s*$|^\s*(?:#|\{|for\b|if\b|while\b|do\b)[\s\S]*\}\s*$")
+_STATEMENTS = re.compile(r";\s*$|^[^{]*;[\s\S]*\}\s*$|^\s*(?:#|\{|for\b|if\b|while\b|do\b)[\s\S]*\}\s*$")
 
 SWITCH = """\
 #ifdef CUDA_SIMULATOR
 inline int planted_number = 0;
+#ifdef __SANITIZE_THREAD__  // no access of the kernel's: a checked build does not watch it
+__attribute__((no_sanitize_thread))
+#endif
 __host__ __device__ static inline bool planted(int number) { return planted_number == number; }
 extern "C" __attribute__((visibility("default"), weak)) void plant(int number) { planted_number = number; }
 #else
@@ -59,6 +62,31 @@ def spots_of(replaced: Iterable[tuple[int, int, int, str]]) -> list[Spot]:
     for number, start, end, text in replaced:
         planted.setdefault((start, end), []).append((number, text))
     return [Spot(*place, tuple(planted[place])) for place in sorted(planted, key=lambda at: (at[0], -at[1]))]
+
+
+def widened(replaced: Iterable[tuple[int, int, int, str]], text: str) -> list[tuple[int, int, int, str]]:
+    """The same replacements of text: where the places of some cross, each of these takes in what all of them do."""
+    every = list(replaced)
+    wide = {place: place for place in sorted({(start, end) for _, start, end, _ in every})}
+    while crossing := _crossing(sorted(set(wide.values()))):
+        hull = (crossing[0][0], crossing[1][1])
+        wide = {place: hull if now in crossing else now for place, now in wide.items()}
+    found = []
+    for number, start, end, new in every:
+        first, last = wide[start, end]
+        found.append((number, first, last, text[first:start] + new + text[end:last]))
+    return found
+
+
+def _crossing(places: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Two places of which each begins or ends within the other, if there are such."""
+    for number, one in enumerate(places):
+        for other in places[number + 1 :]:
+            if other[0] >= one[1]:
+                break
+            if one[0] < other[0] and one[1] < other[1]:
+                return one, other
+    return None
 
 
 def planted_text(text: str, spots: Sequence[Spot]) -> str:

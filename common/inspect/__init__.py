@@ -6,6 +6,7 @@ gpu_tools       NVIDIA's tools around `python -m taskN.test`
 source_lines    a library's machine code -> source lines
 origins         the lines that an index or a pointer is made of
 findings/       what a checker found
+flow/           what a wrong output was made of, from every access of a failing case
 profile/        what a kernel did, counted
 replay/         what a small launch did, access by access
 page/           all of it in a browser

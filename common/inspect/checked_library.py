@@ -72,13 +72,14 @@ class CheckedCaller(InProcess):
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call. What is collected is that of this call."""
         self.more = {}
+        mode = REPLAY if around.recorded else self.mode
         for library in self._collecting:
-            library.begin(self.mode)
+            library.begin(mode)
         try:
             return super().call(case, inputs, around)
         finally:
             self.more = {"reports": [library.report() for library in self._collecting]}
-            if self.mode == REPLAY:
+            if mode == REPLAY:
                 self.more["recordings"] = [_packed(library.recording()) for library in self._collecting]
             for library in self._collecting:
                 library.begin(0)

@@ -18,6 +18,7 @@ from common.inspect.source_lines import Place
 from common.simulator.rewriter import blanked
 
 MOST = 4  # lines that are told
+MOST_DECIDING = 6
 MOST_WRITERS = 2
 MOST_CALLS = 2  # besides the launch
 SMALL = 12  # lines of a function whose result is followed
@@ -66,6 +67,81 @@ def origins(place: Place, variable: str = "") -> list[Place]:
         found += [one for one in _returned(right, text, file) if one not in found and line != place.line]
         wanted += [(other, line) for other in _names(right)]
     return [Place(place.file, line, place.function) for line in found[:MOST]]
+
+
+def deciding(place: Place) -> list[Place]:
+    """The lines that decide whether the line at `place` runs, and how often, at most MOST_DECIDING.
+
+    Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
+    that compute their bounds.
+    """
+    file = Path(place.file)
+    try:
+        text = read_source(file)
+    except (OSError, ValueError):
+        return []
+    first = _function_start(text, file, place.line)
+    if first is None:
+        return []
+    lines = blanked(text).split("\n")
+    heads = _heads(lines, first, place.line)
+    found = list(heads)
+    for head in heads:
+        statement = _statement(lines, head)
+        for name in _names(statement):
+            line = _set_in(name, lines, first, head)
+            if line is None:
+                continue
+            made = [line, *_returned(_right_of(name, _statement(lines, line)), text, file)]
+            found += [one for one in made if one not in found and one != place.line]
+    return [Place(place.file, line, place.function) for line in found[:MOST_DECIDING]]
+
+
+def used_in(name: str, kernel: str, launch: Place) -> Place | None:
+    """The last line of a kernel that mentions an argument of this name; else of another function of its file."""
+    file = Path(launch.file)
+    try:
+        text = read_source(file)
+    except (OSError, ValueError):
+        return None
+    lines = blanked(text).split("\n")
+    every = sorted(functions_of(text, file), key=lambda one: one.name != kernel)
+    for one in every:
+        for number in _upwards(one.line, one.line + one.body.count("\n")):
+            if number != launch.line and re.search(rf"\b{re.escape(name)}\b", lines[number - 1]):
+                return Place(launch.file, number, one.name)
+    return None
+
+
+_HEAD = re.compile(r"^\s*(?:\}\s*)?(?:else\s+)?(?:for|if|while)\b")
+_LEAVES = re.compile(r"\b(?:return|continue|break)\b[^;]*;")
+
+
+def _heads(lines: list[str], first: int, line: int) -> list[int]:
+    """The loops and conditions around a line, and those before it in the same blocks that leave; the nearest first."""
+    open_: list[list[int]] = [[]]  # of each open block the heads in it that still count
+    for number in range(first, line + 1):
+        text = lines[number - 1]
+        is_head = bool(_HEAD.search(text))
+        if is_head and (number == line or text.rstrip().endswith("{")):
+            head = [number]
+        elif is_head and _LEAVES.search(text):
+            open_[-1].append(number)
+            head = []
+        else:
+            head = []
+        if number == line:
+            open_[-1] += head
+            break
+        for char in text:
+            if char == "{":
+                open_.append(head)
+                head = []
+            elif char == "}" and len(open_) > 1:
+                open_.pop()
+        if is_head and not text.rstrip().endswith(("{", ";")) and number + 1 == line:
+            open_[-1].append(number)
+    return sorted((number for block in open_ for number in block), reverse=True)
 
 
 def writers(place: Place, variable: str = "") -> list[Place]:
@@ -118,7 +194,7 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
     be read."""
     found = []
     on_host = [launch, *_calls_of_launcher(launch)] if launch else []
-    for one in dict.fromkeys([*place.callers[:MOST_CALLS], *on_host]):
+    for one in dict.fromkeys([*place.callers[:MOST_CALLS], *place.outer[:MOST_CALLS], *on_host]):
         with contextlib.suppress(OSError, ValueError):
             text = read_source(Path(one.file)).split("\n")
             if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):
@@ -161,6 +237,8 @@ def _returned(right: str, text: str, file: Path) -> list[int]:
             continue
         names = _names(_statement(lines, result).replace("return", ""))
         found += [_set_in(name, lines, function.line, result - 1) or result for name in names[:1]] or [result]
+        members = re.compile(rf"\b{names[0]}\.\w+\s*=(?!=)") if names else None
+        found += [n for n in range(function.line, result) if members and members.search(lines[n - 1])]
     return found
 
 

@@ -34,7 +34,8 @@ class Place:
     Attributes:
         file, line: as the compiler recorded them.
         function: its name without return type, template arguments and parameters; "" if unknown.
-        callers: where this piece of code was inlined, from the inside out.
+        callers: where this piece of code was inlined, from the inside out, in this file.
+        outer: the same in other files: a kernel that calls a header's function.
         instance: the outermost of these functions with its template arguments, usually the kernel; equal places may be
             in different instances.
     """
@@ -43,6 +44,7 @@ class Place:
     line: int
     function: str = ""
     callers: tuple[Place, ...] = ()
+    outer: tuple[Place, ...] = field(default=(), compare=False)
     instance: str = field(default="", compare=False)
 
     @property
@@ -178,7 +180,8 @@ def students_place(frames: Sequence[Place]) -> Place | None:
     ] + named[-1:]
     first = named[0]
     callers = tuple(caller for caller in named[1:] if caller.file == first.file)
-    return Place(first.file, first.line, first.function, callers, instance)
+    outer = tuple(caller for caller in named[1:] if caller.file != first.file)
+    return Place(first.file, first.line, first.function, callers, outer, instance)
 
 
 def instance_of(kernel: str, places: Iterable[Place | None]) -> str:

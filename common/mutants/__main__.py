@@ -2,6 +2,7 @@
 
 python -m common.mutants --task task2,task3 --sample 20 --seed 1
 python -m common.mutants --set unseen --table common/diagnosis/README.md
+python -m common.mutants --set fresh --sample 40
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.key))
 
 
-def run(mutants: Sequence[Mutant], console: Console, sets: Sequence[str]) -> dict[str, Observation]:
+def run(mutants: Sequence[Mutant], console: Console) -> dict[str, Observation]:
     """What the tests say of each: key -> observation. What is remembered and has not changed does not run again."""
     found: dict[str, Observation] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -55,7 +56,7 @@ def run(mutants: Sequence[Mutant], console: Console, sets: Sequence[str]) -> dic
             progress.update(bar, advance=len(mine) - len(todo), description=task)
             if not todo:
                 continue
-            with TaskMutants(task, collected(task, sets)) as planted:
+            with TaskMutants(task, mine) as planted:
                 planted.plain.load()
                 for one in todo:
                     progress.update(bar, description=f"{task}: {one.function}, {one.mutation.kind}")
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(console, one.key)
         return 0
     try:
-        every = decisions(mutants, run(mutants, console, options.sets))
+        every = decisions(mutants, run(mutants, console))
     except NotLoaded as error:
         say(console, error, "red")
         return 2
@@ -143,7 +144,8 @@ def parser_of() -> argparse.ArgumentParser:
         choices=SETS,
         action="append",
         help="only this half of the first mutants of each rule in a gap (development, held-out) or of the others "
-        "(second, unseen); can be repeated (default: the first, both halves)",
+        "(second, unseen), or those of the rules that were written last, unknown to the diagnosis (fresh); can be "
+        "repeated (default: the first, both halves)",
     )
     add("--sample", type=int, metavar="N", help="only N of each task's, chosen by --seed")
     add("--leave-out", type=int, default=0, metavar="N", help="not those that --sample N would choose")

@@ -23,7 +23,7 @@ from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.places import places_of
-from common.compiling.planting import SWITCH, planted_text, spots_of
+from common.compiling.planting import SWITCH, planted_text, spots_of, widened
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.files import write_whole
@@ -105,7 +105,8 @@ class TaskMutants:
         folder.mkdir(parents=True, exist_ok=True)
         kernels = places_of(self.task, Variant.SOLUTION)[0].kernels
         for file in with_own_headers(kernels):
-            text = planted_text(without_comments(file.read_text()), spots_of(self._replaced(file.name)))
+            plain = without_comments(file.read_text())
+            text = planted_text(plain, spots_of(widened(self._replaced(file.name), plain)))
             if file.suffix == ".cu":  # its first line was a comment
                 text = '#include "planting.h"' + text[text.index("\n") :]
             write_whole(folder / file.name, text)

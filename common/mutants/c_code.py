@@ -45,7 +45,7 @@ class Node:
 
     Attributes:
         kind: of expressions "name", "number", "unary", "binary", "ternary", "call", "cast", "index", "braced"; of
-            statements "simple", "declaration", "return", "if", "for", "block", "jump".
+            statements "simple", "declaration", "return", "if", "for", "block", "jump"; "gap" is the whole.
         op: the operator; the name that is called; the type of a cast.
         op_start: where the operator stands.
         parts: the expressions in it, in order; of a launch first those between <<< and >>>.
@@ -231,6 +231,14 @@ def statements(text: str, start: int, end: int) -> list[Node]:
     for one in found:
         _adopt(one)
     return found
+
+
+def gap_tree(text: str, start: int, end: int) -> Node:
+    """A node of kind "gap" whose body is the statements of text[start:end]."""
+    gap = Node("gap", start, end, body=statements(text, start, end))
+    for one in gap.body:
+        one.parent = gap
+    return gap
 
 
 def _adopt(node: Node) -> None:

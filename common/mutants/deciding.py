@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from common.inspect.findings.model import OF_FLOW
 from common.mutants.expected import (
     MEASURED,
+    OF_BARRIERS,
     OF_FINDING,
     STAGES,
     targets,
@@ -66,13 +68,13 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
         if claim.kind == "ended":
             topics = {"loop", "bound"} if claim.name == "endless" else set()
             return NEAR if in_gap or topics & topics_of(mutant) else ""
-        if mutant.mutation.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier"):
+        if mutant.mutation.kind in OF_BARRIERS and claim.name in ("race", "uninitialized", "barrier"):
             return NAMED
         if in_gap or OF_FINDING.get(claim.name, set()) & topics_of(mutant):
             return NEAR
         if _OFFERS_AN_INDEX.search(claim.says):
             return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
-        return MISLED if claim.name == "race" else ""
+        return MISLED if claim.name in ("race", *OF_FLOW) else ""
     if claim.kind == "where" and "holds what belongs" in claim.says:  # a row that another one's index was used for
         return NAMED if {"index", "offset", "head"} & topics_of(mutant) else ""
     if claim.kind == "where" and OF_ANY_SCORES[:80] in claim.says:  # NaN, and where they may come from

@@ -30,7 +30,47 @@ OF_RULE = {
     "loop": {"bound", "loop"},
     "rescale": set(),
     "store": {"store"},
+    "variable": {"index"},
+    "pointer": {"index"},
+    "value": set(),
+    "shifted": {"index", "offset"},
+    "rounding": {"bound", "loop", "grid"},
+    "begin": {"loop", "bound"},
+    "step": {"loop", "bound"},
+    "comparison": {"bound"},
+    "negated": {"bound"},
+    "connective": {"bound"},
+    "branches": {"bound"},
+    "either": {"maximum"},
+    "reduction": {"threads", "sum", "maximum"},
+    "thread": {"threads", "index"},
+    "arguments": {"index"},
+    "function": set(),
+    "constant": set(),
+    "factor": {"scale"},
+    "brackets": {"index"},
+    "size": {"index"},
+    "vector": {"index", "adding"},
+    "bits": set(),
+    "operator": {"index", "offset"},
+    "order": set(),
+    "moved": {"barrier"},
+    "branch": {"barrier"},
+    "leaving": {"bound", "store", "barrier"},
+    "alone": {"store", "threads"},
+    "added": {"adding"},
+    "twice": {"adding"},
+    "reset": {"adding", "loop"},
+    "call": {"store"},
+    "jump": {"loop", "bound"},
 }
+# Rules about a barrier itself: whatever race, or barrier, the checked build finds is theirs.
+OF_BARRIERS = ("barrier", "moved", "branch")
+# Rules that leave the words of a statement as they are, or few of them: all of its words count.
+_BY_STATEMENT = (
+    "store", "assigned", "guard", "sign", "extremum", "initial", "comparison", "negated", "connective", "branches",
+    "constant", "either", "leaving", "alone", "added", "twice", "reset", "begin", "step",
+)  # fmt: skip
 # words of the mutated code, where it was computed wrong -> topics
 OF_WORDS = (
     (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E", "scale"),
@@ -147,6 +187,10 @@ OF_FINDING = {
     "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
     "barrier": {"barrier", "guard"},
     "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
+    "not_stored": {"store", "index", "bound", "offset", "loop", "grid"},
+    "not_read": {"index", "bound", "offset", "loop", "head", "store"},
+    "other_element": {"index", "offset", "head"},
+    "stored_elsewhere": {"index", "offset", "head", "store"},
 }
 # Parts that test one stage alone: where one of them fails, the mistake is in that stage.
 STAGES = {
@@ -162,10 +206,12 @@ STAGES = {
 def topics_of(mutant: Mutant) -> set[str]:
     """What the mutant is about."""
     one = mutant.mutation
+    if one.kind in ("moved", "branch"):  # the words beside the barrier have nothing to do with it
+        return set(OF_RULE[one.kind])
     words = _changed(one.old, one.new)
     if not re.search(r"[A-Za-z_]\w", words):  # an operator: what it is applied to
         words = f"{words} {one.old}"
-    if one.kind in ("store", "assigned", "guard", "sign", "extremum", "initial"):
+    if one.kind in _BY_STATEMENT:
         words += f" {one.old if len(one.old) > 12 else one.statement}"
     found = set(OF_RULE[one.kind])
     if re.search(r"mask|hidden|future|diagonal|causal", one.statement):

@@ -139,7 +139,8 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     groups.sort(key=lambda one: look_inside.lead_of(one[1]))
     for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):
         accesses = [access for finding in group.findings for access in finding.accesses if access.place]
-        lines = dict.fromkeys((Path(access.place.file).name, access.place.line) for access in accesses)
+        places = [one for access in accesses for one in (access.place, *access.place.callers)]
+        lines = dict.fromkeys((Path(one.file).name, one.line) for one in places)
         if group.first.launch:
             lines |= {(Path(group.first.launch.file).name, group.first.launch.line): None} if not accesses else {}
         made = made_in(group.first) if number == 0 else []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from common.mutants.mutation import Mutation
 
-Found = tuple[str, ast.AST, str]
+Found = tuple[str, ast.AST | tuple[ast.AST, ast.AST], str]  # kind, node or (first, last), new text
+Rule = Callable[[ast.AST, dict, "ModuleText"], Iterator[Found]]  # of a node, what each stands in, and the text
 _CONFUSED = (
     ("query", "key"), ("key", "value"), ("keys", "values"), ("q_start", "k_start"), ("B_r", "B_c"),
     ("seq_len", "head_dim"), ("queries", "keys"), ("outs", "lse"), ("k_cache", "v_cache"),
@@ -16,7 +17,7 @@ _CONFUSED = (
 _FEWER = {ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<")}
 
 
-class _Text:
+class ModuleText:
     """A module's text, and where its nodes stand in it. (ast.get_source_segment splits the whole text at each call.)"""
 
     def __init__(self, text: str) -> None:
@@ -40,7 +41,12 @@ class _Text:
 
 def mutations(text: str, start: int, end: int) -> list[Mutation]:
     """Every mutation of the gap, in the order of the text."""
-    whole, found = _Text(text), []
+    return made_by(_found, text, start, end)
+
+
+def made_by(rule: Rule, text: str, start: int, end: int) -> list[Mutation]:
+    """What a rule makes of the gap text[start:end]; a node in the tuples that it yields may be (first, last)."""
+    whole, found = ModuleText(text), []
     tree = ast.parse(text)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
@@ -50,14 +56,15 @@ def mutations(text: str, start: int, end: int) -> list[Mutation]:
         while not isinstance(statement, ast.stmt):
             statement = parents[statement]
         words = whole.words(statement).split("\n")[0]
-        for kind, place, new in _found(node, parents, whole):
-            begin, stop = whole.place(place)
-            if text[begin:stop] != new:
-                found.append(Mutation(kind, begin, stop, text[begin:stop], new, place.lineno, words.strip()))
+        for kind, place, new in rule(node, parents, whole):
+            first, last = place if isinstance(place, tuple) else (place, place)
+            begin, stop = whole.place(first)[0], whole.place(last)[1]
+            if text[begin:stop] != new and stop <= end:
+                found.append(Mutation(kind, begin, stop, text[begin:stop], new, first.lineno, words.strip()))
     return sorted(set(found), key=lambda one: (one.start, one.end, one.kind, one.new))
 
 
-def _found(node: ast.AST, parents: dict, whole: _Text) -> Iterator[Found]:
+def _found(node: ast.AST, parents: dict, whole: ModuleText) -> Iterator[Found]:
     words = whole.words
 
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _FEWER:

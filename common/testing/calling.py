@@ -50,12 +50,14 @@ class Around:
             is NaN then did not come from there.
         unused: see finite.
         large: fresh shared memory holds large numbers and not NaN, which fmaxf and fminf swallow (simulator).
+        recorded: every access is recorded, by a checked build.
     """
 
     bare: bool = False
     finite: bool = False
     unused: bool = False
     large: bool = False
+    recorded: bool = False
 
 
 POISONED = Around()

@@ -12,9 +12,9 @@ from rich.markup import escape
 
 from common.console.terminal import say
 from common.console.words import counted
-from common.inspect.findings.model import Access, Finding, Group
+from common.inspect.findings.model import OF_FLOW, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named
-from common.inspect.origins import calls, origins, writers
+from common.inspect.origins import MOST_DECIDING, calls, deciding, origins, used_in, writers
 from common.inspect.source_lines import Place
 
 MOST_GROUPS = 12  # printed in full
@@ -22,7 +22,8 @@ MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
 MOST_ORIGINS = 4  # lines that an index is made in
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
-_OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized")
+_OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
+_DECIDED = ("not_stored", "not_read")  # that a line did not run for an element may be the mistake
 _VERBS = {
     "read": "reads",
     "write": "writes",
@@ -99,21 +100,46 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     """Lines of the text, beside those of the accesses, in which the mistake may be: a sentence and the lines, each with
     its text."""
     places = [access.place for access in finding.accesses if access.place]
+    if finding.kind == "wrong_result" and finding.launch:
+        return [("What is passed:", calls(finding.launch, finding.launch))]
+    if finding.kind == "not_read" and not places and finding.launch:
+        return _where_used(finding)
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
         return []
     told = []
     stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
     if stores:
         told.append(("It is written in:", _with_text(stores)))
+    if finding.kind in _DECIDED and (lines := _deciding(places[-1])):
+        told.append(("What decides whether that line runs, and how often:", _with_text(lines)))
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
-    lines = list({(one.file, one.line): one for one in every}.values())[:MOST_ORIGINS]
+    told_before = {(one.file, one.line) for _, several in told for one, _ in several}
+    lines = list({(one.file, one.line): one for one in every}.items())
+    lines = [one for at, one in lines if at not in told_before][:MOST_ORIGINS]
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
-    passed = calls(places[0], finding.launch)
+    passed = calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch)
     if passed and NO_GUARD not in explained(finding):
         told.append((f"What {'these calls pass' if len(passed) > 1 else 'the launch passes'}:", passed))
     return told
+
+
+def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
+    """Where an argument that nobody reads is used in the text, and what decides whether that runs."""
+    place = used_in(finding.variable, finding.kernel_name, finding.launch)
+    if place is None:
+        return [("What is passed:", calls(finding.launch, finding.launch))]
+    told = [(f"{finding.variable} is used in:", _with_text([place]))]
+    if lines := deciding(place):
+        told.append(("What decides whether that line runs, and how often:", _with_text(lines)))
+    return [*told, ("What the launch passes:", calls(place, finding.launch))]
+
+
+def _deciding(place: Place) -> list[Place]:
+    """The loops and conditions around a line, those in the student's own file first."""
+    chain = [*reversed(place.outer), *reversed(place.callers), place]
+    return list(dict.fromkeys(one for frame in chain for one in deciding(frame)))[:MOST_DECIDING]
 
 
 def _with_text(places: Sequence[Place]) -> list[tuple[Place, str]]:

@@ -47,6 +47,11 @@ TITLES = {
     "copy_at_end": "copy under way when the block ends",
     "transaction_count": "wrong transaction count",
     "absent_lane": "shuffle from a lane that takes no part",
+    "not_stored": "never stored",
+    "not_read": "never arrives",
+    "other_element": "wrong element",
+    "stored_elsewhere": "wrong content",
+    "wrong_result": "wrong result",
     "error": "error",
 }
 

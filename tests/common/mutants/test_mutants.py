@@ -1,14 +1,21 @@
 """python -m common.mutants: which mutants there are, what a verdict rests on, and a sample that runs."""
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
+from common.compiling.manifest import tasks
+from common.compiling.skeletons import solution_files
+from common.console.paths import ROOT
 from common.mutants import reviewed
 from common.mutants.__main__ import main, parser_of
-from common.mutants.collected import DEVELOPMENT, SETS, UNSEEN, collected
+from common.mutants.building import mutated
+from common.mutants.c_code import without_comments
+from common.mutants.collected import DEVELOPMENT, FRESH, MOST_FRESH, SETS, UNSEEN, collected, gaps_of
 from common.mutants.deciding import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, Decision, decided
-from common.mutants.expected import targets
+from common.mutants.expected import OF_RULE, targets, topics_of
 from common.mutants.mutation import KINDS, Mutant, Mutation
 from common.mutants.observing import Claim, Observation
 from common.mutants.table import markdown, summary
@@ -27,7 +34,7 @@ def seen(*claims: Claim, failed: tuple[str, ...] = ("attention",)) -> Observatio
 def test_every_gap_has_mutants_and_every_rule_is_used() -> None:
     every = collected()
     assert len(every) >= 400
-    assert {one.mutation.kind for one in every} == set(KINDS)
+    assert {one.mutation.kind for one in collected(None, SETS)} == set(KINDS) == set(OF_RULE)
     assert len({one.key for one in every}) == len(every)
     for task in ("task1", "task2", "task3", "task4", "task5", "task6", "task7"):
         assert {(one.file, one.gap) for one in every if one.task == task}
@@ -38,6 +45,37 @@ def test_every_gap_has_mutants_and_every_rule_is_used() -> None:
 def test_the_sets_share_no_mutant() -> None:
     keys = [one.key for name in SETS for one in collected("task4", [name])]
     assert len(set(keys)) == len(keys) == len(collected("task4", SETS))
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_fresh_mutants_are_many_and_none_dominates(task: str) -> None:
+    fresh = collected(task, [FRESH])
+    counts = Counter((one.file, one.gap, one.mutation.kind) for one in fresh)
+    assert len(counts) >= 40 and max(counts.values()) <= MOST_FRESH
+    gaps = sum(len(gaps_of(file.read_text())) for file in solution_files(task))
+    assert len({(one.file, one.gap) for one in fresh}) == gaps
+    for one in fresh:
+        file = ROOT / task / "solution" / one.file
+        assert one.mutation.new != file.read_text()[one.mutation.start : one.mutation.end]
+        if one.file.endswith(".py"):
+            compile(mutated(file.read_text(), one), one.file, "exec")
+
+
+def test_a_fresh_mutant_s_text_is_in_no_other_set() -> None:
+    def texts(names: Sequence[str]) -> list[str]:
+        every = collected("task7", names)
+        file = (ROOT / "task7" / "solution" / "gpt2_kernels.cu").read_text()
+        return ["".join(without_comments(mutated(file, one)).split()) for one in every]
+
+    fresh, others = texts([FRESH]), texts([name for name in SETS if name != FRESH])
+    assert len(set(fresh)) == len(fresh) and not set(fresh) & set(others)
+
+
+def test_of_a_barrier_in_another_place_only_the_barrier_counts() -> None:
+    moved = mutant("moved", "sum += a[k] * b[k]; __syncthreads();", "__syncthreads(); sum += a[k] * b[k];", 3)
+    assert topics_of(moved) == {"barrier"}
+    race = Claim("finding", "race", "Put a __syncthreads() between line 2 and line 3.", "gemm", (("a.cu", 99),))
+    assert decided(moved, seen(race), LINES).verdict == NAMED
 
 
 def test_tasks_are_named_in_one_list_or_several(capsys: pytest.CaptureFixture) -> None:

@@ -1,0 +1,13 @@
+"""What flowed into a wrong output: from a recording of every access, and what each element depends on.
+
+trace         the accesses of all launches, an element each, in their order
+sources       which element of an input each read delivers, also through shared memory
+reached       which elements of the inputs can be in what a thread computes
+needs         which elements of the inputs an element of the right answer depends on
+run           one call with all of this
+not_stored, other_element, not_read, stored_elsewhere      what does not fit, each as a finding with its lines
+stages        the first of several launches whose result is wrong
+concluded     the first of these that holds
+looked        runs a failing case and follows it
+slices_said   a set of elements in words: "key[0, 1, 16:32, :]"
+"""

@@ -1,0 +1,117 @@
+"""Where the elements that a wrong output was made of are not those that it depends on: concluded(...) -> findings.
+
+In this order, the first that holds; what is said is what was recorded:
+
+    not_stored       elements of the output that nobody wrote
+    other_element    what a thread wrote depends on one element, and it uses another one of the same input
+    not_read         what a thread wrote depends on elements that neither it read nor a thread whose results it read
+    stored_elsewhere what was written to an element is the right answer of another one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.diagnosis.locating import wrong_mask
+from common.inspect.findings.model import Finding
+from common.inspect.flow.needs import Needs
+from common.inspect.flow.not_read import not_read
+from common.inspect.flow.not_stored import needlessly_stored, not_stored
+from common.inspect.flow.other_element import other_element
+from common.inspect.flow.reached import threads_of
+from common.inspect.flow.run import Run
+from common.inspect.flow.sources import Sources, sources_of
+from common.inspect.flow.stages import CLOSE, WrongStage, first_wrong
+from common.inspect.flow.stored_elsewhere import stored_elsewhere
+from common.inspect.flow.trace import Trace
+from common.inspect.replay.recording import Launch
+from common.testing.case import Case
+
+MOST_ACCESSES = 800_000
+
+
+def concluded(
+    case: Case, inputs: Mapping[str, Tensor], out: Tensor, ref: Tensor, bound: float, launches: Sequence[Launch]
+) -> list[Finding]:
+    """What does not fit, one finding at most; none where nothing can be said.
+
+    Args:
+        case: that ran.
+        inputs: that it ran with, on the CPU.
+        out, ref, bound: what came, what should have come, and how far apart they may be.
+        launches: the recordings of the call, whole.
+    """
+    if sum(one.entry_of.size for one in launches) > MOST_ACCESSES or any(one.unshown for one in launches):
+        return []
+    trace = Trace.of(launches) if launches else None
+    if trace is None or not trace.memories:
+        return []
+    sources = sources_of(trace, inputs, out)
+    if not sources.names:
+        return []
+    if stage := first_wrong(trace, case, inputs):
+        return [_of_stage(trace.up_to(stage.launch), sources, stage, inputs)]
+    run = _run_of(trace, sources, inputs, case.reference, 0, out, ref, bound) if sources.outputs else None
+    found = run and _first(run, out, ref, bound)
+    return [found] if found else []
+
+
+def _run_of(
+    trace: Trace,
+    sources: Sources,
+    inputs: Mapping[str, Tensor],
+    reference: Callable[..., Tensor],
+    launch: int,
+    out: Tensor,
+    ref: Tensor,
+    bound: float,
+) -> Run | None:
+    """What is known of an output that is stored from this launch on; None if several threads add to one element."""
+    if any(memory in trace.atomic for memory, _ in sources.outputs):
+        return None
+    wrong = wrong_mask(out.cpu(), ref.cpu(), bound).reshape(-1).numpy()
+    writer = np.full(wrong.size, -1, dtype=np.int64)
+    for memory, start in sources.outputs:
+        stores = np.flatnonzero((trace.memory == memory) & trace.is_write & (trace.launch >= launch))
+        writer[start + trace.element[stores]] = stores
+    try:
+        needs = Needs(reference, inputs)
+    except RuntimeError:  # of whole numbers, or not written for derivatives
+        needs = None
+    return Run(trace, sources, needs, inputs, wrong, writer, threads_of(trace))
+
+
+def _first(run: Run, out: Tensor, ref: Tensor, bound: float) -> Finding | None:
+    found = not_stored(run) or needlessly_stored(run, ref)
+    if not found and run.needs:
+        found = other_element(run) or not_read(run)
+    return found or stored_elsewhere(run, out, ref, bound)
+
+
+def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping[str, Tensor]) -> Finding:
+    """What went wrong in the first launch whose result is wrong."""
+    array = trace.memories[stage.memory].array
+    launch = trace.launches[stage.launch]
+    held = f"held {stage.before}, all of it right" if stage.before else "had not been written"
+    meant = f"is not {stage.meant} everywhere" if stage.meant else "is none of Q K^T, the masked scores and the weights"
+    text = f"This is the first launch whose result is wrong: before it {array.name} {held}; behind it it {meant}."
+    if stage.right is not None and stage.function is not None:
+        bound = CLOSE * max(1.0, float(stage.right[torch.isfinite(stage.right)].abs().max()))
+        cut = replace(
+            sources,
+            outputs=[(stage.memory, 0)],
+            of_read=sources.of_read[: trace.launch.size],
+            made_by=sources.made_by[: trace.launch.size],
+            copied_from=sources.copied_from[: trace.launch.size],
+        )
+        sizes = stage.held, stage.right, bound
+        run = _run_of(trace, cut, inputs, stage.function, stage.launch, *sizes)
+        if run and (found := _first(run, *sizes)):
+            return replace(found, detail=f"{text} {found.detail}")
+    size = {"shape": array.shape, "element_bytes": array.element_bytes, "byte_offset": 0}
+    return Finding("wrong_result", launch.kernel, launch.launch, variable=array.name, **size, detail=text)

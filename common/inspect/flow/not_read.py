@@ -1,0 +1,90 @@
+"""Elements that a result depends on and that cannot have reached the thread that stores it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from common.inspect.findings.model import Finding
+from common.inspect.flow.reached import bits_of, mask_of, reached
+from common.inspect.flow.run import Run, finding_of, spread, which_depend
+
+
+def not_read(run: Run) -> Finding | None:
+    """The first thread with a wrong result that misses something; None if a right one seems to miss something, too."""
+    trace, sources = run.trace, run.sources
+    reach = reached(trace, sources, run.threads)
+    if reach is None:
+        return None
+    left = {one: _left_out(run, reach, one) for one in [*spread(run.right), *spread(run.wrong_threads)]}
+    if any(left[thread] for thread in spread(run.right)):
+        return None  # something reaches them on a way that was not seen
+    for thread in spread(run.wrong_threads):
+        if left[thread]:
+            name = max(left[thread], key=lambda one: (one not in sources.first, left[thread][one].mean()))
+            if found := _told(run, reach, thread, name, left[thread][name]):
+                return found
+    return None
+
+
+def _left_out(run: Run, reach: list[int], thread: int) -> dict[str, np.ndarray]:
+    """For each input the elements that what a thread stores depends on and that do not reach it, if there are any."""
+    here, found = mask_of(reach[thread], run.sources.count), {}
+    for name, needed in run.needs.of(
+        run.wrong_of(thread) if thread in run.wrong_threads else run.stored_by(thread)
+    ).items():
+        there = here[run.slice_of(name)] if name in run.sources.first else np.zeros(needed.numel(), dtype=bool)
+        if (needed.numpy() & ~there).any():
+            found[name] = needed.numpy() & ~there
+    return found
+
+
+def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarray) -> Finding | None:
+    trace, sources = run.trace, run.sources
+    elements, needed = which_depend(run, thread, name, ~missing)
+    missing = missing & needed if (missing & needed).any() else missing
+    text = f"{run.out_said(elements)} depends on {run.said(name, needed)}. "
+    store = run.accesses_of(thread)[-1]
+    if name not in sources.first:
+        text += f"No thread of any launch reads {name} at all."
+        launch = trace.launches[trace.launch[store]]
+        return Finding("not_read", launch.kernel, launch.launch, **_element(run, name, missing), detail=text)
+    here = run.slice_of(name)
+    text += f"Nothing that reaches the thread that stores it was made of {run.said(name, missing)}."
+    last, block = trace.launch[store], trace.block[store]
+    in_block = (trace.launch == last) & (trace.block == block) & ~trace.is_write
+    direct = np.array([not one.is_shared for one in trace.memories])[trace.memory]
+    of_input = (sources.of_read >= here.start) & (sources.of_read < here.stop)
+    own = np.flatnonzero(in_block & of_input & direct)
+    lost_here = own[missing[sources.of_read[own] - here.start]]
+    inside = np.flatnonzero((run.threads == thread) & of_input & ~direct)
+    if lost_here.size and inside.size:  # somebody brought it, and this thread takes something else
+        own = inside
+    elif not own.size:  # it went through an intermediate result
+        carried = np.flatnonzero(in_block & direct & (sources.made_by >= 0))
+        lost = bits_of(np.concatenate([np.zeros(here.start, dtype=bool), missing]))
+        held = any(reach[run.threads[write]] & lost for write in np.unique(sources.made_by[carried]).tolist())
+        everywhere = np.flatnonzero(of_input & direct & ~trace.is_write)
+        own = carried if held or not everywhere.size else everywhere
+    if not own.size:
+        return None
+    mine = own[run.threads[own] == thread]
+    read = np.zeros(missing.size, dtype=bool)
+    read[sources.of_read[mine[of_input[mine]]] - here.start] = True
+    if read.any() and not (read & needed).any():
+        text += f" It reads {run.said(name, read)}."
+    found = finding_of(run, "not_read", int((mine if mine.size else own)[-1]), "read", text)
+    return replace(found, space="global", **_element(run, name, missing))
+
+
+def _element(run: Run, name: str, missing: np.ndarray) -> dict[str, object]:
+    """Of a Finding: the first element of an input that is missing."""
+    x = run.inputs[name]
+    first = int(np.flatnonzero(missing)[0])
+    return {
+        "variable": name,
+        "shape": tuple(x.shape),
+        "element_bytes": x.element_size(),
+        "byte_offset": first * x.element_size(),
+    }

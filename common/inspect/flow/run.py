@@ -1,0 +1,141 @@
+"""One call whose output is wrong, with all that is known of what flowed: Run; and findings about accesses of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from common.inspect.findings.model import Access, Finding
+from common.inspect.flow.needs import Needs
+from common.inspect.flow.slices_said import said
+from common.inspect.flow.sources import Sources
+from common.inspect.flow.trace import Trace
+
+MOST_ELEMENTS = 8  # of a thread, among which one is looked for that shows it
+MOST_THREADS = 8  # that are looked at
+
+
+@dataclass
+class Run:
+    """All that is known of one call.
+
+    Attributes:
+        trace, sources: what was recorded, and which elements of inputs its reads deliver.
+        needs: what the right answer depends on; None if that cannot be told.
+        inputs: by name, on the CPU.
+        wrong: which of the output's elements are wrong, flat.
+        writer: of each of them the access that wrote it last, -1 if none did.
+        threads: whose each access is, see reached.py.
+    """
+
+    trace: Trace
+    sources: Sources
+    needs: Needs | None
+    inputs: Mapping[str, Tensor]
+    wrong: np.ndarray
+    writer: np.ndarray
+    threads: np.ndarray
+
+    @functools.cached_property
+    def _stored(self) -> np.ndarray:
+        return np.flatnonzero(self.writer >= 0)
+
+    @functools.cached_property
+    def wrong_threads(self) -> list[int]:
+        """Those that stored a wrong element."""
+        return list(dict.fromkeys(self.threads[self.writer[self._stored[self.wrong[self._stored]]]].tolist()))
+
+    @functools.cached_property
+    def right(self) -> list[int]:
+        """Those all of whose elements are right."""
+        every = self.threads[self.writer[self._stored]].tolist()
+        return [one for one in dict.fromkeys(every) if one not in set(self.wrong_threads)]
+
+    def stored_by(self, thread: int) -> np.ndarray:
+        """The elements of the output that a thread stored."""
+        return self._stored[self.threads[self.writer[self._stored]] == thread]
+
+    def wrong_of(self, thread: int) -> np.ndarray:
+        """Those of them that are wrong."""
+        elements = self.stored_by(thread)
+        return elements[self.wrong[elements]]
+
+    def accesses_of(self, thread: int) -> np.ndarray:
+        """All that a thread did."""
+        return np.flatnonzero(self.threads == thread)
+
+    @functools.cached_property
+    def is_store(self) -> np.ndarray:
+        """Which accesses write to the output."""
+        return np.isin(self.trace.memory, [memory for memory, _ in self.sources.outputs]) & self.trace.is_write
+
+    def slice_of(self, name: str) -> slice:
+        """Where the elements of an input stand among those of all inputs."""
+        first = self.sources.first[name]
+        return slice(first, first + self.inputs[name].numel())
+
+    def said(self, name: str, mask: np.ndarray) -> str:
+        """Elements of an input in words."""
+        return said(name, tuple(self.inputs[name].shape), mask)
+
+    def out_said(self, elements: np.ndarray) -> str:
+        """These elements of the output in words; where it is made of several arrays those in that of the first."""
+        memory, start = max((one for one in self.sources.outputs if one[1] <= elements[0]), key=lambda one: one[1])
+        array = self.trace.memories[memory].array
+        mask = np.zeros(array.bytes // array.element_bytes, dtype=bool)
+        inside = elements - start
+        mask[inside[(inside >= 0) & (inside < mask.size)]] = True
+        return said(array.name or "the output", array.shape or (mask.size,), mask)
+
+
+def which_depend(run: Run, thread: int, name: str, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first wrong element of a thread that depends on what is not there of an input, and on what it depends."""
+    wrong = run.wrong_of(thread)
+    for element in wrong[:MOST_ELEMENTS]:
+        needed = run.needs.of([element])[name].numpy()
+        if (needed & ~there).any():
+            return np.array([element]), needed
+    return wrong, run.needs.of(wrong)[name].numpy()
+
+
+def spread(threads: list[int]) -> list[int]:
+    """Some of them: the first ones, and others evenly."""
+    step = max(1, len(threads) // (MOST_THREADS // 2))
+    return list(dict.fromkeys([*threads[: MOST_THREADS // 2], *threads[::step]]))[:MOST_THREADS]
+
+
+def access_of(run: Run, access: int, action: str) -> Access:
+    """An access of the trace as a side of a finding."""
+    trace = run.trace
+    launch = trace.launches[trace.launch[access]]
+    entry = trace.entry_of(access)
+    block = _coordinates(int(trace.block[access]), launch.grid)
+    return Access(action, entry.bytes, entry.place, block, _coordinates(int(trace.thread[access]), launch.block))
+
+
+def _coordinates(number: int, size: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, _ = size
+    return number % x, number // x % y, number // (x * y)
+
+
+def finding_of(run: Run, kind: str, access: int, action: str, detail: str, more: Sequence[Access] = ()) -> Finding:
+    """A finding about an access and the element that it touches."""
+    trace = run.trace
+    launch = trace.launches[trace.launch[access]]
+    memory = trace.memories[trace.memory[access]]
+    return Finding(
+        kind,
+        launch.kernel,
+        launch.launch,
+        memory.array.space,
+        memory.array.name,
+        memory.array.shape,
+        memory.array.element_bytes,
+        int(trace.element[access]) * memory.unit,
+        accesses=(access_of(run, access, action), *more),
+        detail=detail,
+    )

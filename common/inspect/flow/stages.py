@@ -1,0 +1,95 @@
+"""Which launch of several is the first whose result is wrong: first_wrong(...), for attention that keeps its scores.
+
+Between the launches lie scores and weights, in an array as large as both. What it held after each launch is compared
+with Q K^T, the masked scores and the weights, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.inspect.flow.trace import Trace
+from common.testing.case import Case
+
+CLOSE = 1e-4  # of the largest number: how far float32 may be away
+ENOUGH = 0.05  # of the elements must be those of a stage, so that it is known to be meant
+
+
+@dataclass(frozen=True)
+class WrongStage:
+    """A launch after which an array holds none of the stages.
+
+    Attributes:
+        launch, memory: their numbers.
+        before: what it held until then, in words; "" if no stage.
+        meant: of the stages the one that it comes nearest to, in words; "" if that cannot be told.
+        right: that stage, flat; None if none is meant.
+        held: what it holds, flat.
+        function: computes that stage from the inputs; None if none is meant.
+    """
+
+    launch: int
+    memory: int
+    before: str
+    meant: str
+    right: Tensor | None
+    held: Tensor
+    function: Callable[..., Tensor] | None
+
+
+def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor]) -> WrongStage | None:
+    """The first launch after which the intermediate result is wrong; None if there is none, or none can be told."""
+    if case.stages is None or len(trace.launches) < 2 or "query" not in inputs or case.keys not in inputs:
+        return None
+    doubles = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+    functions = {
+        "Q K^T": lambda **given: given["query"] @ _by_head(given["query"], given[case.keys]).transpose(-2, -1),
+        "the scaled and masked scores": lambda **given: case.stages(**given)["S"],
+        "the weights": lambda **given: case.stages(**given)["P"],
+    }
+    stages = {name: function(**doubles) for name, function in functions.items()}
+    size = stages["the weights"].numel()
+    for number, memory in enumerate(trace.memories):
+        if memory.is_shared or memory.unit != 4 or memory.array.bytes != 4 * size or len(_writers(trace, number)) < 2:
+            continue
+        if memory.initial is None:
+            continue
+        reached, held = -1, memory.initial.astype(np.uint32)
+        for launch in _writers(trace, number):
+            mine = np.flatnonzero((trace.memory == number) & trace.is_write & (trace.launch == launch))
+            held[trace.element[mine]] = trace.value[mine].astype(np.uint32)
+            now = torch.from_numpy(held.view(np.float32).copy()).double()
+            shares = [_share(now, right) for right in stages.values()]
+            equal = [i for i, share in enumerate(shares) if share == 1 and i >= reached]
+            if equal:
+                reached = equal[0]
+                continue
+            names = list(stages)
+            best = max(range(max(reached, 0), len(names)), key=lambda i: shares[i])
+            meant = names[best] if shares[best] >= ENOUGH and best != reached else ""
+            before = names[reached] if reached >= 0 else ""
+            right = stages[meant].reshape(-1) if meant else None
+            return WrongStage(int(launch), number, before, meant, right, now, functions.get(meant))
+    return None
+
+
+def _writers(trace: Trace, memory: int) -> list[int]:
+    return np.unique(trace.launch[(trace.memory == memory) & trace.is_write]).tolist()
+
+
+def _by_head(query: Tensor, key: Tensor) -> Tensor:
+    return key.repeat_interleave(query.size(1) // key.size(1), 1)
+
+
+def _share(now: Tensor, right: Tensor) -> float:
+    """How many of the elements are equal, as a share."""
+    right = right.reshape(-1)
+    finite = torch.isfinite(right)
+    largest = float(right[finite].abs().max()) if bool(finite.any()) else 0.0
+    same = (now == right) | ((now - right).abs() <= CLOSE * max(1.0, largest))
+    return float(same.double().mean())

@@ -1,0 +1,43 @@
+"""Right answers that stand in the place of others."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.inspect.findings.model import Finding
+from common.inspect.flow.run import Run, finding_of
+
+MATCHED = 0.9  # of the wrong elements must be others' right answers
+
+
+def stored_elsewhere(run: Run, out: Tensor, ref: Tensor, bound: float) -> Finding | None:
+    """Where nearly all wrong elements hold the right answers of others, and these are far enough apart to be known."""
+    wrong = np.flatnonzero(run.wrong)
+    got, right = out.cpu().double().reshape(-1), ref.cpu().reshape(-1)
+    if not bool(torch.isfinite(got[wrong]).all()) or not bool(torch.isfinite(right).all()):
+        return None
+    order = torch.argsort(right)
+    steps = right[order].diff()
+    apart = 2 * bound + 1e-5 * float(right.abs().max())
+    at = torch.searchsorted(right[order], got[wrong]).clamp(1, right.numel() - 1) if right.numel() > 1 else None
+    if at is None:
+        return None
+    nearer = torch.where((right[order[at]] - got[wrong]).abs() < (right[order[at - 1]] - got[wrong]).abs(), at, at - 1)
+    hit = (right[order[nearer]] - got[wrong]).abs() <= apart
+    alone = torch.ones(right.numel(), dtype=torch.bool)
+    alone[1:] &= steps > 2 * apart
+    alone[:-1] &= steps > 2 * apart
+    sure = hit & alone[nearer]
+    if float(hit.double().mean()) < MATCHED or int(sure.sum()) < max(4, 0.5 * len(wrong)):
+        return None
+    first = int(sure.nonzero()[0])
+    element, belongs = int(wrong[first]), int(order[nearer[first]])
+    if run.writer[element] < 0:
+        return None
+    here, there = (run.out_said(np.array([one])) for one in (element, belongs))
+    text = f"What is stored in {here} is the right answer of {there}; so it is with {int(sure.sum()):,} of the "
+    text += f"{len(wrong):,} wrong elements. Either the index of the store is wrong, or what is read to compute it "
+    text += "belongs to that other element."
+    return finding_of(run, "stored_elsewhere", int(run.writer[element]), "write", text)
