@@ -77,16 +77,6 @@ const int* checked_boundaries(const Tensor& x, const char* name, const Tensor& r
     check_tensor(x, name, {"batch + 1"}, ScalarType::Int);
     check_same_device(x, name, rows, rows_name);
     check(x.size(0) >= 2, name, " has shape ", shape_of(x), "; it must be [batch + 1], at least [2]");
-#ifdef CUDA_SIMULATOR  // a GPU would have to be waited for
-    const int* numbers = data<int>(x);
-    const int64_t last = x.size(0) - 1;
-    check(numbers[0] == 0, name, "[0] is ", numbers[0], "; the first sequence begins at 0");
-    for (int64_t i = 0; i < last; ++i)
-        check(numbers[i] <= numbers[i + 1], name, "[", i, "] is ", numbers[i], " and ", name, "[", i + 1, "] is ",
-              numbers[i + 1], "; they must not fall");
-    check(numbers[last] == rows.size(0), name, "[", last, "] is ", numbers[last], "; it must be the number of rows of ",
-          rows_name, ", ", rows.size(0));
-#endif
     return data<int>(x);
 }
 

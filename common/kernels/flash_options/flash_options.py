@@ -15,6 +15,8 @@ weights after the softmax as PyTorch's scaled_dot_product_attention has it.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -114,6 +116,9 @@ def packed_attention(
     """
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     boundaries = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    if query.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to be waited for
+        _check_boundaries("cu_seqlens_q", cu_seqlens_q, "query", query)
+        _check_boundaries("cu_seqlens_k", cu_seqlens_k, "key", key)
     operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, **boundaries)
     options = causal, scale, lower_right, softcap, sinks, dropout_p, seed
     return operators.packed_attention(query, key, value, cu_seqlens_q, cu_seqlens_k, *options)[0]
@@ -149,9 +154,31 @@ def kernel_of(query: Tensor) -> str:
     return "options fp32" if query.dtype == torch.float32 else "options mma"
 
 
+def loaded_operators() -> list[torch._ops.OpOverload]:
+    """The forward operators that calls have loaded so far."""
+    names = "options_attention", "packed_attention"
+    return [getattr(operators, name).default for operators in _operators.values() for name in names]
+
+
 def _check_mask(mask: Tensor | None) -> None:
     if mask is not None and mask.requires_grad and torch.is_grad_enabled():
         raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
+
+
+def _check_boundaries(name: str, cu_seqlens: Tensor, rows_name: str, rows: Tensor) -> None:
+    """Refuses numbers that are no boundaries of sequences; other shapes and dtypes the operator refuses."""
+    if rows.dim() != 3 or cu_seqlens.dim() != 1 or cu_seqlens.size(0) < 2 or cu_seqlens.dtype != torch.int32:
+        return
+    numbers = cu_seqlens.tolist()
+    if numbers[0] != 0:
+        raise ValueError(f"{name}[0] is {numbers[0]}; the first sequence begins at 0")
+    for i, (one, other) in enumerate(pairwise(numbers)):
+        if one > other:
+            raise ValueError(f"{name}[{i}] is {one} and {name}[{i + 1}] is {other}; they must not fall")
+    if numbers[-1] != rows.size(0):
+        raise ValueError(
+            f"{name}[{len(numbers) - 1}] is {numbers[-1]}; it must be the number of rows of {rows_name}, {rows.size(0)}"
+        )
 
 
 def _prepared(query, key, value, sinks, dropout_p, seed, **others):
@@ -159,7 +186,7 @@ def _prepared(query, key, value, sinks, dropout_p, seed, **others):
     if transforming():
         raise NotImplementedError(
             "attention with options does not work under torch.func (grad, vmap, ...): call torch.autograd.grad, or "
-            "leave softcap, sinks, dropout and packed sequences out"
+            "leave softcap, sinks, dropout, packed sequences and head_dim over 128 out"
         )
     tensors = {"query": query, "key": key, "value": value, "sinks": sinks, "seed": seed, **others}
     refuse_forward_mode("attention with options", [x for x in tensors.values() if x is not None])
