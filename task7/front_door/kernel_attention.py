@@ -26,6 +26,8 @@ as well: its tensors are a KV cache that is just full.
                                                                               the window kernel, the rest as a mask
     static caches           no                                                yes, as a mask
     training                no                                                yes, with dropout
+    packed sequences        no                                                as a mask; without one if the model is
+                                                                              called with cu_seq_lens_q and _k
     softcap, sinks          no                                                yes (Gemma 2, gpt-oss); not with padding
                                                                               in a KernelCache
     head_dim                up to 128                                         up to 256
@@ -206,7 +208,8 @@ class KernelAttention:
             attention_mask: what `mask` returned, or the model's caller gave: [batch, 1, new_tokens, all_tokens].
             scaling: factor on q.k (None: head_dim ** -0.5).
             dropout: the probability with which a weight becomes 0; models pass it while they are trained.
-            kwargs: among others softcap, and s_aux, the sinks, [heads].
+            kwargs: among others softcap; s_aux, the sinks, [heads]; cu_seq_lens_q and cu_seq_lens_k, where packed
+                sequences begin, [sequences + 1] (transformers' FlashAttentionKwargs); a mask does not count then.
 
         Returns:
             ([batch, new_tokens, heads, head_dim], None).
@@ -218,11 +221,14 @@ class KernelAttention:
         self._check_call(query, key, value, dropout, causal, kwargs)
         new_tokens, all_tokens = query.size(2), key.size(2)
         window = kwargs.get("sliding_window")
-        if window is not None and window < all_tokens and not isinstance(attention_mask, Tensor):
+        packed = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
+        if window is not None and window < all_tokens and packed[0] is None and not isinstance(attention_mask, Tensor):
             raise ValueError(f"sliding_window is {window}, and the mask that goes with it is missing")
         whole_window = getattr(attention_mask, WINDOW, None) == window is not None and new_tokens == all_tokens
         options = {"softcap": kwargs.get("softcap") or 0.0, "sinks": kwargs.get("s_aux"), "dropout_p": dropout}
-        if options["softcap"] or options["sinks"] is not None or dropout or query.size(-1) > MAX_HEAD_DIM:
+        if packed[0] is not None:
+            out = self._packed(query, key, value, packed, scaling, causal, window, options)
+        elif options["softcap"] or options["sinks"] is not None or dropout or query.size(-1) > MAX_HEAD_DIM:
             out = self._with_options(query, key, value, attention_mask, scaling, causal, options)
         elif whole_window and _takes_windows(query, key, value):
             out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
@@ -299,6 +305,28 @@ class KernelAttention:
         out = flash_options.options_attention(*rows, causal, scale, lower_right=True, mask=mask, **options)
         self._option_calls["options_attention"] += 1
         return out
+
+    def _packed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        packed: tuple,
+        scale: float | None,
+        causal: bool,
+        window,
+        options,
+    ) -> Tensor:
+        """Sequences one behind the other in a batch of 1; packed: where those of the queries and the keys begin."""
+        self._refuse_taught("packed sequences (cu_seq_lens_q)")
+        _refuse(query.size(0) != 1, f"packed sequences (cu_seq_lens_q) in a batch of {query.size(0)}: it must be 1")
+        by_positions = "leave cu_seq_lens_q and cu_seq_lens_k out and pass position_ids"
+        _refuse(window is not None, f"packed sequences (cu_seq_lens_q) with a sliding window: {by_positions}")
+        rows = _rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
+        boundaries = [None if x is None else x.int().contiguous() for x in packed]
+        out = flash_options.packed_attention(*rows, *boundaries, causal, scale, **options)
+        self._option_calls["packed_attention"] += 1
+        return out.transpose(0, 1)[None]
 
     def _flash(
         self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal=True, lower_right=False, mask=None

@@ -242,10 +242,11 @@ def test_unsupported_calls_are_refused_by_name():
         ours.train()(ids)
 
 
-def call(attention, heads=4, kv_heads=4, head_dim=8, value_head_dim=8, **others):
+def call(attention, batch=1, heads=4, kv_heads=4, head_dim=8, value_head_dim=8, **others):
     """The attention function itself, as an architecture might call it."""
-    query, key = torch.zeros(1, heads, 3, head_dim), torch.zeros(1, kv_heads, 3, head_dim)
-    return attention.forward(torch.nn.Module(), query, key, torch.zeros(1, kv_heads, 3, value_head_dim), None, **others)
+    query, key = torch.zeros(batch, heads, 3, head_dim), torch.zeros(batch, kv_heads, 3, head_dim)
+    value = torch.zeros(batch, kv_heads, 3, value_head_dim)
+    return attention.forward(torch.nn.Module(), query, key, value, None, **others)
 
 
 @pytest.mark.parametrize(
@@ -516,6 +517,41 @@ def test_a_head_dim_of_256(tuned):
         ours.set_attn_implementation(kernel_attention.NAME)
         ids = tokens(2, 9).to(tuned.device)
         torch.testing.assert_close(ours(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_packed_sequences_without_a_mask(tuned):
+    """Each is what the model makes of it alone; in training, too: the loss's gradient for every parameter."""
+    model = tiny_model("llama").to(tuned.device)
+    ours, _ = in_place_of_sdpa(model)
+    lengths = [3, 9, 1, 7]
+    parts = [tokens(1, length, seed=length).to(tuned.device) for length in lengths]
+    begins = torch.tensor([0, *lengths], device=tuned.device).cumsum(0)
+    packed = {
+        "input_ids": torch.cat(parts, 1),
+        "position_ids": torch.cat([torch.arange(length, device=tuned.device) for length in lengths])[None],
+        "use_cache": False,
+        "cu_seq_lens_q": begins.int(),
+        "cu_seq_lens_k": begins.int(),
+        "max_length_q": 9,
+        "max_length_k": 9,
+    }
+    tuned.reset_calls()
+    results = []
+    with torch.enable_grad():
+        logits = ours(**packed).logits
+        assert tuned.calls == {"packed_attention": 2}
+        results.append((logits, *torch.autograd.grad(logits.square().mean(), list(ours.parameters()))))
+        logits = torch.cat([model(part).logits for part in parts], 1)
+        results.append((logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))))
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+    ours, _ = in_place_of_sdpa(tiny_model("mistral", sliding_window=5).to(tuned.device))
+    with pytest.raises(ValueError, match=r"packed sequences .* with a sliding window: leave cu_seq_lens_q"):
+        ours(**packed)
+    with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) in a batch of 2: it must be 1"):
+        call(tuned, batch=2, cu_seq_lens_q=begins, cu_seq_lens_k=begins)
+    with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) with these variants: register"):
+        call(KernelAttention(TorchOps(), TorchOps()), cu_seq_lens_q=begins, cu_seq_lens_k=begins)
 
 
 @pytest.mark.parametrize(

@@ -381,6 +381,24 @@ def test_dropout_is_reproducible(ops):
     assert torch.equal(options_attention(*leaves, seed=seed_of(ops.device)), options_attention(*leaves))
 
 
+def test_a_checkpoint_draws_the_same_seed(ops):
+    """Activation checkpointing computes the forward pass once more, from the same state of the generator."""
+    from torch.utils.checkpoint import checkpoint
+
+    leaves = [x.requires_grad_() for x in flash_inputs.tensors(ops, torch.float32)[:3]]
+
+    def attend(*inputs: Tensor) -> Tensor:
+        return options_attention(*inputs, dropout_p=0.4).square()
+
+    results = []
+    for again in (False, True):
+        torch.manual_seed(4)
+        out = checkpoint(attend, *leaves, use_reentrant=False) if again else attend(*leaves)
+        torch.rand(3, device=ops.device)
+        results.append((out.detach(), *torch.autograd.grad(out.sum(), leaves)))
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
 def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
     query, key, value = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=4)[:3]
     outs = torch.stack(
@@ -413,6 +431,24 @@ def test_a_compiled_graph_without_breaks(ops, names):
         results.append((total.detach(), *torch.autograd.grad(total, leaves)))
     for x, y in zip(*results, strict=True):
         assert torch.equal(x, y)
+
+
+def test_a_compiled_graph_draws_its_seed(ops):
+    """Forward and backward of one call use the same, and every call another."""
+    query, key = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)[:2]
+    value = torch.eye(8, device=ops.device)[None, None].contiguous().requires_grad_()
+    torch._dynamo.reset()
+    options_attention(query, key, value)  # builds
+    compiled = torch.compile(
+        lambda *x: options_attention(*x, dropout_p=0.5), fullgraph=True, backend="aot_eager", dynamic=False
+    )
+    outs = []
+    for _ in range(3):
+        out = compiled(query, key, value)
+        (grad,) = torch.autograd.grad(out.sum(), [value])
+        torch.testing.assert_close(grad, out.mT.sum(-1, keepdim=True).expand_as(grad))
+        outs.append(out.detach())
+    assert not torch.equal(outs[0], outs[1]) and not torch.equal(outs[1], outs[2])
 
 
 def test_what_has_no_derivative_says_so(ops):
