@@ -48,6 +48,7 @@ def options_of(names: str, query: Tensor, heads_at: int = 1) -> dict:
         "dropout": {"dropout_p": DROPOUT_P, "seed": seed_of(query.device)},
         "causal": {"causal": True},
         "lower_right": {"causal": True, "lower_right": True},
+        "upper_left": {"causal": True, "lower_right": False},
     }
     return {name: x for one in names.split() for name, x in all_of_them[one].items()}
 
@@ -129,9 +130,10 @@ def assert_right(query, key, value, grad_out, **options) -> None:
     assert all(x.dtype == y.dtype and x.shape == y.shape for x, y in zip(found, leaves, strict=True))
 
     asked.pop("sinks", None)
+    lse64 = lse64.detach()
     lse = operators(query).options_attention(query, key, value, **{"causal": False} | asked, sinks=sinks)[1].detach()
     size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
-    assert max_error_of(lse, lse64.detach()) <= 1e-5 * (1 + size)
+    assert max_error_of(lse, lse64) <= 1e-5 * (1 + size)
 
 
 def operators(x: Tensor):
@@ -222,11 +224,11 @@ def packed_tensors(ops, dtype, lengths, heads=4, kv_heads=2, head_dim=16) -> lis
     return [*rows, *(x.contiguous().to(ops.device) for x in boundaries.unbind(1))]
 
 
-@pytest.mark.parametrize("names", ["", "causal", "softcap sinks dropout causal"])
+@pytest.mark.parametrize("names", ["", "causal", "upper_left", "softcap sinks dropout causal"])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_packed_sequences(ops, dtype, lengths, names):
     """Every sequence is what options_attention, which the tests above hold to float64, makes of it alone: the same
-    bits. Causal masks are aligned to the lower right."""
+    bits. Causal masks are aligned to the lower right unless asked otherwise."""
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS[lengths])
     options = options_of(names, query)
     leaves = [x.requires_grad_() for x in (query, key, value)]
@@ -241,7 +243,7 @@ def test_packed_sequences(ops, dtype, lengths, names):
             assert bool((out[of_rows] == 0).all())
             assert all(bool((x[s] == 0).all()) for x, s in zip(found, (of_rows, of_keys, of_keys), strict=True))
             continue
-        given = options | {"lower_right": True}
+        given = {"lower_right": True} | options
         if "dropout" in names:  # a batch of so many sequences, of which this is the last one
             alone = [torch.cat([x] * (number + 1)) for x in alone]
         alone = [x.requires_grad_() for x in alone]
