@@ -19,7 +19,10 @@
 //   kept                                [batch, heads, S_q, S_k], bool
 //
 // Inputs may have any strides as long as their rows are contiguous; results are contiguous.
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <string>
 #include <tuple>
 
