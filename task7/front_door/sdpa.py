@@ -95,8 +95,8 @@ def scaled_dot_product_attention(
     torch.export there is no graph break once the kernels are loaded: call it once before. torch.func.grad and vmap work
     with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
     softcap, sinks, dropout and head_dim over 128 have tuned kernels of their own, on which torch.func is refused.
-    NaN and infinity at hidden keys reach the rows that do not see them in no result of the other tuned kernels; in
-    these, in those of the other variants, and in gradients, they do, as 0 times NaN.
+    NaN and infinity at hidden keys reach the rows that do not see them in no result of tuned kernels, and with those of
+    their own in no gradient. In the other gradients, and in results of the other variants, they do, as 0 times NaN.
 
     Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
     whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and

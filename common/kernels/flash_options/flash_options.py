@@ -46,7 +46,7 @@ def options_attention(
     """dropout(softmax(scores, a sink among them)) @ value, scores = softcap * tanh(scale * query @ key^T / softcap).
 
     Memory grows with S_q + S_k; scores, softmax and sums are float32. Nothing is copied, but a 16-bit mask and 16-bit
-    sinks, which are converted to float32.
+    sinks, which are converted to float32. Hidden keys may hold anything, NaN and infinity included.
 
     Args:
         query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16, on the CPU (the simulator) or a GPU;

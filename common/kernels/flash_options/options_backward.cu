@@ -19,6 +19,9 @@
 //
 // delta is the sum over the keys of P * m * dP also where there are dropout and a sink: both are in O, and a sink has no
 // value, hence no dP.
+//
+// P and dS are 0 where a key is hidden from a row, and take nothing of what lies there: hidden_reached() of
+// options_scores.cuh.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -32,6 +35,7 @@
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash_options/options.h"
@@ -93,8 +97,9 @@ __device__ __forceinline__ void gradients_of_scores(float (&s)[1][N][4], float (
         float &p = s[0][n / 4][n % 4], &x = dp[0][n / 4][n % 4];
         const int r = n % 4 / 2;
         const float weight = exp2_approx((p - lse[r]) * LOG2_E), m = kept >> n & 1 ? a.dropout.factor : 0.0f;
-        x = weight * (m * x - delta[r]) * slopes[0][n / 4][n % 4];
-        p = m * weight;
+        const bool hidden = p == -INFINITY;  // then 0, though x, the slope and the row's numbers may be NaN
+        x = hidden ? 0 : weight * (m * x - delta[r]) * slopes[0][n / 4][n % 4];
+        p = hidden ? 0 : m * weight;
     }
 }
 
@@ -160,28 +165,35 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
     load_rows(g.grad_out, g.grad_out_strides, S::DO_AT);
     float lse[2], delta[2], dq[1][D / 8][4];
     read_numbers(lse, delta, g, sequence, head, place.start + first + lane / 4);
-    clear(dq);
 #pragma unroll 1
-    for (int start = 0; start < end; start += B_c) {
-        load_keys(a.key, a.key_strides, S::K_AT, start);
-        load_keys(a.value, a.value_strides, S::V_AT, start);
+    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+        clear(dq);
+#pragma unroll 1
+        for (int start = 0; start < end; start += B_c) {
+            load_keys(a.key, a.key_strides, S::K_AT, start);
+            load_keys(a.value, a.value_strides, S::V_AT, start);
+            cp_async_wait_all();
+            __syncthreads();
+            float s[1][N][4], dp[1][N][4];
+            clear(s), clear(dp);
+            multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
+            multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
+            gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head,
+                                place.start + first, start);
+            UNROLL
+            for (int n = 0; n < 2 * N; ++n)
+                store_pair<B_c>(shared + S::DS_AT, first + mma_row(lane, n % 2), 8 * (n / 2) + mma_col(lane, 0),
+                                dp[0][n / 2][n % 2 * 2], dp[0][n / 2][n % 2 * 2 + 1]);
+            __syncwarp();
+            if (careful)
+                multiply_taken<false, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
+            else
+                multiply<false, true, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
+            __syncthreads();
+        }
         cp_async_wait_all();
-        __syncthreads();
-        float s[1][N][4], dp[1][N][4];
-        clear(s), clear(dp);
-        multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
-        multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
-        gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head, place.start + first,
-                            start);
-        UNROLL
-        for (int n = 0; n < 2 * N; ++n)
-            store_pair<B_c>(shared + S::DS_AT, first + mma_row(lane, n % 2), 8 * (n / 2) + mma_col(lane, 0),
-                            dp[0][n / 2][n % 2 * 2], dp[0][n / 2][n % 2 * 2 + 1]);
-        __syncwarp();
-        multiply<false, true, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
-        __syncthreads();
+        done = careful || !hidden_reached(a, has_nan(dq[0]));
     }
-    cp_async_wait_all();
     UNROLL
     for (int r = 0; r < 2; ++r) {
         const int row = first + mma_row(lane, r);
@@ -222,38 +234,47 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
     load_keys(a.key, a.key_strides, S::K_AT);
     load_keys(a.value, a.value_strides, S::V_AT);
     float dk[1][SUMS][4], dv[1][SUMS][4];
-    clear(dk), clear(dv);
     const int first_row = static_cast<int>(min(sequence.first_row_of(place.start), int64_t{sequence.rows})) / B_r * B_r;
 #pragma unroll 1
-    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        const AttentionMask mask = mask_from(a.mask, place.number, head);
+    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+        clear(dk), clear(dv);
 #pragma unroll 1
-        for (int start = first_row; start < sequence.rows; start += B_r) {
-            load_rows(a.query, a.query_strides, S::Q_AT, head, start);
-            load_rows(g.grad_out, g.grad_out_strides, S::DO_AT, head, start);
-            cp_async_wait_all();
-            __syncthreads();
-            float s[1][N][4], dp[1][N][4], lse[2], delta[2];
-            read_numbers(lse, delta, g, sequence, head, start + row + lane / 4);
-            clear(s), clear(dp);
-            multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
-            multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
-            gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head, start + row,
-                                place.start + col);
-            UNROLL
-            for (int n = 0; n < 2 * N; ++n) {
-                const int r = row + mma_row(lane, n % 2), c = col + 8 * (n / 2) + mma_col(lane, 0);
-                const float *p = &s[0][n / 2][n % 2 * 2], *ds = &dp[0][n / 2][n % 2 * 2];
-                store_pair<B_c>(shared + S::P_AT, r, c, p[0], p[1]);
-                store_pair<B_c>(shared + S::DS_AT, r, c, ds[0], ds[1]);
+        for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+            const AttentionMask mask = mask_from(a.mask, place.number, head);
+#pragma unroll 1
+            for (int start = first_row; start < sequence.rows; start += B_r) {
+                load_rows(a.query, a.query_strides, S::Q_AT, head, start);
+                load_rows(g.grad_out, g.grad_out_strides, S::DO_AT, head, start);
+                cp_async_wait_all();
+                __syncthreads();
+                float s[1][N][4], dp[1][N][4], lse[2], delta[2];
+                read_numbers(lse, delta, g, sequence, head, start + row + lane / 4);
+                clear(s), clear(dp);
+                multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
+                multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
+                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head, start + row,
+                                    place.start + col);
+                UNROLL
+                for (int n = 0; n < 2 * N; ++n) {
+                    const int r = row + mma_row(lane, n % 2), c = col + 8 * (n / 2) + mma_col(lane, 0);
+                    const float *p = &s[0][n / 2][n % 2 * 2], *ds = &dp[0][n / 2][n % 2 * 2];
+                    store_pair<B_c>(shared + S::P_AT, r, c, p[0], p[1]);
+                    store_pair<B_c>(shared + S::DS_AT, r, c, ds[0], ds[1]);
+                }
+                __syncthreads();
+                if (careful) {
+                    multiply_taken<true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
+                    multiply_taken<true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
+                } else {
+                    multiply<true, true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
+                    multiply<true, true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
+                }
+                __syncthreads();
             }
-            __syncthreads();
-            multiply<true, true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
-            multiply<true, true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
-            __syncthreads();
         }
+        cp_async_wait_all();
+        done = careful || !hidden_reached(a, has_nan(dk[0]) || has_nan(dv[0]));
     }
-    cp_async_wait_all();
     UNROLL
     for (int r = 0; r < 2; ++r) {
         const int at = key + mma_row(lane, r);

@@ -14,7 +14,8 @@
 // is a question that all threads answer alike: what is not asked for costs a comparison.
 //
 // The sum of a row, and so its lse, holds all weights; dropout leaves some of them out of P V alone. A sink is one more
-// weight in the sum, without a value: it comes after the last tile.
+// weight in the sum, without a value: it comes after the last tile. NaN and infinity at hidden keys reach no row:
+// hidden_reached() of options_scores.cuh.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -28,6 +29,7 @@
 #include "common/cuda/flash_softmax.cuh"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash_options/options.h"
@@ -75,44 +77,52 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
         shared + S::Q_AT,
         row_at(static_cast<const T*>(a.query), a.query_strides, place.number, head, sequence.first_row + place.start),
         a.query_strides.row, rows, a.head_dim, pieces);
-    if (end > 0) load_keys(a.key, a.key_strides, S::K_AT, 0);
 
     RowState<1> state;
     float o[1][D / 8][4];
-    clear(o);
     T* p = shared + S::P_AT;
 #pragma unroll 1
-    for (int start = 0; start < end; start += B_c) {
-        cp_async_wait_all();
-        __syncthreads();  // K is here, and all are done with V of the last tile
-        load_keys(a.value, a.value_strides, S::V_AT, start);
-        float s[1][N][4], slopes[1][N][4], top[2];
-        clear(s);
-        multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
-        apply_options(s, slopes, a, mask, sequence, place.start + first, start);
-        UNROLL
-        for (int n = 0; n < 4 * N; ++n) s[0][n / 4][n % 4] = in_log2(s[0][n / 4][n % 4]);
-        if (needs_rescale(top, state, s, 1.0f)) rescale(state, o, top, 1.0f);
-        const unsigned kept =
-            keep<N>(a.dropout, place.number * a.heads + head, place.start + first, start);
-        UNROLL
-        for (int n = 0; n < 2 * N; ++n) {
-            const int r = n % 2, at = 4 * (n / 2) + 2 * r;  // of the accumulators, a pair
-            float w[2];
+    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+        state = RowState<1>();
+        clear(o);
+        if (end > 0) load_keys(a.key, a.key_strides, S::K_AT, 0);
+#pragma unroll 1
+        for (int start = 0; start < end; start += B_c) {
+            cp_async_wait_all();
+            __syncthreads();  // K is here, and all are done with V of the last tile
+            load_keys(a.value, a.value_strides, S::V_AT, start);
+            float s[1][N][4], slopes[1][N][4], top[2];
+            clear(s);
+            multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
+            apply_options(s, slopes, a, mask, sequence, place.start + first, start);
             UNROLL
-            for (int i = 0; i < 2; ++i) {
-                w[i] = exp2_approx(s[0][n / 2][2 * r + i] - state.shift[r]);
-                state.sum[r] += w[i];
-                if (!(kept >> (at + i) & 1)) w[i] = 0;
+            for (int n = 0; n < 4 * N; ++n) s[0][n / 4][n % 4] = in_log2(s[0][n / 4][n % 4]);
+            if (needs_rescale(top, state, s, 1.0f)) rescale(state, o, top, 1.0f);
+            const unsigned kept =
+                keep<N>(a.dropout, place.number * a.heads + head, place.start + first, start);
+            UNROLL
+            for (int n = 0; n < 2 * N; ++n) {
+                const int r = n % 2, at = 4 * (n / 2) + 2 * r;  // of the accumulators, a pair
+                float w[2];
+                UNROLL
+                for (int i = 0; i < 2; ++i) {
+                    w[i] = exp2_approx(s[0][n / 2][2 * r + i] - state.shift[r]);
+                    state.sum[r] += w[i];
+                    if (!(kept >> (at + i) & 1)) w[i] = 0;
+                }
+                store_pair<B_c>(p, first + mma_row(lane, r), 8 * (n / 2) + mma_col(lane, 0), w[0], w[1]);
             }
-            store_pair<B_c>(p, first + mma_row(lane, r), 8 * (n / 2) + mma_col(lane, 0), w[0], w[1]);
+            cp_async_wait_all();
+            __syncthreads();  // V is here, and all are done with K
+            if (start + B_c < end) load_keys(a.key, a.key_strides, S::K_AT, start + B_c);
+            if (careful)
+                multiply_taken<false, B_c, D, B_c>(o, shared, S::P_AT, first, S::V_AT, 0);
+            else
+                multiply<false, true, B_c, D, B_c>(o, shared, S::P_AT, first, S::V_AT, 0);
         }
         cp_async_wait_all();
-        __syncthreads();  // V is here, and all are done with K
-        if (start + B_c < end) load_keys(a.key, a.key_strides, S::K_AT, start + B_c);
-        multiply<false, true, B_c, D, B_c>(o, shared, S::P_AT, first, S::V_AT, 0);
+        done = careful || !hidden_reached(a, has_nan(o[0]));
     }
-    cp_async_wait_all();
 
     UNROLL
     for (int r = 0; r < 2; ++r) {

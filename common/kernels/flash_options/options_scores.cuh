@@ -1,7 +1,8 @@
 // options_scores.cuh - what becomes of the products of queries and keys: the options, on a warp's accumulators.
 //
-//   apply_options   q.k -> scores: scale, softcap, mask tensor; -infinity for hidden keys; and the slopes of the cap
-//   keep            which weights dropout keeps
+//   apply_options    q.k -> scores: scale, softcap, mask tensor; -infinity for hidden keys; and the slopes of the cap
+//   keep             which weights dropout keeps
+//   hidden_reached   whether what is hidden may have spoilt a block's sums
 //
 // d [1][N][4]: 16 rows from first_row on, 8 N keys from first_key on, as mma.cuh draws them; both counted from the
 // beginning of the sequence.
@@ -34,7 +35,8 @@ __device__ __forceinline__ void apply_options(float (&d)[1][N][4], float (&slope
             x = a.softcap * t, slope = 1 - t * t;
         }
         const int half = n % 4 / 2, key = first_key + n / 4 * 8 + mma_d_col(lane, n % 4);
-        x = key < seen[half] ? masked_score(x, mask, 0, row + 8 * half, key) : -INFINITY;
+        const float bias = key < seen[half] ? masked_score(0.0f, mask, 0, row + 8 * half, key) : -INFINITY;
+        x = bias == -INFINITY ? -INFINITY : x + bias;  // whatever x is: a hidden key may hold NaN
     }
 }
 
@@ -63,4 +65,13 @@ __device__ __forceinline__ unsigned keep(const Dropout& dropout, int64_t head, i
         for (int i = 0; i < 4; ++i) kept |= static_cast<unsigned>(word[i] >= dropout.threshold) << (4 * n + i);
     }
     return kept;
+}
+
+// A weight of 0 times NaN or infinity is NaN: what lies at a hidden key would reach the rows that share a tile with it.
+// Zeroing the key does not help, since some of these rows may see it. So a block looks at its sums before it writes
+// them: where one is NaN, it goes through its tiles once more by multiply_taken(). That is slow, and costs nothing where
+// there is no NaN but the look. A NaN that a row does see comes out again.
+//   nan: in this thread's sums; the same answer for all threads of the block
+__device__ __forceinline__ bool hidden_reached(const OptionsArguments& a, bool nan) {
+    return (a.causal || a.mask.kind != MaskKind::NONE) && __syncthreads_or(nan);
 }

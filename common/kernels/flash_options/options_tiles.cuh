@@ -1,10 +1,11 @@
 // options_tiles.cuh - tiles in shared memory and their products, written once for float, __half and __nv_bfloat16.
 //
-//   Tile         how a tile [rows][COLS] lies
-//   load_tile    rows of a tensor -> a tile
-//   store_pair   two neighbouring columns of a warp's accumulators -> a tile
-//   multiply     accumulators += A B, each operand a tile as it lies or turned over
-//   store_row    two neighbouring columns of a row -> a tensor
+//   Tile             how a tile [rows][COLS] lies
+//   load_tile        rows of a tensor -> a tile
+//   store_pair       two neighbouring columns of a warp's accumulators -> a tile
+//   multiply         accumulators += A B, each operand a tile as it lies or turned over
+//   multiply_taken   the same, but an element of A that is 0 takes nothing of B, not even NaN
+//   store_row        two neighbouring columns of a row -> a tensor
 //
 // 16 bits: tiles and products of flash_tiles.cuh and flash_products.cuh, on tensor cores. float: rows 4 longer than COLS,
 // so that 8 rows are read in the same columns without bank conflicts, and fused multiply-adds. The accumulators of a
@@ -36,6 +37,9 @@ struct Tile {
             return swizzled<COLS>(tile, row, piece);
         else
             return tile + row * STRIDE + piece * PIECE;
+    }
+    static __device__ __forceinline__ float element(T* tile, int row, int col) {
+        return to_float(at(tile, row, col / PIECE)[col % PIECE]);
     }
 };
 
@@ -120,6 +124,27 @@ __device__ __forceinline__ void multiply(float (&d)[1][N][4], const T* shared, i
                 UNROLL
                 for (int n = 0; n < 16; ++n) d[0][j][n / 4] += x[n / 8][n % 4] * y[n / 4 % 2][n % 4];
             }
+        }
+    }
+}
+
+// multiply<A_TURNED, true, ...> where B may hold NaN and infinity: an element of A that is 0 takes nothing of B. Slow.
+template <bool A_TURNED, int A_COLS, int B_COLS, int K, typename T, int N>
+__device__ __forceinline__ void multiply_taken(float (&d)[1][N][4], T* shared, int a_at, int a_first, int b_at,
+                                               int b_first) {
+    const int lane = threadIdx.x % 32, col = b_first + mma_col(lane, 0);
+#pragma unroll 1
+    for (int k = 0; k < K; ++k) {
+        float x[2];
+        UNROLL
+        for (int r = 0; r < 2; ++r) {
+            const int row = a_first + mma_row(lane, r);
+            x[r] = Tile<T, A_COLS>::element(shared + a_at, A_TURNED ? k : row, A_TURNED ? row : k);
+        }
+        UNROLL
+        for (int n = 0; n < 4 * N; ++n) {
+            const float y = Tile<T, B_COLS>::element(shared + b_at, k, col + n / 4 * 8 + n % 2);
+            if (x[n % 4 / 2] != 0) d[0][n / 4][n % 4] += x[n % 4 / 2] * y;
         }
     }
 }

@@ -144,6 +144,25 @@ def _():
     assert bool(out[:, :, 4:, 1].isnan().all())
 
 
+@pytest.mark.parametrize(
+    "options", [{"softcap": 3.0}, {"sinks": torch.zeros(2)}, {"dropout_p": 0.3}, {"head_dim": 136}], ids=str
+)
+def test_nan_at_hidden_keys_under_options(options):
+    """It reaches neither results nor gradients of the kernels that the options have; padding hides the key."""
+    head_dim = options.get("head_dim", 16)
+    options = {name: x for name, x in options.items() if name != "head_dim"}
+    seen = torch.arange(S) != 4
+    results = []
+    for fill in (0.0, math.nan):
+        query, key, value = inputs(*[(1, 2, S, head_dim)] * 3)
+        leaves = [x.requires_grad_() for x in (query, *(x.masked_fill(~seen[:, None], fill) for x in (key, value)))]
+        torch.manual_seed(0)
+        out = scaled_dot_product_attention(*leaves, seen.expand(S, S), variant="tuned", **options)
+        results.append((out.detach(), *torch.autograd.grad(out.square().sum(), leaves)))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def gradients_of(function, *tensors: Tensor, **options) -> tuple[Tensor, ...]:
     return torch.autograd.grad(function(*tensors, **options).square().sum(), tensors)
 

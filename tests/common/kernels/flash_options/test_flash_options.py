@@ -81,19 +81,22 @@ def pieces(
     return dropped.to(dtype) @ value.to(dtype), lse, weights, dropped
 
 
-def assert_right(query, key, value, grad_out, **options) -> None:
+def assert_right(query, key, value, grad_out, spoilt=None, **options) -> None:
     """Output, lse and all gradients must be as near to float64 as common/testing/judging.py asks of every kernel.
 
     The floors are what a kernel may round besides: the weights, dS and delta, which is made of the rounded output, once
     to dtype each, and a score in float32, which is an error of its weight. They are summed without regard to their
     signs.
+
+    spoilt: key and value as the kernels get them, if others than float64: what differs must not matter.
     """
+    given = query, *(spoilt or (key, value))
     dtype, sinks = query.dtype, options.get("sinks")
     kept = None
     if options.get("dropout_p"):
         sizes = query.size(0), query.size(1), query.size(2), key.size(2)
         kept = dropout_mask(options["seed"], options["dropout_p"], *sizes)
-    leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+    leaves = [x.detach().requires_grad_() for x in given]
     leaves += [] if sinks is None else [sinks.detach().requires_grad_()]
     asked = options | ({} if sinks is None else {"sinks": leaves[3]})
     out = options_attention(*leaves[:3], **asked)
@@ -131,7 +134,7 @@ def assert_right(query, key, value, grad_out, **options) -> None:
 
     asked.pop("sinks", None)
     lse64 = lse64.detach()
-    lse = operators(query).options_attention(query, key, value, **{"causal": False} | asked, sinks=sinks)[1].detach()
+    lse = operators(query).options_attention(*given, **{"causal": False} | asked, sinks=sinks)[1].detach()
     size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
     assert max_error_of(lse, lse64) <= 1e-5 * (1 + size)
 
@@ -304,6 +307,132 @@ def test_rows_of_no_sequence_are_zeros():
     wild = torch.tensor([50, 3, 900, -7, 57], dtype=torch.int32, device=ops.device)
     torch.autograd.grad(packed_attention(*leaves, wild), leaves, grad_out)
     torch.cuda.synchronize()
+
+
+# ---- what lies at hidden keys
+
+BAD = [math.nan, math.inf, -math.inf]
+
+
+def spoil(x: Tensor, where, bad: float) -> Tensor:
+    """A copy with `bad` in two columns of the rows `where`, the last but one dimension. Two infinities make scores that
+    are infinite and others that are NaN."""
+    x = x.clone()
+    x[..., where, 3:5] = bad
+    return x
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("names", ["", "softcap sinks dropout"])
+@pytest.mark.parametrize("way", ["bool mask", "float mask", "future"])
+def test_what_lies_at_hidden_keys_reaches_nothing(ops, dtype, way, names, bad):
+    """Keys that no row sees: output, lse and all gradients are float64's with zeros there. All tiles have such keys."""
+    rows, keys = 70, 101
+    inputs = flash_inputs.tensors(ops, dtype, rows, keys, head_dim=40, batch=1, heads=2, kv_heads=1)
+    hidden = torch.arange(keys) % 5 == 1
+    options = options_of(names, inputs[0])
+    if way == "future":
+        hidden, options["causal"] = torch.arange(keys) >= rows, True
+    else:
+        mask = ~hidden if way == "bool mask" else torch.zeros(keys).masked_fill(hidden, -math.inf)
+        options["mask"] = mask[None].to(ops.device)
+    query, key, value, grad_out = inputs
+    spoilt = [spoil(x, hidden.to(ops.device), bad) for x in (key, value)]
+    key, value = (x.masked_fill(hidden.to(ops.device)[:, None], 0) for x in (key, value))
+    assert_right(query, key, value, grad_out, spoilt=spoilt, **options)
+
+
+@pytest.mark.parametrize("head_dim", [16, 128, 256])
+def test_keys_hidden_from_padding_at_every_size(ops, dtype, head_dim):
+    """Every shape of the kernels, with a mask per sequence of the batch as padding makes it."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 37, 37, head_dim=head_dim, heads=1)
+    seen = torch.arange(37, device=ops.device) < torch.tensor([[37], [20]], device=ops.device)
+    zeros = [x.masked_fill(~seen[:, None, :, None], 0) for x in (key, value)]
+    spoilt = [x.masked_fill(~seen[:, None, :, None], math.nan) for x in (key, value)]
+    mask = seen[:, None, None]
+    assert_right(query, *zeros, grad_out, spoilt=spoilt, mask=mask, causal=True)
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    """Beside another result of the same kernels, whose sums may have had another order."""
+    bound = (4 * torch.finfo(found.dtype).eps + 1e-5) * float(expected.abs().max())
+    assert max_error_of(found, expected.double()) <= bound
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("names", ["", "softcap sinks dropout"])
+@pytest.mark.parametrize("which", ["key", "value"])
+def test_a_key_that_some_rows_see(ops, dtype, which, names, bad):
+    """Rows before it are none the worse, nor their gradients; the others show what they see."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 70, 70, head_dim=16, batch=1, heads=2)
+    options = options_of(names, query) | {"causal": True}
+    results = []
+    for one in (bad, None):
+        leaves = [query.clone().requires_grad_(), key, value]
+        if one is not None:
+            at = 1 if which == "key" else 2
+            leaves[at] = spoil(leaves[at], 40, one)
+        out = options_attention(*leaves, **options)
+        results.append((out.detach(), *torch.autograd.grad(out, leaves[:1], grad_out)))
+    for found, expected in zip(*results, strict=True):
+        assert_near(found[:, :, :40], expected[:, :, :40])
+    out = results[0][0]
+    if which == "value":
+        assert not bool(out[:, :, 40, 3:5].isfinite().all())
+        assert_near(out[..., 5:], results[1][0][..., 5:])
+    elif bad != bad:
+        assert bool(out[:, :, 40:].isnan().all())
+
+
+@pytest.mark.parametrize("names", ["", "softcap sinks"])
+def test_two_groups_that_do_not_see_each_other(ops, dtype, names):
+    """All of one group is NaN, its queries and the gradient of its output, too; to the other it might be zeros."""
+    inputs = flash_inputs.tensors(ops, dtype, 90, 90, head_dim=16, batch=1, heads=2, kv_heads=1)
+    group = torch.arange(90, device=ops.device) % 2
+    options = options_of(names, inputs[0])
+    results = []
+    for fill in (math.nan, 0.0):
+        *leaves, grad_out = (x.masked_fill(group.bool()[:, None], fill).requires_grad_() for x in inputs)
+        out = options_attention(*leaves, mask=group[:, None] == group, **options)
+        results.append((out.detach(), *torch.autograd.grad(out, leaves, grad_out)))
+    for found, expected in zip(*results, strict=True):
+        assert_near(found[:, :, ::2], expected[:, :, ::2])
+        assert bool(found[:, :, 1::2].isnan().all())
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("names", ["", "upper_left", "softcap sinks dropout upper_left"])
+def test_other_sequences_and_none(ops, dtype, names, bad):
+    """One sequence is bad, and what comes behind the last one, which only the operator lets through: the others have
+    the bits they had. Their future keys are bad, too, under a causal mask, which may change the order of a sum."""
+    lengths = [(33, 33), (40, 50), (20, 60), (9, 9)]
+    query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, lengths)
+    of_rows, of_keys = ([slice(*x) for x in pairwise(b.tolist())] for b in boundaries)
+    short = [x[:-1].contiguous() for x in boundaries]
+    options = {"causal": False, "lower_right": True} | options_of(names, query)
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+        out, _ = operators(query).packed_attention(*leaves, *short, **options)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]
+
+    expected = run(query, key, value)
+    for number in (1, 3):
+        query[of_rows[number]] = bad
+        key[of_keys[number]] = value[of_keys[number]] = bad
+    results = run(query, key, value)
+    for found, right, parts in zip(results, expected, (of_rows, of_rows, of_keys, of_keys), strict=True):
+        assert torch.equal(found[parts[0]], right[parts[0]]) and torch.equal(found[parts[2]], right[parts[2]])
+        assert bool((found[parts[3]] == 0).all())
+    assert not bool(results[0][of_rows[1]].isfinite().all())
+    if "upper_left" not in names:
+        return
+    future = slice(of_keys[2].start + 20, of_keys[2].stop)
+    key[future] = value[future] = bad
+    for found, right, parts in zip(run(query, key, value), expected, (of_rows, of_rows, of_keys, of_keys), strict=True):
+        assert torch.equal(found[parts[0]], right[parts[0]])
+        assert_near(found[parts[2]], right[parts[2]])
+    assert all(bool((x[future] == 0).all()) for x in run(query, key, value)[2:])
 
 
 # ---- dropout
