@@ -22,6 +22,7 @@ from common.compiling.results import fake_of, results_of
 from common.compiling.variant import Variant
 from common.console.paths import ROOT
 from common.kernels.flash import flash
+from common.kernels.flash_options import flash_options
 from common.testing.calling import InProcess
 
 ATTENTION = (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8))
@@ -97,6 +98,21 @@ def of_room(room: str) -> dict[str, list]:
             "flash_attention_backward": [torch.randn_like(out), query, key, value, out, lse, False],
             "flash_merge": [out.clone(), lse.clone(), out, lse],
         }
+    if room == "flash_options":
+        sinks, seed = torch.randn(2), torch.tensor([7])
+        options = {"softcap": 2.0, "sinks": sinks, "dropout_p": 0.3, "seed": seed}
+        out, lse = ops.options_attention(query, key, value, True, **options)
+        dense = [query, key, value, True, None, False, None, 2.0, sinks, 0.3, seed]
+        rows = [x[0].transpose(0, 1).contiguous() for x in (query, key, value)]
+        packed = [*rows, ints(0, 2, 5), ints(0, 6, 7), True, None, True, 2.0, sinks, 0.3, seed]
+        packed_out, packed_lse = ops.packed_attention(*packed)
+        return {
+            "options_attention": dense,
+            "options_attention_backward": [torch.randn_like(out), *dense[:3], out, lse, *dense[3:]],
+            "packed_attention": packed,
+            "packed_attention_backward": [torch.randn_like(rows[0]), *rows, packed_out, packed_lse, *packed[3:]],
+            "dropout_mask": [seed, 0.3, 1, 2, 3, 4],
+        }
     if room == "decode":
         token, cache_of = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 32, 8)
         return {
@@ -125,8 +141,8 @@ def operator_of(place: str, name: str):
 @pytest.mark.parametrize("place", [*tasks(), *rooms()])
 def test_opcheck(place):
     """Schema, fake kernel, autograd and dynamic shapes, by PyTorch's own checker."""
-    if place == "flash":
-        flash.register(loaded(place))
+    if place in ("flash", "flash_options"):
+        {"flash": flash, "flash_options": flash_options}[place].register(loaded(place))
     calls = recorded(place) if place in tasks() else {name: (args, {}) for name, args in of_room(place).items()}
     assert calls
     for name, (args, kwargs) in calls.items():

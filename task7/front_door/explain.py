@@ -16,9 +16,19 @@ import torch
 from torch import Tensor
 
 from common.kernels.flash.flash import kernel_of
+from common.kernels.flash_options import flash_options
 from common.measure.limits import Limits, measure_limits
 from common.measure.timing import measure
-from task7.front_door.sdpa import BACKENDS, MODES, Call, operators, prepared, scaled_dot_product_attention
+from task7.front_door.sdpa import (
+    BACKENDS,
+    FASTEST_HEAD_DIM,
+    MODES,
+    Call,
+    asked_of,
+    operators,
+    prepared,
+    scaled_dot_product_attention,
+)
 
 # The flash room's kernels, the fastest first
 RANKS = {"wgmma": 0, "mma": 1, "3xfp16": 2, "fp32": 3}
@@ -27,8 +37,17 @@ WORDS = {
     "mma": "mma (tensor cores, 16 bits)",
     "3xfp16": "3xfp16 (tensor cores, float32 as the sum of two halves)",
     "fp32": "fp32 (no tensor cores)",
+    "options mma": "options mma (tensor cores, 16 bits; softcap, sinks, dropout, head_dim over 128)",
+    "options fp32": "options fp32 (no tensor cores; softcap, sinks, dropout, head_dim over 128)",
 }
-KINDS = {"wgmma": "bfloat16", "mma": "bfloat16", "3xfp16": "tf32", "fp32": "float32"}  # what its rate is compared with
+KINDS = {  # what its rate is compared with
+    "wgmma": "bfloat16",
+    "mma": "bfloat16",
+    "3xfp16": "tf32",
+    "fp32": "float32",
+    "options mma": "bfloat16",
+    "options fp32": "float32",
+}
 _limits: dict[int, Limits] = {}  # by device: measuring takes a second
 
 
@@ -37,7 +56,8 @@ class Explanation:
     """What `explain` found; str() says it in lines.
 
     Attributes:
-        kernel: "wgmma", "mma", "3xfp16" or "fp32" of common/kernels/flash, or "task1 naive_attention" and the like.
+        kernel: "wgmma", "mma", "3xfp16" or "fp32" of common/kernels/flash, "options mma" or "options fp32" of
+            common/kernels/flash_options, or "task1 naive_attention" and the like.
         variant: "student", "solution" or "tuned".
         copies: what is copied or converted before it runs.
         faster: what would have to change for which kernel.
@@ -83,16 +103,21 @@ def explain(
     *,
     mode: str = "flash",
     variant: str | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Explanation:
     """What scaled_dot_product_attention would do with the same arguments; on a GPU it is run and timed, forward only.
 
     Raises: what scaled_dot_product_attention raises, and ValueError for a call without an element.
     """
-    call = prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant)
+    others = softcap, sinks
+    call = prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant, *others)
     if call.layout.empty:
         raise ValueError("there is nothing to explain: the call has no query, no key or no element, and runs no kernel")
     ops = operators(mode, call.variant, BACKENDS[query.device.type])
-    if call.kernels.tuned:
+    if call.options is not None:
+        kernel, faster = flash_options.kernel_of(call.inputs[0]), tuple(_faster_without_options(ops, call))
+    elif call.kernels.tuned:
         kernel = kernel_of(ops, *call.inputs, call.causal, call.scale, call.lower_right, call.mask)
         faster = tuple(_faster(ops, call, kernel))
     else:
@@ -103,6 +128,7 @@ def explain(
     if query.device.type != "cuda":
         return Explanation(*told)
     options = {"scale": scale, "enable_gqa": enable_gqa, "mode": mode, "variant": variant}
+    options |= {"softcap": softcap, "sinks": sinks}
 
     def run() -> Tensor:
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
@@ -167,6 +193,18 @@ def _least_bytes(call: Call) -> float:
 def _distinct(x: Tensor) -> int:
     """How many elements of memory it has: those of an expanded dimension are one."""
     return math.prod(size for size, stride in zip(x.shape, x.stride(), strict=True) if stride or size == 1)
+
+
+def _faster_without_options(ops, call: Call) -> Iterator[str]:
+    """What would lead to one of the kernels without options; none of those with them has been timed."""
+    changes, inputs = [], call.inputs
+    if asked := asked_of(call.options):
+        changes.append(f"without {', '.join(asked)}")
+    if call.layout.width > FASTEST_HEAD_DIM:
+        changes.append(f"with head_dim up to {FASTEST_HEAD_DIM}")
+        inputs = [x[..., :FASTEST_HEAD_DIM] for x in inputs]
+    kernel = kernel_of(ops, *inputs, call.causal, call.scale, call.lower_right, call.mask)
+    yield f"presumably {' and '.join(changes)}: {WORDS[kernel]}"
 
 
 def _faster(ops, call: Call, kernel: str) -> Iterator[str]:

@@ -25,7 +25,12 @@ as well: its tensors are a KV cache that is just full.
     sliding windows         no                                                yes: prefill of 16 bits without padding by
                                                                               the window kernel, the rest as a mask
     static caches           no                                                yes, as a mask
-    training                no                                                yes, without dropout
+    training                no                                                yes, with dropout
+    packed sequences        no                                                as a mask; without one if the model is
+                                                                              called with cu_seq_lens_q and _k
+    softcap, sinks          no                                                yes (Gemma 2, gpt-oss); not with padding
+                                                                              in a KernelCache
+    head_dim                up to 128                                         up to 256
 
 `attach` and KernelCache are for the decoders that check_config names; the attention alone serves others as well.
 
@@ -45,9 +50,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from common.kernels.flash import flash
+from common.kernels.flash_options import flash_options
 from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
 from common.kernels.loaded import loaded
 from task7.front_door.padding import Padding
+from task7.front_door.sdpa import asked_of
 from task7.given.operators import CountedOperators, load_kernels
 
 if TYPE_CHECKING:
@@ -56,10 +63,10 @@ if TYPE_CHECKING:
 NAME = "course"
 # An attribute of a mask that is nothing but a causal window over sequences that begin here, without padding: its size
 WINDOW = "causal_window"
-# What some architectures pass to their attention and no kernel here has
+# What some architectures pass to their attention: kernels of common/kernels/flash_options have the first two, none here
+# the others
+OPTIONS = {"softcap": "a cap on the scores", "s_aux": "attention sinks"}
 FOREIGN = {
-    "softcap": "a cap on the scores",
-    "s_aux": "attention sinks",
     "position_bias": "a position bias",
     "cache": "a paged cache of transformers",
 }
@@ -105,6 +112,7 @@ class KernelAttention:
         self.decode_ops = CountedOperators(decode_ops)
         self.tuned = tuned
         self._windows: CountedOperators | None = None  # sparse attention, loaded when a model has windows
+        self._option_calls: Counter = Counter()
         if tuned:
             flash.register(flash_ops)  # gradients
         self.name = f"{NAME}_{next(_numbers)}" if name is None else name
@@ -126,7 +134,7 @@ class KernelAttention:
     @property
     def calls(self) -> Counter:
         """Finished calls per operator since the last `reset_calls`."""
-        calls = self.flash_ops.calls + self.decode_ops.calls
+        calls = self.flash_ops.calls + self.decode_ops.calls + self._option_calls
         return calls if self._windows is None else calls + self._windows.calls
 
     def adopt(self, kv_cache: LayerKVCache) -> None:
@@ -141,6 +149,7 @@ class KernelAttention:
     def reset_calls(self) -> None:
         self.flash_ops.calls.clear()
         self.decode_ops.calls.clear()
+        self._option_calls.clear()
         if self._windows is not None:
             self._windows.calls.clear()
 
@@ -198,6 +207,9 @@ class KernelAttention:
             key, value: [batch, kv_heads, all_tokens, head_dim].
             attention_mask: what `mask` returned, or the model's caller gave: [batch, 1, new_tokens, all_tokens].
             scaling: factor on q.k (None: head_dim ** -0.5).
+            dropout: the probability with which a weight becomes 0; models pass it while they are trained.
+            kwargs: among others softcap; s_aux, the sinks, [heads]; cu_seq_lens_q and cu_seq_lens_k, where packed
+                sequences begin, [sequences + 1] (transformers' FlashAttentionKwargs); a mask does not count then.
 
         Returns:
             ([batch, new_tokens, heads, head_dim], None).
@@ -209,13 +221,19 @@ class KernelAttention:
         self._check_call(query, key, value, dropout, causal, kwargs)
         new_tokens, all_tokens = query.size(2), key.size(2)
         window = kwargs.get("sliding_window")
+        packed = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
+        if window is not None and window < all_tokens and packed[0] is None and not isinstance(attention_mask, Tensor):
+            raise ValueError(f"sliding_window is {window}, and the mask that goes with it is missing")
         whole_window = getattr(attention_mask, WINDOW, None) == window is not None and new_tokens == all_tokens
-        if whole_window and _takes_windows(query, key, value):
+        options = {"softcap": kwargs.get("softcap") or 0.0, "sinks": kwargs.get("s_aux"), "dropout_p": dropout}
+        if packed[0] is not None:
+            out = self._packed(query, key, value, packed, scaling, causal, window, options)
+        elif options["softcap"] or options["sinks"] is not None or dropout or query.size(-1) > MAX_HEAD_DIM:
+            out = self._with_options(query, key, value, attention_mask, scaling, causal, options)
+        elif whole_window and _takes_windows(query, key, value):
             out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
         elif isinstance(attention_mask, Tensor):
             out = self._masked(query, key, value, attention_mask, scaling)
-        elif window is not None and window < all_tokens:
-            raise ValueError(f"sliding_window is {window}, and the mask that goes with it is missing")
         elif not causal:
             out = self._flash(query, key, value, scaling, causal=False)
         elif new_tokens == all_tokens:
@@ -272,6 +290,44 @@ class KernelAttention:
         mask = mask if mask.dtype == torch.bool else mask.float()
         return self._flash(query, key, value, scale, causal=False, mask=mask[..., : key.size(2)])
 
+    def _with_options(
+        self, query: Tensor, key: Tensor, value: Tensor, mask, scale: float | None, causal: bool, options: dict
+    ) -> Tensor:
+        """The kernels of common/kernels/flash_options, under whatever mask there is; padding is hidden, not moved."""
+        _refuse(self._padded(key), f"{_named(options, query)} after a padded prompt in a KernelCache")
+        if isinstance(mask, Padding):
+            kernel_cache = self.kv_cache_of(key) is not None
+            _refuse(kernel_cache, f"{_named(options, query)} with a padded prompt in a KernelCache")
+            mask = mask.mask[:, None, None]
+        elif mask is not None:
+            causal, mask = False, mask[..., : key.size(2)]
+        rows = _rows(query, key, value)
+        out = flash_options.options_attention(*rows, causal, scale, lower_right=True, mask=mask, **options)
+        self._option_calls["options_attention"] += 1
+        return out
+
+    def _packed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        packed: tuple,
+        scale: float | None,
+        causal: bool,
+        window,
+        options,
+    ) -> Tensor:
+        """Sequences one behind the other in a batch of 1; packed: where those of the queries and the keys begin."""
+        self._refuse_taught("packed sequences (cu_seq_lens_q)")
+        _refuse(query.size(0) != 1, f"packed sequences (cu_seq_lens_q) in a batch of {query.size(0)}: it must be 1")
+        by_positions = "leave cu_seq_lens_q and cu_seq_lens_k out and pass position_ids"
+        _refuse(window is not None, f"packed sequences (cu_seq_lens_q) with a sliding window: {by_positions}")
+        rows = _rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
+        boundaries = [None if x is None else x.int().contiguous() for x in packed]
+        out = flash_options.packed_attention(*rows, *boundaries, causal, scale, **options)
+        self._option_calls["packed_attention"] += 1
+        return out.transpose(0, 1)[None]
+
     def _flash(
         self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal=True, lower_right=False, mask=None
     ) -> Tensor:
@@ -289,19 +345,24 @@ class KernelAttention:
         self, query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, others: dict
     ) -> None:
         """Refuses what a model may ask of its attention and these kernels do not have."""
-        eval_or_zero = "call model.eval(), or to train set the config's attention dropout to 0"
-        _refuse(dropout > 0.0, f"dropout={dropout} ({eval_or_zero})")
+        if dropout > 0.0:
+            eval_or_zero = "call model.eval(), or to train set the config's attention dropout to 0"
+            self._refuse_taught(f"dropout={dropout} ({eval_or_zero})")
         if not causal:
             self._refuse_taught("attention that is not causal")
         if others.get("sliding_window") is not None:
             self._refuse_taught("a sliding window (sliding_window)")
+        for name, what in OPTIONS.items():
+            if others.get(name) is not None:
+                self._refuse_taught(f"{what} ({name})")
         for name, what in FOREIGN.items():
             _refuse(others.get(name) is not None, f"{what} ({name})")
         if query.requires_grad and torch.is_grad_enabled():
             self._refuse_taught("training: they have no backward pass (use torch.no_grad())")
         head_dims = query.size(-1), value.size(-1)
         _refuse(head_dims[0] != head_dims[1], f"values of head_dim {head_dims[1]} with queries of {head_dims[0]} (MLA)")
-        _refuse(head_dims[0] > MAX_HEAD_DIM, f"head_dim {head_dims[0]}: at most {MAX_HEAD_DIM}")
+        most = flash_options.MAX_HEAD_DIM if self.tuned else MAX_HEAD_DIM
+        _refuse(head_dims[0] > most, f"head_dim {head_dims[0]}: at most {most}")
         _refuse(query.size(1) % key.size(1) != 0, f"{query.size(1)} query heads on {key.size(1)} key heads")
 
     def _padded(self, key: Tensor) -> bool:
@@ -324,6 +385,11 @@ def _takes_windows(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether sliding_window_attention computes this: it has no float32 and no gradients."""
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return query.dtype in (torch.float16, torch.bfloat16) and not gradients
+
+
+def _named(options: dict, query: Tensor) -> str:
+    """Which options a layer asks for, in words."""
+    return ", ".join(asked_of(options)) or f"head_dim {query.size(-1)}"
 
 
 def _rows(*tensors: Tensor) -> list[Tensor]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from common.kernels.flash_options import flash_options
 from task7.front_door import sdpa
 
 OPSET = 23  # the first with Attention
@@ -37,7 +38,8 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
 
     Raises:
         ImportError: onnx or onnxscript is missing.
-        ValueError: dynamo=False; a strided call (key_step), which the operator has not.
+        ValueError: dynamo=False; a strided call (key_step), which the operator has not; softcap, sinks, dropout, packed
+            sequences and head_dim over 128, which are not translated.
         What the model raises, and torch.onnx.OnnxExporterError.
     """
     if not options.get("dynamo", True):
@@ -63,6 +65,8 @@ def translations() -> dict[Callable, Callable]:
         name = sdpa.kernels_of(mode, variant).operator
         operator = getattr(getattr(torch.ops, ops.library_of(name).name), name).default
         table[operator] = _tuned if variant == "tuned" else _taught_masked if mode != "flash" else _taught
+    for operator in flash_options.loaded_operators():
+        table[operator] = _options
     return table
 
 
@@ -98,6 +102,13 @@ def _tuned(
     _refuse(lower_right, "lower_right")
     _refuse(causal and (key_step, key_offset) != (1, 0), "key_step or key_offset")
     return _attention(query, key, value, causal, scale, mask)
+
+
+def _options(*_, **__):
+    raise ValueError(
+        "the model calls an attention with softcap, sinks, dropout, packed sequences or head_dim over 128, which this "
+        "export does not translate"
+    )
 
 
 def _refuse(condition: bool, what: str) -> None:

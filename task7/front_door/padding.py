@@ -29,12 +29,14 @@ class Padding:
         mask: bool [batch, all_tokens], False where there is padding.
 
     Attributes:
+        mask: as given.
         lengths: int32 [batch], how many tokens are none. On the mask's device, like the order: neither waits for a
             GPU.
         at_the_end: whether any sequence ends in padding. Known on the host: this one does wait for a GPU.
     """
 
     def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
         self.lengths = mask.sum(-1, dtype=torch.int32)
         self.at_the_end = not bool(mask[:, -1].all())
         self._order = torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)  # tokens, then padding

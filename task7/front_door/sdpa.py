@@ -7,15 +7,18 @@
     naive     task 1              student, solution            any         float32                any
     tiled     task 2              student, solution            any         float32                any
     flash     task 4              student, solution            is_causal   float32                up to 128
-    flash     task 4              tuned: has gradients         any         the inputs' dtype      up to 128
+    flash     task 4              tuned: has gradients         any         the inputs' dtype      up to 256
 
-Without a variant it is the solution's kernels; for what those of flash cannot do, masks and gradients, the tuned ones.
+Without a variant it is the solution's kernels; for what those of flash cannot do, masks, gradients, softcap, sinks and
+dropout, the tuned ones. These have kernels of their own for the last three, and for head_dim over 128
+(common/kernels/flash_options).
 The tensors' device chooses the backend: the simulator for the CPU, nvcc's kernels for a GPU. The operators are built
 and loaded when they are first asked for, and kept.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +30,7 @@ from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.kernels.flash import flash
+from common.kernels.flash_options import flash_options
 from common.reference.oracle import scale_or_default
 from task7.front_door.attention_layout import KernelLayout
 
@@ -63,8 +67,9 @@ MODES = {
 }
 VARIANTS = tuple(one.value for one in Variant)  # torch.compile does not follow iteration over the enumeration itself
 TUNED_MODES = {
-    "flash": Kernels("task4", "flash_attention", lower_right=True, sixteen_bit=True, tuned=True, max_head_dim=128)
+    "flash": Kernels("task4", "flash_attention", lower_right=True, sixteen_bit=True, tuned=True, max_head_dim=256)
 }
+FASTEST_HEAD_DIM = 128  # up to which common/kernels/flash has tuned kernels
 
 
 def scaled_dot_product_attention(
@@ -80,6 +85,8 @@ def scaled_dot_product_attention(
     mode: str = "flash",
     variant: str | None = None,
     deterministic: bool = False,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
 
@@ -87,8 +94,9 @@ def scaled_dot_product_attention(
     says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile and
     torch.export there is no graph break once the kernels are loaded: call it once before. torch.func.grad and vmap work
     with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
-    NaN and infinity at hidden keys reach the rows that do not see them in no tuned kernel's result; in those of the
-    other variants, and in gradients, they do, as 0 times NaN.
+    softcap, sinks, dropout and head_dim over 128 have tuned kernels of their own, on which torch.func is refused.
+    NaN and infinity at hidden keys reach the rows that do not see them in no result of tuned kernels, and with those of
+    their own in no gradient. In the other gradients, and in results of the other variants, they do, as 0 times NaN.
 
     Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
     whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and
@@ -104,7 +112,9 @@ def scaled_dot_product_attention(
             broadcasts to [..., S_q, S_k]. Not together with is_causal. Or PyTorch's
             causal_lower_right(S_q, S_k): query i sees the keys j <= i + S_k - S_q; or its causal_upper_left, which is
             is_causal.
-        dropout_p: 0.0; the kernels have no dropout.
+        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1, also in inference, as in
+            PyTorch. Random numbers come from PyTorch's generator, though not the same weights are left out as there.
+            In mode "flash" only, tuned.
         is_causal: query i sees the keys j <= i, counted from the first key also where S_q != S_k.
         scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
         enable_gqa: key and value may have fewer heads than query, a divisor of its number; each of theirs serves
@@ -114,21 +124,31 @@ def scaled_dot_product_attention(
             a mask or a gradient with mode "flash".
         deterministic: gradients have the same bits every time; without it query's may differ in the last ones, unless
             torch.use_deterministic_algorithms(True) holds in the backward pass. The result has them anyway.
+        softcap: scores become softcap * tanh(score / softcap), before attn_mask is added; 0: as they are. In mode
+            "flash" only, tuned. PyTorch's function has no such argument, and none for sinks.
+        sinks: [heads], floating-point, a score of each head that belongs to no key and joins the softmax's denominator;
+            or None. It may require a gradient. As softcap.
 
     Returns:
-        [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query, key
-        and value with mode="flash", unless variant is "student" or "solution".
+        [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query,
+        key, value and sinks with mode="flash", unless variant is "student" or "solution".
 
     Raises:
         ValueError: an argument that is not supported; the message names it, its value and what is allowed.
-        TypeError: query, key, value or attn_mask is no tensor.
+        TypeError: query, key, value, attn_mask or sinks is no tensor.
         RuntimeError: attn_mask together with is_causal, as in PyTorch.
-        NotImplementedError: a student's kernel with unfilled gaps.
+        NotImplementedError: a student's kernel with unfilled gaps; torch.func where it is refused.
         common.compiling.result.BuildError, common.compiling.toolchain.ToolchainError: the kernels cannot be built.
     """
-    call = prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant)
+    others = softcap, sinks
+    call = prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant, *others)
     if call.layout.empty:
         return call.layout.empty_result()
+    if call.options is not None:
+        out = flash_options.options_attention(
+            *call.inputs, call.causal, call.scale, call.lower_right, call.mask, **call.options
+        )
+        return call.layout.result(out)
     ops = operators(mode, call.variant, BACKENDS[query.device.type])
     if call.kernels.tuned:
         out = flash.flash_attention(
@@ -158,6 +178,7 @@ class Call:
         mask: bool or float32, four-dimensional; None for none.
         scale: what the scores are multiplied by.
         dtype: of the result.
+        options: softcap, sinks and dropout_p, for the kernels that have them; None where others do.
     """
 
     kernels: Kernels
@@ -169,17 +190,32 @@ class Call:
     mask: Tensor | None
     scale: float
     dtype: torch.dtype
+    options: dict[str, object] | None
 
 
-def prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant) -> Call:
+def prepared(
+    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant, softcap=0.0, sinks=None
+) -> Call:
     """Everything that scaled_dot_product_attention does before a kernel runs. Arguments and errors: see there."""
-    _check_options(attn_mask, dropout_p, is_causal)
+    check_flags(dropout_p, is_causal, softcap)
+    if attn_mask is not None and is_causal:
+        raise RuntimeError(
+            "attn_mask is given and is_causal is True; only one of them may be: put the causal mask into attn_mask, "
+            "for a bool one attn_mask & torch.ones(S_q, S_k, dtype=torch.bool).tril()"
+        )
+    options = {"softcap": softcap, "sinks": sinks, "dropout_p": dropout_p}
+    asked = asked_of(options)
     bias = attn_mask if isinstance(attn_mask, CausalBias) else None
     attn_mask = None if bias is not None else attn_mask
     if variant is None:
-        variant = _default_variant(mode, query, key, value, attn_mask)
+        variant = _default_variant(mode, query, key, value, attn_mask, asked)
     kernels = kernels_of(mode, variant)
-    _check_places(query, key, value, attn_mask)
+    if asked and not kernels.tuned:
+        raise ValueError(
+            f"{_given(options, asked[0])}, and mode {mode!r} with variant {variant!r} has no {asked[0]}: use "
+            "mode='flash' with variant='tuned'"
+        )
+    check_places(query=query, key=key, value=value, attn_mask=attn_mask, sinks=sinks)
     lower_right = False
     if bias is not None:
         lower_right = _is_lower_right(bias, query, key)
@@ -188,25 +224,43 @@ def prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_g
             seq_q, seq_k = query.size(-2), key.size(-2)
             attn_mask = torch.ones(seq_q, seq_k, dtype=torch.bool, device=query.device).tril(seq_k - seq_q)
             lower_right = False
-    query, key, value, attn_mask = _as_autocast(query, key, value, attn_mask)
-    _check_dtypes(query, key, value, attn_mask)
+    query, key, value, attn_mask = as_autocast(query, key, value, attn_mask)
+    check_dtypes(query, key, value, attn_mask)
     layout = KernelLayout(query, key, value, enable_gqa, grouped=kernels.tuned)
     mask = None if attn_mask is None else layout.mask(attn_mask)
     _check_kernels(kernels, f"mode {mode!r} with variant {variant!r}", layout, attn_mask)
+    check_sinks(sinks, layout.batch[-1] if layout.batch else 1)
     # the kernels may see a larger head_dim: value's
     scale = scale_or_default(scale, max(query.size(-1), 1))
     inputs = []
     if not layout.empty:
         inputs = [x if kernels.sixteen_bit else x.float() for x in layout.inputs()]
         inputs = [x if kernels.tuned and x.stride(-1) == 1 else x.contiguous() for x in inputs]
-    return Call(kernels, variant, layout, inputs, is_causal, lower_right, mask, scale, query.dtype)
+    if not asked and not (kernels.tuned and layout.width > FASTEST_HEAD_DIM):
+        options = None
+    return Call(kernels, variant, layout, inputs, is_causal, lower_right, mask, scale, query.dtype, options)
+
+
+def asked_of(options: dict[str, object]) -> list[str]:
+    """Which of softcap, sinks and dropout a call asks for, in words."""
+    words = {"softcap": "softcap", "sinks": "sinks", "dropout_p": "dropout"}
+    return [words[name] for name, x in options.items() if x is not None and (name == "sinks" or x != 0)]
+
+
+def _given(options: dict[str, object], asked: str) -> str:
+    """ "dropout_p is 0.1" """
+    if asked == "sinks":
+        return "sinks are given"
+    name = "dropout_p" if asked == "dropout" else asked
+    return f"{name} is {options[name]}"
 
 
 class CUDAAttention(nn.Module):
     """scaled_dot_product_attention as a module, without parameters: CUDAAttention(is_causal=True, mode="tiled").
 
     Args:
-        is_causal, scale, enable_gqa, mode, variant, deterministic: see scaled_dot_product_attention.
+        is_causal, scale, enable_gqa, mode, variant, deterministic, softcap: see scaled_dot_product_attention.
+        dropout_p: the same, while the module is in training mode; after eval() there is no dropout.
 
     Raises:
         ValueError: no such mode or variant.
@@ -221,6 +275,8 @@ class CUDAAttention(nn.Module):
         mode: str = "flash",
         variant: str | None = None,
         deterministic: bool = False,
+        softcap: float = 0.0,
+        dropout_p: float = 0.0,
     ) -> None:
         super().__init__()
         kernels_of(mode, "solution" if variant is None else variant)
@@ -231,20 +287,31 @@ class CUDAAttention(nn.Module):
             "mode": mode,
             "variant": variant,
             "deterministic": deterministic,
+            "softcap": softcap,
         }
+        self.dropout_p = dropout_p
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """Shapes, result and errors: see scaled_dot_product_attention."""
-        return scaled_dot_product_attention(query, key, value, attn_mask, **self.options)
+        dropout_p = self.dropout_p if self.training else 0.0
+        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, sinks=sinks, **self.options)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={option!r}" for name, option in self.options.items())
+        options = self.options | {"dropout_p": self.dropout_p}
+        return ", ".join(f"{name}={option!r}" for name, option in options.items())
 
 
-def _default_variant(mode: str, query, key, value, attn_mask) -> str:
+def _default_variant(mode: str, query, key, value, attn_mask, asked: list[str]) -> str:
     """ "tuned" where the taught kernels cannot do it and tuned ones can, else "solution"."""
     gradients = torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in (query, key, value))
-    return "tuned" if mode in TUNED_MODES and (attn_mask is not None or gradients) else "solution"
+    return "tuned" if mode in TUNED_MODES and (attn_mask is not None or gradients or asked) else "solution"
 
 
 def kernels_of(mode: str, variant: str) -> Kernels:
@@ -281,7 +348,7 @@ def loaded_operators() -> dict[tuple[str, str, str], Operators]:
     return dict(_loaded)
 
 
-def _as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
     """The tensors as PyTorch's function gets them: under autocast, floating-point ones but float64 in its dtype."""
     device = tensors[0].device.type
     if device not in BACKENDS or not torch.is_autocast_enabled(device):
@@ -290,26 +357,30 @@ def _as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
     return [x.to(dtype) if x is not None and x.dtype in DTYPES else x for x in tensors]
 
 
-def _check_options(attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> None:
-    """Refuses dropout, a mask together with is_causal, and what is neither True nor False."""
+def check_flags(dropout_p: float, is_causal: bool, softcap: float) -> None:
+    """Refuses what is neither True nor False, no probability, and no cap."""
     if not isinstance(is_causal, bool):
         raise ValueError(f"is_causal is {is_causal!r}; it must be True or False")
-    if dropout_p != 0:
-        raise ValueError(
-            f"dropout_p is {dropout_p}; it must be 0.0, since the kernels have no dropout: "
-            "torch.nn.functional.scaled_dot_product_attention has"
-        )
-    if attn_mask is not None and is_causal:
-        raise RuntimeError(
-            "attn_mask is given and is_causal is True; only one of them may be: put the causal mask into attn_mask, "
-            "for a bool one attn_mask & torch.ones(S_q, S_k, dtype=torch.bool).tril()"
-        )
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p is {dropout_p}; it must be 0 or more and less than 1")
+    if not 0 <= softcap < math.inf:
+        raise ValueError(f"softcap is {softcap}; it must be 0 (none) or positive and finite")
 
 
-def _check_places(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
-    """Refuses what is no dense tensor on a device with kernels, all on the same one."""
-    for name, x in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
-        if x is None and name == "attn_mask":
+def check_sinks(sinks: Tensor | None, heads: int) -> None:
+    """Refuses sinks that are not one floating-point number for each head."""
+    if sinks is None:
+        return
+    if sinks.shape != (heads,):
+        raise ValueError(f"sinks has shape {list(sinks.shape)}; it must be [heads] = [{heads}]")
+    if not sinks.is_floating_point():
+        raise ValueError(f"sinks has dtype {sinks.dtype}; it must be a floating-point one")
+
+
+def check_places(*, query: Tensor, **others: Tensor | None) -> None:
+    """Refuses what is no dense tensor on a device with kernels, all on the same one; None but for query, key, value."""
+    for name, x in {"query": query, **others}.items():
+        if x is None and name not in ("query", "key", "value"):
             continue
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is {x!r}; it must be a tensor")
@@ -332,7 +403,7 @@ def _is_lower_right(bias: CausalBias, query: Tensor, key: Tensor) -> bool:
     return bias.variant == CausalVariant.LOWER_RIGHT and sizes[0] != sizes[1]
 
 
-def _check_dtypes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+def check_dtypes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> None:
     """Refuses dtypes that no kernel here takes, and different ones."""
     if query.dtype not in DTYPES:
         raise ValueError(

@@ -89,3 +89,18 @@ def test_on_a_gpu():
         assert explain(*wide, is_causal=True, variant="tuned").kernel == "wgmma"
     out = scaled_dot_product_attention(query, key, value, is_causal=True, variant="tuned")
     assert out.shape == query.shape
+
+
+def test_kernels_with_options():
+    """What they are called, and which kernel there would be without what is asked for."""
+    half = of(1, 2, 5, 8, dtype=torch.float16)
+    found = explain(half, half, half, softcap=2.0, sinks=torch.zeros(2))
+    assert (found.kernel, found.variant) == ("options mma", "tuned")
+    assert len(found.faster) == 1 and found.faster[0].startswith("presumably without softcap, sinks: mma")
+    single = of(1, 2, 5, 200)
+    found = explain(single, single, single, dropout_p=0.1)
+    assert found.kernel == "options fp32"
+    assert found.faster[0].startswith("presumably without dropout and with head_dim up to 128: 3xfp16")
+    assert explain(single, single, single, variant="tuned").faster[0].startswith("presumably with head_dim up to 128: ")
+    assert found.operations == 4 * 2 * 5 * 5 * 200
+    assert "kernel    options fp32 (no tensor cores; softcap, sinks, dropout, head_dim over 128)" in str(found)

@@ -24,7 +24,7 @@ from common.kernels.sparse.sparse import (
     compress_block_mask,
     sliding_window_attention,
 )
-from task7.front_door import CUDAAttention, export_onnx, scaled_dot_product_attention
+from task7.front_door import CUDAAttention, export_onnx, packed_attention, scaled_dot_product_attention
 
 CHECKS: dict[str, tuple[str, Callable[[], None]]] = {}
 S, HEAD_DIM = 7, 8
@@ -114,9 +114,10 @@ def _():
         assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3))
 
 
-@refused("head_dim up to 256, tuned", ValueError, "head_dim is 256 .*up to 128: use mode='naive' or mode='tiled'")
+@has("head_dim up to 256, tuned")
 def _():
-    scaled_dot_product_attention(*inputs(*[(1, 1, S, 256)] * 3), variant="tuned")
+    for head_dim in (129, 256):
+        assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3), variant="tuned")
 
 
 @has("values of another head_dim")
@@ -141,6 +142,25 @@ def _():
     out = scaled_dot_product_attention(query, key, value, is_causal=True, variant="tuned")
     torch.testing.assert_close(out[:, :, :4], clean[:, :, :4])
     assert bool(out[:, :, 4:, 1].isnan().all())
+
+
+@pytest.mark.parametrize(
+    "options", [{"softcap": 3.0}, {"sinks": torch.zeros(2)}, {"dropout_p": 0.3}, {"head_dim": 136}], ids=str
+)
+def test_nan_at_hidden_keys_under_options(options):
+    """It reaches neither results nor gradients of the kernels that the options have; padding hides the key."""
+    head_dim = options.get("head_dim", 16)
+    options = {name: x for name, x in options.items() if name != "head_dim"}
+    seen = torch.arange(S) != 4
+    results = []
+    for fill in (0.0, math.nan):
+        query, key, value = inputs(*[(1, 2, S, head_dim)] * 3)
+        leaves = [x.requires_grad_() for x in (query, *(x.masked_fill(~seen[:, None], fill) for x in (key, value)))]
+        torch.manual_seed(0)
+        out = scaled_dot_product_attention(*leaves, seen.expand(S, S), variant="tuned", **options)
+        results.append((out.detach(), *torch.autograd.grad(out.square().sum(), leaves)))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def gradients_of(function, *tensors: Tensor, **options) -> tuple[Tensor, ...]:
@@ -191,9 +211,19 @@ def torch_math(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (query @ key.mT / query.size(-1) ** 0.5).softmax(-1) @ value
 
 
-@refused("dropout", ValueError, "dropout_p is 0.1; it must be 0.0")
+@has("dropout")
 def _():
-    scaled_dot_product_attention(*inputs(), dropout_p=0.1)
+    """Values that are a unit matrix show the weights: PyTorch's over 1 - p, or 0, the same ones in the gradient."""
+    query, key, _ = inputs((1, 2, S, HEAD_DIM), (1, 2, HEAD_DIM, HEAD_DIM), (1, 2, HEAD_DIM, HEAD_DIM))
+    value = torch.eye(HEAD_DIM).expand(1, 2, -1, -1).contiguous().requires_grad_()
+    torch.manual_seed(0)
+    out = scaled_dot_product_attention(query, key, value, dropout_p=0.3)
+    weights = F.scaled_dot_product_attention(query, key, value)
+    kept = out != 0
+    assert 0 < int(kept.sum()) < kept.numel()
+    torch.testing.assert_close(out[kept], weights[kept] / 0.7, rtol=1e-5, atol=1e-5)
+    (found,) = torch.autograd.grad(out.sum(), [value])
+    torch.testing.assert_close(found, out.mT.sum(-1, keepdim=True).expand_as(found), rtol=1e-5, atol=1e-5)
 
 
 @has("sliding window")
@@ -219,25 +249,50 @@ def _():
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
 
 
-def asked_by_a_model(**others) -> None:
-    """The attention function of transformers' door, as an architecture calls it."""
-    from task7.front_door import register
-
-    attention = register("tuned", "simulator", name="features")
-    attention.forward(torch.nn.Module(), *inputs(), None, **others)
+def with_a_sink(query: Tensor, key: Tensor, value: Tensor, softcap: float, sinks: Tensor) -> Tensor:
+    scores = softcap * torch.tanh(query @ key.mT / query.size(-1) ** 0.5 / softcap)
+    weights = torch.cat([scores, sinks[:, None, None].expand(1, -1, S, 1)], -1).softmax(-1)
+    return weights[..., :-1] @ value
 
 
-@refused("a cap on the scores (softcap)", ValueError, r"do not support a cap on the scores \(softcap\)")
+@has("a cap on the scores (softcap)")
 def _():
-    asked_by_a_model(softcap=30.0)
+    tensors, nothing = inputs(gradients=True), torch.full((2,), -math.inf)
+    found, expected = (
+        (f(*tensors, softcap=0.5, **options), gradients_of(f, *tensors, softcap=0.5, **options))
+        for f, options in ((scaled_dot_product_attention, {}), (with_a_sink, {"sinks": nothing}))
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@refused("attention sinks", ValueError, r"do not support attention sinks \(s_aux\)")
+@has("attention sinks")
 def _():
-    asked_by_a_model(s_aux=torch.zeros(2))
+    tensors, sinks = inputs(gradients=True), torch.tensor([-1.0, 2.0], requires_grad=True)
+    found, expected = (
+        (out, torch.autograd.grad(out.square().sum(), [*tensors, sinks]))
+        for out in (
+            scaled_dot_product_attention(*tensors, sinks=sinks),
+            with_a_sink(*tensors, softcap=1e6, sinks=sinks),
+        )
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-@refused("packed sequences without padding", ValueError, "query is nested; it must be dense")
+@has("packed sequences without padding")
+def _():
+    query, key, value = inputs(*[(9, 2, HEAD_DIM)] * 3, gradients=True)
+    out = packed_attention(query, key, value, torch.tensor([0, 5, 9]), is_causal=True)
+    parts = [
+        F.scaled_dot_product_attention(*(x[rows].transpose(0, 1) for x in (query, key, value)), is_causal=True)
+        for rows in (slice(0, 5), slice(5, 9))
+    ]
+    expected = torch.cat(parts, 1).transpose(0, 1)
+    grads = (torch.autograd.grad(x.square().sum(), (query, key, value)) for x in (out, expected))
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+@refused("nested tensors", ValueError, "query is nested; it must be dense")
 def _():
     nested = torch.nested.nested_tensor([torch.randn(5, 8), torch.randn(3, 8)], layout=torch.jagged)
     scaled_dot_product_attention(nested, nested, nested)

@@ -71,6 +71,14 @@ def test_a_mask_is_the_operators_mask(kind):
 
 
 @needs_packages
+def test_options_are_refused():
+    with pytest.raises(
+        Exception, match="softcap, sinks, dropout, packed sequences or head_dim over 128, which this export"
+    ):
+        export_onnx(Layer(variant="tuned", softcap=2.0), (torch.randn(1, 3, 32),))
+
+
+@needs_packages
 def test_the_older_exporter_is_refused():
     with pytest.raises(ValueError, match="dynamo is False; it must be True"):
         export_onnx(Layer(), (torch.randn(1, 3, 32),), dynamo=False)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
+from common.kernels.flash_options import flash_options
 from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
 from common.testing.case import PASS, Case
@@ -469,6 +470,76 @@ def test_the_module_is_the_function(device):
         CUDAAttention(mode="fast")
 
 
+def exact_options(query, key, value, softcap=0.0, sinks=None, mask=None, kept=1.0):
+    """float64, with what is asked for written out; kept: the dropout's mask over 1 - dropout_p."""
+    query, key, value = (x.double() for x in (query, key, value))
+    key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
+    scores = query @ key.mT * query.size(-1) ** -0.5
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+    sinks = torch.zeros(query.size(-3), device=query.device) - math.inf if sinks is None else sinks
+    column = sinks.double()[:, None, None].expand(*scores.shape[:-1], 1)
+    weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+    return (weights * kept) @ value
+
+
+@pytest.mark.parametrize("head_dim", [8, 136])
+def test_softcap_and_sinks(device, head_dim):
+    """With gradients, the sinks' among them; heads that share keys, values of another head_dim, five dimensions."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = (2, 1, 4, 5, head_dim), (2, 3, 2, 7, head_dim), (2, 3, 2, 7, head_dim + 3)
+    tensors = [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in shapes]
+    sinks = torch.randn(4, generator=generator).to(device).requires_grad_()
+    causal = torch.ones(5, 7, dtype=torch.bool, device=device).tril()
+    for options in ({"softcap": 0.7}, {"sinks": sinks}, {"softcap": 0.7, "sinks": sinks}):
+        leaves = [*tensors, *([sinks] if "sinks" in options else [])]
+        found = scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True, **options)
+        expected = exact_options(*tensors, mask=causal, **options)
+        grad = torch.randn(found.shape, generator=generator).to(device)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        grads = torch.autograd.grad(found, leaves, grad), torch.autograd.grad(expected, leaves, grad.double())
+        for x, y in zip(*grads, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout(device):
+    """The weights that are left out are those of the mask, read back; the generator's state decides which."""
+    query, key, value = (torch.randn(2, 3, 9, 8, device=device).requires_grad_() for _ in range(3))
+    torch.manual_seed(11)
+    found = scaled_dot_product_attention(query, key, value, dropout_p=0.4)
+    torch.manual_seed(11)
+    kept = flash_options.dropout_mask(flash_options.new_seed(query.device), 0.4, 2, 3, 9, 9) / 0.6
+    expected = exact_options(query, key, value, kept=kept)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    grads = (torch.autograd.grad(x.square().sum(), (query, key, value)) for x in (found, expected))
+    for x, y in zip(*grads, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+    module = CUDAAttention(dropout_p=0.4)
+    assert not torch.equal(module(query, key, value), module(query, key, value))
+    module.eval()
+    plain = scaled_dot_product_attention(query, key, value)
+    assert torch.equal(module(query, key, value), plain)
+
+
+def test_options_under_autocast(device):
+    query, key, value = (torch.randn(1, 2, 9, 8, device=device) for _ in range(3))
+    sinks = torch.randn(2, device=device)
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        found = scaled_dot_product_attention(query, key, value, softcap=0.7, sinks=sinks)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), exact_options(query, key, value, 0.7, sinks), rtol=0.02, atol=0.02)
+
+
+def test_head_dims_over_128(device):
+    query, key, value = (torch.randn(1, 2, 9, 200, device=device).requires_grad_() for _ in range(3))
+    found = scaled_dot_product_attention(query, key, value, is_causal=True)
+    expected = F.scaled_dot_product_attention(*(x.double() for x in (query, key, value)), is_causal=True)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    grads = (torch.autograd.grad(x.square().sum(), (query, key, value)) for x in (found, expected))
+    for x, y in zip(*grads, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
 def of(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(shape, dtype=dtype)
 
@@ -477,7 +548,17 @@ REFUSED = [
     ({"mode": "fast"}, "mode is 'fast'; it must be 'naive', 'tiled' or 'flash'"),
     ({"variant": "best"}, "variant is 'best'; it must be 'student', 'solution' or 'tuned'"),
     ({"mode": "tiled", "variant": "tuned"}, "variant is 'tuned' with mode 'tiled'; only mode 'flash' has tuned"),
-    ({"dropout_p": 0.1}, "dropout_p is 0.1; it must be 0.0, since the kernels have no dropout: torch.nn"),
+    ({"dropout_p": 0.1}, "dropout_p is 0.1, and mode 'naive' with variant 'solution' has no dropout: use mode='flash'"),
+    ({"dropout_p": 1.0, "mode": "flash"}, "dropout_p is 1.0; it must be 0 or more and less than 1"),
+    ({"softcap": 30.0}, "softcap is 30.0, and mode 'naive' with variant 'solution' has no softcap: use mode='flash'"),
+    ({"softcap": -1.0, "mode": "flash"}, r"softcap is -1.0; it must be 0 \(none\) or positive and finite"),
+    ({"sinks": of(3)}, "sinks are given, and mode 'naive' with variant 'solution' has no sinks: use mode='flash'"),
+    (
+        {"sinks": of(3), "mode": "flash", "variant": "student"},
+        "variant 'student' has no sinks: use mode='flash' with va",
+    ),
+    ({"sinks": of(2), "mode": "flash"}, r"sinks has shape \[2\]; it must be \[heads\] = \[3\]"),
+    ({"sinks": of(3, dtype=torch.int32), "mode": "flash"}, "sinks has dtype torch.int32; it must be a floating-point"),
     ({"query": of(8)}, r"query has shape \[8\]; it must have 2 dimensions or more"),
     ({"value": of(7, 8), "enable_gqa": True}, "value has shape .* 3 dimensions or more with enable_gqa"),
     ({"key": of(3, 7, 9)}, "query has shape .* and key .*; their last sizes, head_dim, must be equal"),
@@ -507,6 +588,7 @@ REFUSED = [
         "mode 'flash' with variant 'solution' takes none: use variant='tuned'",
     ),
     ({"mode": "flash", "value": of(3, 7, 129)}, "head_dim is 129 .*up to 128: use mode='naive' or mode='tiled'"),
+    ({"mode": "flash", "value": of(3, 7, 257), "variant": "tuned"}, "head_dim is 257 .*up to 256: use mode='naive' or"),
     ({"scale": math.inf}, "scale is inf; it must be finite"),
     ({"is_causal": None}, "is_causal is None; it must be True or False"),
 ]

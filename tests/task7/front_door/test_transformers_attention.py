@@ -17,14 +17,17 @@ from transformers import (
     BertModel,
     DeepseekV3Config,
     DynamicCache,
+    Gemma2Config,
     GemmaConfig,
     GPT2Config,
+    GptOssConfig,
 )
 
 from common.kernels.gpt2.supported_models import check_config
 from task7.front_door import kernel_attention
 from task7.front_door.cache import KernelCache
 from task7.front_door.kernel_attention import KernelAttention, register
+from task7.front_door.padding import Padding
 
 MODEL_TYPES = ("gpt2", *GROUPED)
 GREEDY = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
@@ -239,10 +242,11 @@ def test_unsupported_calls_are_refused_by_name():
         ours.train()(ids)
 
 
-def call(attention, heads=4, kv_heads=4, head_dim=8, value_head_dim=8, **others):
+def call(attention, batch=1, heads=4, kv_heads=4, head_dim=8, value_head_dim=8, **others):
     """The attention function itself, as an architecture might call it."""
-    query, key = torch.zeros(1, heads, 3, head_dim), torch.zeros(1, kv_heads, 3, head_dim)
-    return attention.forward(torch.nn.Module(), query, key, torch.zeros(1, kv_heads, 3, value_head_dim), None, **others)
+    query, key = torch.zeros(batch, heads, 3, head_dim), torch.zeros(batch, kv_heads, 3, head_dim)
+    value = torch.zeros(batch, kv_heads, 3, value_head_dim)
+    return attention.forward(torch.nn.Module(), query, key, value, None, **others)
 
 
 @pytest.mark.parametrize(
@@ -436,11 +440,139 @@ def test_training(tuned, model_type):
         torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=1e-5)
         for x, y in zip(found, expected, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
-        if model_type == "gpt2":
-            dropping = tiny_model("gpt2").to(tuned.device).train()
-            dropping.set_attn_implementation(kernel_attention.NAME)
-            with pytest.raises(ValueError, match=r"dropout=0.1 .*attention dropout to 0"):
-                dropping(ids)
+
+
+def test_training_with_dropout(tuned):
+    """The generator decides what is left out: the same state, the same gradients; eval() leaves out nothing."""
+    model = tiny_model("gpt2", attn_pdrop=0.3, resid_pdrop=0.0, embd_pdrop=0.0).to(tuned.device).train()
+    model.set_attn_implementation(kernel_attention.NAME)
+    ids = tokens(2, 9).to(tuned.device)
+    results = []
+    with torch.enable_grad():
+        for seed in (5, 5, 6):
+            torch.manual_seed(seed)
+            loss = model(ids, labels=ids).loss
+            results.append((loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))))
+    assert all(torch.equal(x, y) for x, y in zip(results[0], results[1], strict=True))
+    assert not torch.equal(results[0][0], results[2][0])
+    tuned.reset_calls()
+    assert torch.equal(model.eval()(ids).logits, model(ids).logits)
+    assert tuned.calls == {"flash_attention": 4}
+
+
+def option_model(model_type: str, device, **config):
+    """A tiny Gemma 2 (caps, windows of 5 in every second layer) or gpt-oss (sinks, windows), in eager attention, the
+    only one of transformers' own that has what they ask for without a GPU."""
+    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.3}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 64,
+        "sliding_window": 5,
+    }
+    own = {
+        "gemma2": (Gemma2Config, {"attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16}),
+        "gpt_oss": (GptOssConfig, {"num_local_experts": 2, "num_experts_per_tok": 1}),
+    }
+    made, more = own[model_type]
+    torch.manual_seed(0)
+    config = made(**special | sizes | more | config)
+    return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().to(device)
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss"])
+def test_caps_and_sinks(tuned, model_type):
+    """Logits, what is generated with padding and without, and the gradient of every parameter, sinks included."""
+    model = option_model(model_type, tuned.device)
+    ours = copy.deepcopy(model)
+    ours.set_attn_implementation(kernel_attention.NAME)
+    ids, mask = (x.to(tuned.device) for x in MASKS["left"])
+    tuned.reset_calls()
+    torch.testing.assert_close(ours(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
+    assert tuned.calls == {"options_attention": 2}
+    for given in (torch.ones_like(mask), mask):
+        for cache in ({}, {"cache_implementation": "static"}):
+            how = GREEDY | {"attention_mask": given, "max_new_tokens": 6} | cache
+            assert torch.equal(ours.generate(ids, **how), model.generate(ids, **how))
+    ids, mask = (x.to(tuned.device) for x in MASKS["right"])  # no token is foretold by padding
+    gradients = []
+    with torch.enable_grad():
+        for one in (ours.train(), model.train()):
+            loss = one(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+            gradients.append(torch.autograd.grad(loss, list(one.parameters()), allow_unused=True))
+    for x, y in zip(*gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+
+
+def test_a_head_dim_of_256(tuned):
+    """As Gemma 2's smaller models have it, with the cap and without."""
+    for config in ({}, {"attn_logit_softcapping": None}):
+        model = option_model("gemma2", tuned.device, head_dim=256, query_pre_attn_scalar=256, **config)
+        ours = copy.deepcopy(model)
+        ours.set_attn_implementation(kernel_attention.NAME)
+        ids = tokens(2, 9).to(tuned.device)
+        torch.testing.assert_close(ours(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_packed_sequences_without_a_mask(tuned):
+    """Each is what the model makes of it alone; in training, too: the loss's gradient for every parameter."""
+    model = tiny_model("llama").to(tuned.device)
+    ours, _ = in_place_of_sdpa(model)
+    lengths = [3, 9, 1, 7]
+    parts = [tokens(1, length, seed=length).to(tuned.device) for length in lengths]
+    begins = torch.tensor([0, *lengths], device=tuned.device).cumsum(0)
+    packed = {
+        "input_ids": torch.cat(parts, 1),
+        "position_ids": torch.cat([torch.arange(length, device=tuned.device) for length in lengths])[None],
+        "use_cache": False,
+        "cu_seq_lens_q": begins.int(),
+        "cu_seq_lens_k": begins.int(),
+        "max_length_q": 9,
+        "max_length_k": 9,
+    }
+    tuned.reset_calls()
+    results = []
+    with torch.enable_grad():
+        logits = ours(**packed).logits
+        assert tuned.calls == {"packed_attention": 2}
+        results.append((logits, *torch.autograd.grad(logits.square().mean(), list(ours.parameters()))))
+        logits = torch.cat([model(part).logits for part in parts], 1)
+        results.append((logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))))
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+    ours, _ = in_place_of_sdpa(tiny_model("mistral", sliding_window=5).to(tuned.device))
+    with pytest.raises(ValueError, match=r"packed sequences .* with a sliding window: leave cu_seq_lens_q"):
+        ours(**packed)
+    with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) in a batch of 2: it must be 1"):
+        call(tuned, batch=2, cu_seq_lens_q=begins, cu_seq_lens_k=begins)
+    with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) with these variants: register"):
+        call(KernelAttention(TorchOps(), TorchOps()), cu_seq_lens_q=begins, cu_seq_lens_k=begins)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"softcap": 3.0}, "softcap"), ({"s_aux": torch.ones(4)}, "sinks"), ({"dropout": 0.1}, "dropout")],
+)
+def test_padding_in_a_kernel_cache_goes_with_no_option(tuned, asked, words):
+    ours = tuned.attach(tiny_model("llama"))
+    ids, mask = (x.to(tuned.device) for x in MASKS["left"])
+    cache = KernelCache(tuned, ours)
+    ours(ids, attention_mask=mask, past_key_values=cache)
+    kv_cache = cache.layers[0].kv_cache
+    keys, values = (x[:, :, : kv_cache.seq_len] for x in (kv_cache.k, kv_cache.v))
+    asked = {name: x.to(tuned.device) if isinstance(x, torch.Tensor) else x for name, x in asked.items()}
+    query = torch.zeros(keys.size(0), 4, 1, keys.size(3), device=tuned.device)
+    with pytest.raises(ValueError, match=f"do not support {words} after a padded prompt in a KernelCache"):
+        tuned.forward(torch.nn.Module(), query, keys, values, None, **asked)
+    kv_cache.padded = False
+    query, padding = query.expand(-1, -1, keys.size(2), -1), Padding(mask.bool())
+    with pytest.raises(ValueError, match=f"do not support {words} with a padded prompt in a KernelCache"):
+        tuned.forward(torch.nn.Module(), query, keys, values, padding, **asked)
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])

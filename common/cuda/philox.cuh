@@ -1,0 +1,25 @@
+// philox.cuh - random numbers without a state: a function of a place and a key, Philox 4x32-10.
+//
+//   philox(place, key)   four independent words of 32 random bits
+//
+// Every thread computes the numbers of its own places, in any order and as often as it likes: a forward and a backward
+// pass that ask for the same places get the same numbers, and nothing has to be stored in between. Ten rounds, each of
+// them two multiplications whose upper and lower halves are mixed with the key.
+//
+// J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3 (Philox) and table 2 (its
+// constants). curand and PyTorch have the same generator.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+__device__ __forceinline__ uint4 philox(uint4 place, uint2 key) {
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t left = uint64_t{0xD2511F53} * place.x, right = uint64_t{0xCD9E8D57} * place.z;
+        place = make_uint4(static_cast<unsigned>(right >> 32) ^ place.y ^ key.x, static_cast<unsigned>(right),
+                           static_cast<unsigned>(left >> 32) ^ place.w ^ key.y, static_cast<unsigned>(left));
+        key.x += 0x9E3779B9u, key.y += 0xBB67AE85u;
+    }
+    return place;
+}

@@ -1,0 +1,1 @@
+"""Attention with what models ask for besides: packed sequences, softcap, sinks and dropout; see README.md."""

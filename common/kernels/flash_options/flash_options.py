@@ -1,0 +1,260 @@
+"""Attention with options, on the device of the tensors, forward and backward: float32, float16 and bfloat16.
+
+    options_attention(query, key, value, causal=True, softcap=50.0)            [batch, heads, S_q, head_dim]
+    options_attention(query, key, value, causal=True, sinks=sinks)
+    packed_attention(query, key, value, cu_seqlens, causal=True)               [total, heads, head_dim]
+    dropout_mask(seed, dropout_p, batch, heads, S_q, S_k)                      what dropout keeps
+
+The first call on a device builds the kernels. Both are differentiable, go through torch.compile without a graph break,
+and give the same bits every time. torch.func's transforms, forward mode and second derivatives are refused.
+
+Sources: FlashAttention-2 (Dao 2023, arXiv:2307.08691); softcap: Gemma 2 (Riviere et al. 2024, arXiv:2408.00118);
+sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025, arXiv:2508.10925); dropout: Srivastava et al. 2014, on the
+weights after the softmax as PyTorch's scaled_dot_product_attention has it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from common.compiling.derivatives import refuse_forward_mode
+from common.compiling.operators import Operators
+from common.kernels.flash.transforms import transforming
+from common.kernels.loaded import loaded
+
+MAX_HEAD_DIM = 256
+_registered: set[str] = set()  # namespaces of torch.ops
+_operators: dict[str, object] = {}  # by the kind of device; a plain dictionary: torch.compile sees through it
+
+
+def options_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    lower_right: bool = False,
+    mask: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """dropout(softmax(scores, a sink among them)) @ value, scores = softcap * tanh(scale * query @ key^T / softcap).
+
+    Memory grows with S_q + S_k; scores, softmax and sums are float32. Nothing is copied, but a 16-bit mask and 16-bit
+    sinks, which are converted to float32. Hidden keys may hold anything, NaN and infinity included.
+
+    Args:
+        query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16, on the CPU (the simulator) or a GPU;
+            head_dim is 1 .. 256. Any strides whose rows are contiguous.
+        key, value: [batch, kv_heads, S_k, head_dim], of query's dtype, likewise; heads is a multiple of kv_heads.
+        causal: query i sees the keys j <= i, or j <= i + S_k - S_q with lower_right.
+        scale: what the products are multiplied by, without unit; 1 / sqrt(head_dim) when None.
+        mask: bool (True: attend) or floating-point (added to the capped scores), broadcasts to
+            [batch, heads, S_q, S_k]. With causal both hold. It gets no gradient.
+        softcap: scores stay between -softcap and softcap; 0: none.
+        sinks: [heads], floating-point: a score of each head that belongs to no key. It joins the softmax's denominator.
+        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1. The others are multiplied
+            by 1 / (1 - dropout_p).
+        seed: [1], int64, on query's device: with the same one the same weights are left out. None: drawn from PyTorch's
+            generator for that device, so that torch.manual_seed makes it reproducible.
+
+    Returns:
+        [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros for a query that may see no key. Gradients
+        flow to query, key, value and sinks.
+
+    Raises:
+        ValueError: an argument that the kernels do not take; the message names it, its value and what is allowed.
+        NotImplementedError: forward mode, or under torch.func.
+        BuildError, ToolchainError: the kernels cannot be built here; see common.compiling.load.build.
+    """
+    _check_mask(mask)
+    mask = mask.float() if mask is not None and mask.dtype in (torch.float16, torch.bfloat16) else mask
+    operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, mask=mask)
+    options = causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed
+    return operators.options_attention(query, key, value, *options)[0]
+
+
+def packed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    lower_right: bool = True,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """options_attention of sequences of different lengths that stand one behind the other, without padding.
+
+    Where the sequences begin is read on the device: nothing waits for it, and no longest length is asked for.
+
+    Args:
+        query: [total_q, heads, head_dim], see options_attention.
+        key, value: [total_k, kv_heads, head_dim].
+        cu_seqlens_q: [batch + 1], int32, on query's device: sequence b has the rows cu_seqlens_q[b] ...
+            cu_seqlens_q[b + 1] - 1; 0 in front, total_q at the end. On a GPU this is not looked at: other numbers give
+            wrong results, though nothing outside the tensors is read or written.
+        cu_seqlens_k: the same of key and value; None: cu_seqlens_q.
+        causal: query i of a sequence sees its keys j <= i + its keys - its rows, or j <= i without lower_right.
+        scale, softcap, sinks, dropout_p, seed: as of options_attention.
+
+    Returns:
+        [total_q, heads, head_dim] of query's dtype, contiguous; zeros for a query that may see no key. Gradients flow
+        to query, key, value and sinks.
+
+    Raises:
+        As options_attention.
+    """
+    cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+    boundaries = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    if query.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to be waited for
+        _check_boundaries("cu_seqlens_q", cu_seqlens_q, "query", query)
+        _check_boundaries("cu_seqlens_k", cu_seqlens_k, "key", key)
+    operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, **boundaries)
+    options = causal, scale, lower_right, softcap, sinks, dropout_p, seed
+    return operators.packed_attention(query, key, value, cu_seqlens_q, cu_seqlens_k, *options)[0]
+
+
+def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: int, seq_k: int) -> Tensor:
+    """Which weights the two functions above keep with this seed and probability.
+
+    Element (b, h, i, j) belongs to query i and key j, both counted from the beginning of sequence b, whatever the other
+    sizes are.
+
+    Args:
+        seed: [1], int64, on the CPU (the simulator) or a GPU.
+        dropout_p: more than 0 and less than 1.
+        batch, heads, seq_q, seq_k: 1 or more.
+
+    Returns:
+        bool [batch, heads, seq_q, seq_k]: False with the probability dropout_p.
+
+    Raises:
+        ValueError: as said above.
+    """
+    return _operators_of(seed.device).dropout_mask(seed, dropout_p, batch, heads, seq_q, seq_k)
+
+
+def new_seed(device: torch.device) -> Tensor:
+    """A seed from PyTorch's generator for this device: int64 [1]. Nothing waits for the device."""
+    return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
+
+
+def kernel_of(query: Tensor) -> str:
+    """Which kernel computes these: "options mma" (float16 and bfloat16, on tensor cores) or "options fp32"."""
+    return "options fp32" if query.dtype == torch.float32 else "options mma"
+
+
+def loaded_operators() -> list[torch._ops.OpOverload]:
+    """The forward operators that calls have loaded so far."""
+    names = "options_attention", "packed_attention"
+    return [getattr(operators, name).default for operators in _operators.values() for name in names]
+
+
+def _check_mask(mask: Tensor | None) -> None:
+    if mask is not None and mask.requires_grad and torch.is_grad_enabled():
+        raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
+
+
+def _check_boundaries(name: str, cu_seqlens: Tensor, rows_name: str, rows: Tensor) -> None:
+    """Refuses numbers that are no boundaries of sequences; other shapes and dtypes the operator refuses."""
+    if rows.dim() != 3 or cu_seqlens.dim() != 1 or cu_seqlens.size(0) < 2 or cu_seqlens.dtype != torch.int32:
+        return
+    numbers = cu_seqlens.tolist()
+    if numbers[0] != 0:
+        raise ValueError(f"{name}[0] is {numbers[0]}; the first sequence begins at 0")
+    for i, (one, other) in enumerate(pairwise(numbers)):
+        if one > other:
+            raise ValueError(f"{name}[{i}] is {one} and {name}[{i + 1}] is {other}; they must not fall")
+    if numbers[-1] != rows.size(0):
+        raise ValueError(
+            f"{name}[{len(numbers) - 1}] is {numbers[-1]}; it must be the number of rows of {rows_name}, {rows.size(0)}"
+        )
+
+
+def _prepared(query, key, value, sinks, dropout_p, seed, **others):
+    """The operators; sinks in float32; a seed where one is needed."""
+    if transforming():
+        raise NotImplementedError(
+            "attention with options does not work under torch.func (grad, vmap, ...): call torch.autograd.grad, or "
+            "leave softcap, sinks, dropout, packed sequences and head_dim over 128 out"
+        )
+    tensors = {"query": query, "key": key, "value": value, "sinks": sinks, "seed": seed, **others}
+    refuse_forward_mode("attention with options", [x for x in tensors.values() if x is not None])
+    for name, x in tensors.items():
+        if x is not None and x.device.type != query.device.type:
+            raise ValueError(f"{name} is on {x.device.type!r}; it must be on query's, {query.device.type!r}")
+    if sinks is not None and not sinks.is_floating_point():
+        raise ValueError(f"sinks has dtype {sinks.dtype}; it must be a floating-point one")
+    sinks = None if sinks is None else sinks.float().contiguous()
+    return _operators_of(query.device), sinks, new_seed(query.device) if dropout_p > 0 and seed is None else seed
+
+
+def _operators_of(device: torch.device):
+    if device.type not in _operators:
+        ops = loaded("flash_options", device)
+        register(ops)
+        _operators[device.type] = getattr(torch.ops, ops.libraries[0].name)
+    return _operators[device.type]
+
+
+def register(ops: Operators) -> None:
+    """Tells PyTorch the gradients of these operators; once is enough, more does no harm."""
+    namespace = ops.libraries[0].name
+    if namespace in _registered:
+        return
+    operators = getattr(torch.ops, namespace)
+
+    def remember_as(leading: int, mask_at: int | None):
+        """leading: how many tensors come first, all of which the backward operator gets."""
+
+        def remember(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+            tensors, options = inputs[:leading], list(inputs[leading:])
+            if mask_at is not None and inputs[mask_at] is not None and ctx.needs_input_grad[mask_at]:
+                raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
+            kept = [i for i, x in enumerate(options) if isinstance(x, Tensor)]
+            ctx.mark_non_differentiable(output[1])
+            ctx.save_for_backward(*tensors, *output, *(options[i] for i in kept))
+            ctx.kept, ctx.leading = kept, leading
+            ctx.options = [None if i in kept else x for i, x in enumerate(options)]
+
+        return remember
+
+    def backward_of(name: str, sinks_at: int):
+        """sinks_at: where sinks stand among the options."""
+
+        def backward(ctx, grad_out: Tensor, *_) -> tuple:
+            saved = ctx.saved_tensors
+            query, key, value, *boundaries = saved[: ctx.leading]
+            out, lse, *kept = saved[ctx.leading :]
+            options = list(ctx.options)
+            for i, x in zip(ctx.kept, kept, strict=True):
+                options[i] = x
+            if grad_out.stride(-1) != 1:  # the gradient of a sum is one number, expanded
+                grad_out = grad_out.contiguous()
+            arguments = grad_out, query, key, value, out, lse, *boundaries, *options
+            *grads, grad_sinks = getattr(operators, f"{name}_backward")(*arguments)
+            of_options = [None] * len(options)
+            of_options[sinks_at] = None if options[sinks_at] is None else grad_sinks
+            return *grads, *[None] * len(boundaries), *of_options
+
+        return backward
+
+    def no_second_derivative(ctx, *_) -> None:
+        raise NotImplementedError("attention with options has no second derivative")
+
+    for name, leading, mask_at, sinks_at in (("options_attention", 3, 6, 5), ("packed_attention", 5, None, 4)):
+        torch.library.register_autograd(
+            f"{namespace}::{name}", backward_of(name, sinks_at), setup_context=remember_as(leading, mask_at)
+        )
+        torch.library.register_autograd(f"{namespace}::{name}_backward", no_second_derivative)
+    _registered.add(namespace)

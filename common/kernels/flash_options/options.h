@@ -1,0 +1,76 @@
+// options.h - the launchers of attention with options, which binding.cpp calls.
+//
+//   OptionsArguments    the forward pass: tensors, sizes, the options
+//   OptionsGradients    the backward pass
+//   options_forward     options_forward.cu
+//   options_backward    options_backward.cu
+//   dropout_mask        options_dropout.cu: which weights a forward pass keeps
+//
+// Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
+// fit a grid or an architecture is refused with std::invalid_argument, and nothing else is checked here.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/attention_arguments.h"
+#include "common/cuda/attention_mask.cuh"
+#include "common/cuda/float_type.h"
+#include "common/cuda/row_strides.h"
+
+constexpr int MAX_OPTIONS_HEAD_DIM = 256;
+
+// A weight is kept where a word of 32 random bits is `threshold` or more, and is multiplied by factor = 1 / (1 - p).
+struct Dropout {
+    const int64_t* seed;  // one number; nullptr: no dropout
+    unsigned threshold;   // p * 2^32
+    float factor;
+};
+
+// A batch of sequences is either a dimension of the tensors, or they stand one behind the other in the dimension of
+// rows: sequence b has the rows cu_seqlens[b] ... cu_seqlens[b + 1] - 1. Then S_q and S_k are the rows of all
+// sequences together and the tensors have no dimension of batches: its strides are 0.
+//
+//                       dense                               packed
+//   query, out          [batch, heads, S_q, head_dim]       [S_q, heads, head_dim]
+//   key, value          [batch, kv_heads, S_k, head_dim]    [S_k, kv_heads, head_dim]
+//   lse                 [batch, heads, S_q]                 [heads, S_q]
+struct OptionsArguments : AttentionArguments {
+    const int *cu_seqlens_q, *cu_seqlens_k;  // [batch + 1] of packed sequences, both or none
+    bool causal;                             // query i sees the keys j <= i,
+    bool lower_right;                        //   or j <= i + (keys - rows) of its sequence
+    AttentionMask mask;                      // broadcasts to [batch, heads, S_q, S_k]; none for packed sequences
+    float softcap;                           // scores -> softcap * tanh(score / softcap); 0: as they are
+    const float* sinks;                      // [heads], or nullptr
+    Dropout dropout;
+    RowStrides out_strides;
+    FloatType type;
+    cudaStream_t stream;
+};
+
+void options_forward(const OptionsArguments& arguments);
+
+// The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
+struct OptionsGradients {
+    OptionsArguments forward;  // as the forward pass had it; out and lse hold its results
+    const void* grad_out;      // of query's shape
+    RowStrides grad_out_strides;
+    void* grad_query;               // of query's shape, strides as out's
+    void *grad_key, *grad_value;    // of key's shape
+    RowStrides grad_key_strides;    // of both
+    float* grad_sinks;              // [heads]; zeros without sinks
+    float* delta;                   // of lse's shape, not initialised: sum over head_dim of grad_out * out
+};
+
+void options_backward(const OptionsGradients& gradients);
+
+// kept [batch, heads, S_q, S_k]: what a forward pass with these numbers does; S_q and S_k of the longest sequence if
+// they are packed.
+struct DropoutMaskArguments {
+    bool* kept;
+    int64_t batch, heads, S_q, S_k;
+    Dropout dropout;
+    cudaStream_t stream;
+};
+
+void dropout_mask(const DropoutMaskArguments& arguments);

@@ -1,0 +1,370 @@
+// options_backward.cu - the gradients of attention with options.
+//
+//   1. Shapes      QueryShape, KeyShape      what the blocks of the two large kernels own; shared memory
+//   2. Between     gradients_of_scores       P and dS of a tile, from its two products
+//   3. Kernels     options_delta_kernel      delta, a number for each row
+//                  options_query_kernel      dQ: a block has rows and goes through the keys
+//                  options_keys_kernel       dK, dV: a block has keys and goes through the rows
+//                  options_sinks_kernel      the gradient of the sinks
+//   4. Launcher    options_backward
+//
+// FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2), but for dQ, which has a kernel of its own: nothing is added
+// up in memory by several blocks, so all gradients have the same bits every time. That takes seven products per tile in
+// place of five. With m the dropout's mask over (1 - p), c the cap's slope and lse the sink included:
+//
+//   S  = scale Q K^T         P  = exp(capped S - lse)         delta = sum over head_dim of dO * O
+//   dP = dO V^T              dS = P * (m * dP - delta) * c
+//   dV = (m * P)^T dO        dK = scale dS^T Q                dQ = scale dS K
+//   d sink = -sum over the rows of exp(sink - lse) * delta
+//
+// delta is the sum over the keys of P * m * dP also where there are dropout and a sink: both are in O, and a sink has no
+// value, hence no dP.
+//
+// P and dS are 0 where a key is hidden from a row, and take nothing of what lies there: hidden_reached() of
+// options_scores.cuh.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/attention_mask.cuh"
+#include "common/cuda/cp_async.cuh"
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/float_conversion.cuh"
+#include "common/cuda/logarithms.h"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/kernels/flash_options/options.h"
+#include "common/kernels/flash_options/options_launch.h"
+#include "common/kernels/flash_options/options_scores.cuh"
+#include "common/kernels/flash_options/options_sequences.cuh"
+#include "common/kernels/flash_options/options_tiles.cuh"
+
+// ------------------------------------------------------------------------------------------------- 1. Shapes
+
+// dQ: a warp owns 16 rows.
+template <typename T_, int D_, int WARPS_, int B_c_>
+struct QueryShape {
+    using T = T_;
+    static constexpr int D = D_, WARPS = WARPS_, B_c = B_c_, B_r = 16 * WARPS, THREADS = 32 * WARPS;
+    // Shared memory, in elements
+    static constexpr int Q_AT = 0;                                    // Q [B_r][D]
+    static constexpr int DO_AT = Q_AT + Tile<T, D>::elements(B_r);    // dO [B_r][D]
+    static constexpr int K_AT = DO_AT + Tile<T, D>::elements(B_r);    // K [B_c][D]
+    static constexpr int V_AT = K_AT + Tile<T, D>::elements(B_c);     // V [B_c][D]
+    static constexpr int DS_AT = V_AT + Tile<T, D>::elements(B_c);    // dS [B_r][B_c], every warp has its rows
+    static constexpr int BYTES = (DS_AT + Tile<T, B_c>::elements(B_r)) * sizeof(T);
+};
+
+// dK and dV: the warps stand in a grid over S [B_r][B_c], 16 rows each, and in another over dK and dV [B_c][D], 16 keys
+// each.
+template <typename T_, int D_, int WARPS_, int B_r_, int B_c_>
+struct KeyShape {
+    using T = T_;
+    static constexpr int D = D_, WARPS = WARPS_, B_r = B_r_, B_c = B_c_, THREADS = 32 * WARPS;
+    static constexpr int S_COLS = B_c / (WARPS / (B_r / 16));    // columns of S that a warp has
+    static constexpr int SUM_COLS = D / (WARPS / (B_c / 16));    // of dK and dV
+    static_assert(S_COLS % 8 == 0 && SUM_COLS % 16 == 0 && WARPS % (B_r / 16) == 0 && WARPS % (B_c / 16) == 0);
+    // Shared memory, in elements
+    static constexpr int K_AT = 0;                                    // K [B_c][D]
+    static constexpr int V_AT = K_AT + Tile<T, D>::elements(B_c);     // V [B_c][D]
+    static constexpr int Q_AT = V_AT + Tile<T, D>::elements(B_c);     // Q [B_r][D]
+    static constexpr int DO_AT = Q_AT + Tile<T, D>::elements(B_r);    // dO [B_r][D]
+    static constexpr int P_AT = DO_AT + Tile<T, D>::elements(B_r);    // P [B_r][B_c]
+    static constexpr int DS_AT = P_AT + Tile<T, B_c>::elements(B_r);  // dS [B_r][B_c]
+    static constexpr int BYTES = (DS_AT + Tile<T, B_c>::elements(B_r)) * sizeof(T);
+};
+
+// ------------------------------------------------------------------------------------------------ 2. Between
+
+// s = q.k and dp = dO.v of 16 rows and 8 N keys -> s = m * P and dp = dS.
+//   row, key: the first ones, in the sequence; head: batch * heads + head; mask: of this head
+//   lse, delta: of the lane's rows; lse infinity for rows that see nothing
+template <int N>
+__device__ __forceinline__ void gradients_of_scores(float (&s)[1][N][4], float (&dp)[1][N][4], const float (&lse)[2],
+                                                    const float (&delta)[2], const OptionsArguments& a,
+                                                    const AttentionMask& mask, const Sequence& sequence, int64_t head,
+                                                    int row, int key) {
+    float slopes[1][N][4];
+    apply_options(s, slopes, a, mask, sequence, row, key);
+    const unsigned kept = keep<N>(a.dropout, head, row, key);
+    UNROLL
+    for (int n = 0; n < 4 * N; ++n) {
+        float &p = s[0][n / 4][n % 4], &x = dp[0][n / 4][n % 4];
+        const int r = n % 4 / 2;
+        const float weight = exp2_approx((p - lse[r]) * LOG2_E), m = kept >> n & 1 ? a.dropout.factor : 0.0f;
+        const bool hidden = p == -INFINITY;  // then 0, though x, the slope and the row's numbers may be NaN
+        x = hidden ? 0 : weight * (m * x - delta[r]) * slopes[0][n / 4][n % 4];
+        p = hidden ? 0 : m * weight;
+    }
+}
+
+// lse and delta of the lane's rows, `row` and `row` + 8 of the sequence.
+__device__ __forceinline__ void read_numbers(float (&lse)[2], float (&delta)[2], const OptionsGradients& g,
+                                             const Sequence& sequence, int64_t head, int row) {
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+        lse[r] = INFINITY, delta[r] = 0;
+        if (row + 8 * r >= sequence.rows) continue;
+        const int64_t at = number_at(g.forward, sequence, head, row + 8 * r);
+        lse[r] = g.forward.lse[at] == -INFINITY ? INFINITY : g.forward.lse[at];
+        delta[r] = g.delta[at];
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ 3. Kernels
+
+constexpr int NUMBER_WARPS = 8;
+
+// A warp for each of `rows` rows, in the order of lse.
+template <typename T>
+__global__ void __launch_bounds__(32 * NUMBER_WARPS) options_delta_kernel(const OptionsGradients g, int64_t rows) {
+    const OptionsArguments& a = g.forward;
+    const int64_t index = blockIdx.x * int64_t{NUMBER_WARPS} + threadIdx.x / 32;
+    if (index >= rows) return;
+    const int64_t row = index % a.S_q, head = index / a.S_q % a.heads;
+    const int batch = static_cast<int>(index / a.S_q / a.heads);
+    const T* out = row_at(static_cast<const T*>(a.out), a.out_strides, batch, head, row);
+    const T* grad_out = row_at(static_cast<const T*>(g.grad_out), g.grad_out_strides, batch, head, row);
+    float sum = 0;
+    for (int d = threadIdx.x % 32; d < a.head_dim; d += 32) sum += to_float(out[d]) * to_float(grad_out[d]);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) g.delta[index] = sum;
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::THREADS) options_query_kernel(const OptionsGradients g, bool pieces) {
+    using T = typename S::T;
+    constexpr int D = S::D, B_c = S::B_c, N = B_c / 8;
+    const OptionsArguments& a = g.forward;
+    extern __shared__ __align__(128) unsigned char bytes[];
+    T* shared = reinterpret_cast<T*>(bytes);
+    const Place place = place_of_block(a.cu_seqlens_q, a.S_q, a.batch, S::B_r);
+    if (place.number < 0) return;
+    const Sequence sequence(a, place.number);
+    const int head = place.head, kv_head = head / static_cast<int>(a.heads / a.kv_heads);
+    const int rows = min(sequence.rows - place.start, S::B_r), end = sequence.keys_seen(place.start + rows - 1);
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;  // this warp's first row of the block
+    const AttentionMask mask = mask_from(a.mask, place.number, head);
+    const int64_t first_row = sequence.first_row + place.start;
+
+    const auto load_rows = [&](const void* tensor, const RowStrides& strides, int at) {
+        const T* from = row_at(static_cast<const T*>(tensor), strides, place.number, head, first_row);
+        load_tile<T, S::B_r, D, S::THREADS>(shared + at, from, strides.row, rows, a.head_dim, pieces);
+    };
+    const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at, int start) {
+        const T* from =
+            row_at(static_cast<const T*>(tensor), strides, place.number, kv_head, sequence.first_key + start);
+        load_tile<T, B_c, D, S::THREADS>(shared + at, from, strides.row, end - start, a.head_dim, pieces);
+    };
+    load_rows(a.query, a.query_strides, S::Q_AT);
+    load_rows(g.grad_out, g.grad_out_strides, S::DO_AT);
+    float lse[2], delta[2], dq[1][D / 8][4];
+    read_numbers(lse, delta, g, sequence, head, place.start + first + lane / 4);
+#pragma unroll 1
+    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+        clear(dq);
+#pragma unroll 1
+        for (int start = 0; start < end; start += B_c) {
+            load_keys(a.key, a.key_strides, S::K_AT, start);
+            load_keys(a.value, a.value_strides, S::V_AT, start);
+            cp_async_wait_all();
+            __syncthreads();
+            float s[1][N][4], dp[1][N][4];
+            clear(s), clear(dp);
+            multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
+            multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
+            gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head,
+                                place.start + first, start);
+            UNROLL
+            for (int n = 0; n < 2 * N; ++n)
+                store_pair<B_c>(shared + S::DS_AT, first + mma_row(lane, n % 2), 8 * (n / 2) + mma_col(lane, 0),
+                                dp[0][n / 2][n % 2 * 2], dp[0][n / 2][n % 2 * 2 + 1]);
+            __syncwarp();
+            if (careful)
+                multiply_taken<false, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
+            else
+                multiply<false, true, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
+            __syncthreads();
+        }
+        cp_async_wait_all();
+        done = careful || !hidden_reached(a, has_nan(dq[0]));
+    }
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+        const int row = first + mma_row(lane, r);
+        if (row >= rows) continue;
+        T* to = row_at(static_cast<T*>(g.grad_query), a.out_strides, place.number, head, first_row + row);
+        UNROLL
+        for (int n = 0; n < D / 8; ++n)
+            store_row(to, 8 * n + mma_col(lane, 0), a.head_dim, dq[0][n][2 * r] * a.scale,
+                      dq[0][n][2 * r + 1] * a.scale);
+    }
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsGradients g, bool pieces) {
+    using T = typename S::T;
+    constexpr int D = S::D, B_r = S::B_r, B_c = S::B_c, N = S::S_COLS / 8, SUMS = S::SUM_COLS / 8;
+    const OptionsArguments& a = g.forward;
+    extern __shared__ __align__(128) unsigned char bytes[];
+    T* shared = reinterpret_cast<T*>(bytes);
+    const Place place = place_of_block(a.cu_seqlens_k, a.S_k, a.batch, B_c);
+    if (place.number < 0) return;
+    const Sequence sequence(a, place.number);
+    const int kv_head = place.head, group = static_cast<int>(a.heads / a.kv_heads);
+    const int keys = min(sequence.keys - place.start, B_c);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int row = warp % (B_r / 16) * 16, col = warp / (B_r / 16) * S::S_COLS;           // this warp's piece of S
+    const int key = warp % (B_c / 16) * 16, sum_col = warp / (B_c / 16) * S::SUM_COLS;     // of dK and dV
+    const int64_t first_key = sequence.first_key + place.start;
+
+    const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at) {
+        const T* from = row_at(static_cast<const T*>(tensor), strides, place.number, kv_head, first_key);
+        load_tile<T, B_c, D, S::THREADS>(shared + at, from, strides.row, keys, a.head_dim, pieces);
+    };
+    const auto load_rows = [&](const void* tensor, const RowStrides& strides, int at, int head, int start) {
+        const T* from = row_at(static_cast<const T*>(tensor), strides, place.number, head, sequence.first_row + start);
+        load_tile<T, B_r, D, S::THREADS>(shared + at, from, strides.row, sequence.rows - start, a.head_dim, pieces);
+    };
+    load_keys(a.key, a.key_strides, S::K_AT);
+    load_keys(a.value, a.value_strides, S::V_AT);
+    float dk[1][SUMS][4], dv[1][SUMS][4];
+    const int first_row = static_cast<int>(min(sequence.first_row_of(place.start), int64_t{sequence.rows})) / B_r * B_r;
+#pragma unroll 1
+    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+        clear(dk), clear(dv);
+#pragma unroll 1
+        for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+            const AttentionMask mask = mask_from(a.mask, place.number, head);
+#pragma unroll 1
+            for (int start = first_row; start < sequence.rows; start += B_r) {
+                load_rows(a.query, a.query_strides, S::Q_AT, head, start);
+                load_rows(g.grad_out, g.grad_out_strides, S::DO_AT, head, start);
+                cp_async_wait_all();
+                __syncthreads();
+                float s[1][N][4], dp[1][N][4], lse[2], delta[2];
+                read_numbers(lse, delta, g, sequence, head, start + row + lane / 4);
+                clear(s), clear(dp);
+                multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
+                multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
+                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head, start + row,
+                                    place.start + col);
+                UNROLL
+                for (int n = 0; n < 2 * N; ++n) {
+                    const int r = row + mma_row(lane, n % 2), c = col + 8 * (n / 2) + mma_col(lane, 0);
+                    const float *p = &s[0][n / 2][n % 2 * 2], *ds = &dp[0][n / 2][n % 2 * 2];
+                    store_pair<B_c>(shared + S::P_AT, r, c, p[0], p[1]);
+                    store_pair<B_c>(shared + S::DS_AT, r, c, ds[0], ds[1]);
+                }
+                __syncthreads();
+                if (careful) {
+                    multiply_taken<true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
+                    multiply_taken<true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
+                } else {
+                    multiply<true, true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
+                    multiply<true, true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
+                }
+                __syncthreads();
+            }
+        }
+        cp_async_wait_all();
+        done = careful || !hidden_reached(a, has_nan(dk[0]) || has_nan(dv[0]));
+    }
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+        const int at = key + mma_row(lane, r);
+        if (at >= keys) continue;
+        T* to_key = row_at(static_cast<T*>(g.grad_key), g.grad_key_strides, place.number, kv_head, first_key + at);
+        T* to_value = row_at(static_cast<T*>(g.grad_value), g.grad_key_strides, place.number, kv_head, first_key + at);
+        UNROLL
+        for (int n = 0; n < SUMS; ++n) {
+            const int c = sum_col + 8 * n + mma_col(lane, 0);
+            store_row(to_key, c, a.head_dim, dk[0][n][2 * r] * a.scale, dk[0][n][2 * r + 1] * a.scale);
+            store_row(to_value, c, a.head_dim, dv[0][n][2 * r], dv[0][n][2 * r + 1]);
+        }
+    }
+}
+
+// A block for each head; its sum has the same order every time.   batch: 1 for packed sequences
+__global__ void __launch_bounds__(32 * NUMBER_WARPS) options_sinks_kernel(const OptionsGradients g, int64_t batch) {
+    const OptionsArguments& a = g.forward;
+    const int64_t head = blockIdx.x;
+    __shared__ float sums[NUMBER_WARPS];
+    float sum = 0;
+    if (a.sinks != nullptr) {
+        for (int64_t i = threadIdx.x; i < batch * a.S_q; i += 32 * NUMBER_WARPS) {
+            const int64_t at = (i / a.S_q * a.heads + head) * a.S_q + i % a.S_q;
+            if (g.delta[at] != 0) sum -= exp2_approx((a.sinks[head] - a.lse[at]) * LOG2_E) * g.delta[at];
+        }
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (int i = 1; i < NUMBER_WARPS; ++i) sum += sums[i];
+    g.grad_sinks[head] = sum;
+}
+
+// ----------------------------------------------------------------------------------------------- 4. Launcher
+
+// The shapes: as many rows and keys as 64 KB of shared memory hold for head_dim up to 128, and 99 KB up to 256; no more
+// accumulators than a thread has registers.
+template <typename T, int D>
+struct Shapes {
+    using Query = QueryShape<T, D, (D <= 128 ? 4 : 2), 32>;
+    using Key = KeyShape<T, D, 4, (D <= 128 ? 64 : 32), 32>;
+};
+template <>
+struct Shapes<float, 64> {
+    using Query = QueryShape<float, 64, 4, 32>;
+    using Key = KeyShape<float, 64, 4, 32, 32>;
+};
+template <>
+struct Shapes<float, 128> {
+    using Query = QueryShape<float, 128, 2, 16>;
+    using Key = KeyShape<float, 128, 4, 32, 16>;
+};
+template <>
+struct Shapes<float, 256> {
+    using Query = QueryShape<float, 256, 2, 8>;
+    using Key = KeyShape<float, 256, 2, 16, 16>;
+};
+
+template <typename T>
+static bool in_pieces(const OptionsGradients& g) {
+    return in_pieces<T>(g.forward) && in_pieces<T>(g.grad_out, g.grad_out_strides);
+}
+
+template <typename T, int D>
+static void launch(const OptionsGradients& g) {
+    const OptionsArguments& a = g.forward;
+    const bool packed = a.cu_seqlens_q != nullptr, pieces = in_pieces<T>(g);
+    const int64_t batch = packed ? 1 : a.batch, rows = batch * a.heads * a.S_q;
+    if (packed) {  // rows of no sequence have the gradient 0
+        const size_t bytes = a.head_dim * sizeof(T), keys = a.S_k * a.kv_heads;
+        CUDA_CHECK(cudaMemsetAsync(g.grad_query, 0, rows * bytes, a.stream));
+        CUDA_CHECK(cudaMemsetAsync(g.grad_key, 0, keys * bytes, a.stream));
+        CUDA_CHECK(cudaMemsetAsync(g.grad_value, 0, keys * bytes, a.stream));
+    }
+    const unsigned blocks = grid_blocks(ceil_div(rows, int64_t{NUMBER_WARPS}), "query");
+    options_delta_kernel<T><<<blocks, 32 * NUMBER_WARPS, 0, a.stream>>>(g, rows);
+    CUDA_CHECK_LAUNCH();
+    options_sinks_kernel<<<grid_blocks(a.heads, "query"), 32 * NUMBER_WARPS, 0, a.stream>>>(g, batch);
+    CUDA_CHECK_LAUNCH();
+    using Query = typename Shapes<T, D>::Query;
+    launch_options<Query>(options_query_kernel<Query>, a.heads * tiles_of(a.batch, a.S_q, packed, Query::B_r), "query",
+                          a.stream, g, pieces);
+    using Key = typename Shapes<T, D>::Key;
+    launch_options<Key>(options_keys_kernel<Key>, a.kv_heads * tiles_of(a.batch, a.S_k, packed, Key::B_c), "key",
+                        a.stream, g, pieces);
+}
+
+void options_backward(const OptionsGradients& g) {
+    check_row_count(g.forward);
+    for_options(g.forward, [&]<typename T, int D>() { launch<T, D>(g); });
+}

@@ -1,0 +1,709 @@
+"""Attention with options beside float64: forward and backward, every dtype, size and layout, alone and together."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import flash_inputs
+import pytest
+import torch
+from flash_inputs import LAYOUTS, gaps
+from torch import Tensor
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+from common.kernels.flash_options import flash_options
+from common.kernels.flash_options.flash_options import dropout_mask, options_attention, packed_attention
+from common.reference.bounds import max_error_of, running_sum_floor
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+SOFTCAP, DROPOUT_P, SEED = 1.5, 0.3, 2**40 + 12345
+
+
+@pytest.fixture(scope="session")
+def ops(backend: str):
+    return load(BuildRequest("flash_options", backend=backend))
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return DTYPES[request.param]
+
+
+def sinks_of(query: Tensor, heads_at: int = 1) -> Tensor:
+    """One for each head; the last one is larger than most scores."""
+    return torch.linspace(-2, 6, query.size(heads_at), device=query.device)
+
+
+def seed_of(device, seed: int = SEED) -> Tensor:
+    return torch.tensor([seed], device=device)
+
+
+def options_of(names: str, query: Tensor, heads_at: int = 1) -> dict:
+    """ "softcap sinks dropout" -> the options themselves."""
+    all_of_them = {
+        "softcap": {"softcap": SOFTCAP},
+        "sinks": {"sinks": sinks_of(query, heads_at)},
+        "dropout": {"dropout_p": DROPOUT_P, "seed": seed_of(query.device)},
+        "causal": {"causal": True},
+        "lower_right": {"causal": True, "lower_right": True},
+        "upper_left": {"causal": True, "lower_right": False},
+    }
+    return {name: x for one in names.split() for name, x in all_of_them[one].items()}
+
+
+def pieces(
+    dtype, query, key, value, causal=False, scale=None, lower_right=False, mask=None, softcap=0.0, sinks=None,
+    dropout_p=0.0, kept=None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(output, lse, weights, what dropout makes of them) in PyTorch: scores and softmax in float32 at least, the
+    weights and the output in dtype."""
+    work = torch.promote_types(dtype, torch.float32)
+    key, value = (x.repeat_interleave(query.size(1) // key.size(1), 1) for x in (key, value))
+    scores = query.to(work) @ key.to(work).mT * (query.size(-1) ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        seen = mask if mask.dtype == torch.bool else mask > -math.inf
+        if mask.dtype != torch.bool:
+            scores = scores + mask.to(work).masked_fill(~seen, 0.0)
+        scores = scores.masked_fill(~seen, -math.inf)  # no gradient of -infinity, which would be NaN
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        scores = scores.masked_fill(~seen.tril(key.size(2) - query.size(2) if lower_right else 0), -math.inf)
+    whole = scores
+    if sinks is not None:
+        whole = torch.cat([scores, sinks.to(work)[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+    lse = torch.logsumexp(whole, -1)
+    weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
+    dropped = weights if kept is None else weights * kept / (1 - dropout_p)
+    return dropped.to(dtype) @ value.to(dtype), lse, weights, dropped
+
+
+def assert_right(query, key, value, grad_out, spoilt=None, **options) -> None:
+    """Output, lse and all gradients must be as near to float64 as common/testing/judging.py asks of every kernel.
+
+    The floors are what a kernel may round besides: the weights, dS and delta, which is made of the rounded output, once
+    to dtype each, and a score in float32, which is an error of its weight. They are summed without regard to their
+    signs.
+
+    spoilt: key and value as the kernels get them, if others than float64: what differs must not matter.
+    """
+    given = query, *(spoilt or (key, value))
+    dtype, sinks = query.dtype, options.get("sinks")
+    kept = None
+    if options.get("dropout_p"):
+        sizes = query.size(0), query.size(1), query.size(2), key.size(2)
+        kept = dropout_mask(options["seed"], options["dropout_p"], *sizes)
+    leaves = [x.detach().requires_grad_() for x in given]
+    leaves += [] if sinks is None else [sinks.detach().requires_grad_()]
+    asked = options | ({} if sinks is None else {"sinks": leaves[3]})
+    out = options_attention(*leaves[:3], **asked)
+    assert out.shape == query.shape and out.dtype == dtype and out.is_contiguous()
+    found = torch.autograd.grad(out, leaves, grad_out)
+
+    options = {name: x for name, x in options.items() if name != "seed"} | {"kept": kept}
+    references = []
+    for one in (torch.float64, dtype):
+        inputs = [x.detach().to(one).requires_grad_() for x in (query, key, value)]
+        if sinks is not None:
+            inputs.append(sinks.detach().double().requires_grad_())
+            options["sinks"] = inputs[3]
+        outs = pieces(one, *inputs[:3], **options)
+        grads = torch.autograd.grad(outs[0], inputs, grad_out.to(one))
+        references.append(([x.detach().double() for x in (outs[0], *grads)], outs))
+    (exact, (out64, lse64, weights, dropped)), (near, _) = references
+
+    unit = torch.finfo(dtype).eps + 1e-5
+    group = query.size(1) // key.size(1)
+    with torch.no_grad():
+        q, k, v, g = (x.double().abs() for x in (query, key, value, grad_out))
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+        scale = abs(options.get("scale") or query.size(-1) ** -0.5)
+        ds = unit * (dropped * (g @ v.mT) + 2 * weights * (g * out64.abs()).sum(-1, keepdim=True))
+        of_keys = [x.unflatten(1, (-1, group)).sum(2) for x in (scale * ds.mT @ q, unit * dropped.mT @ g)]
+        floors = [unit * dropped @ v + running_sum_floor(key.size(2), 4), scale * ds @ k, *of_keys]
+        if sinks is not None:
+            floors.append(unit * (g * out64.abs()).sum((0, 2, 3)))
+    names = "out", "grad_query", "grad_key", "grad_value", "grad_sinks"
+    for name, x, ref, same, floor in zip(names, (out, *found), exact, near, floors, strict=False):
+        error, noise = max_error_of(x.detach(), ref), max_error_of(same, ref)
+        assert error <= 2 * noise + float(floor.max()), (name, error, noise, float(floor.max()))
+    assert all(x.dtype == y.dtype and x.shape == y.shape for x, y in zip(found, leaves, strict=True))
+
+    asked.pop("sinks", None)
+    lse64 = lse64.detach()
+    lse = operators(query).options_attention(*given, **{"causal": False} | asked, sinks=sinks)[1].detach()
+    size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
+    assert max_error_of(lse, lse64) <= 1e-5 * (1 + size)
+
+
+def operators(x: Tensor):
+    """The operators themselves, for the device of x."""
+    return flash_options._operators_of(x.device)
+
+
+OPTIONS = ["", "softcap", "sinks", "dropout", "softcap sinks dropout lower_right"]
+
+
+@pytest.mark.parametrize("names", OPTIONS)
+@pytest.mark.parametrize("head_dim", [1, 40, 64, 72, 128, 200, 256])
+def test_every_head_dim(ops, dtype, head_dim, names):
+    inputs = flash_inputs.tensors(ops, dtype, head_dim=head_dim, batch=1, heads=2)
+    assert_right(*inputs, **options_of(names, inputs[0]))
+
+
+@pytest.mark.parametrize("names", ["causal", "lower_right", "softcap sinks dropout causal"])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (70, 1), (65, 133), (133, 65), (64, 64), (129, 131)], ids=str)
+def test_any_number_of_queries_and_keys(ops, dtype, sizes, names):
+    """Rows that see no key and keys that no row sees are among them."""
+    inputs = flash_inputs.tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8, batch=1, heads=2)
+    assert_right(*inputs, **options_of(names, inputs[0]))
+
+
+@pytest.mark.parametrize("names", OPTIONS[1:])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_fewer_heads_of_keys_than_of_queries(ops, dtype, kv_heads, names):
+    inputs = flash_inputs.tensors(ops, dtype, seq_q=70, heads=4, kv_heads=kv_heads)
+    assert_right(*inputs, **options_of(names, inputs[0]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout(ops, dtype, layout):
+    """The gradient of the output lies in the same way."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, dtype, seq_q=flash_inputs.S_K, head_dim=16)
+    inputs = LAYOUTS[layout](query, key, value)
+    (grad_out, *_) = LAYOUTS[layout](grad_out, key, value)
+    assert_right(*inputs, grad_out, **options_of("softcap sinks dropout causal", query))
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_a_mask_beside_the_options(ops, dtype, kind):
+    """It is added behind the cap; with a row that hides every key, where a sink takes all the weight."""
+    inputs = flash_inputs.tensors(ops, dtype)
+    seen = torch.rand(3, 21, 37, generator=torch.Generator().manual_seed(1)) < 0.7
+    seen[:, 4] = False
+    mask = seen if kind == "bool" else torch.where(seen, 3 * torch.randn(3, 21, 37), -math.inf)
+    for names in ("softcap", "sinks dropout", "softcap sinks lower_right"):
+        assert_right(*inputs, mask=mask.to(ops.device), **options_of(names, inputs[0]))
+    out = options_attention(*inputs[:3], mask=mask.to(ops.device), sinks=sinks_of(inputs[0]))
+    assert bool((out[:, :, 4] == 0).all()) and bool((out[:, :, 5] != 0).any())
+
+
+def test_a_scale_of_any_sign(ops, dtype):
+    inputs = flash_inputs.tensors(ops, dtype)
+    for scale in (0.0, -0.4, 0.7):
+        assert_right(*inputs, scale=scale, **options_of("softcap sinks", inputs[0]))
+
+
+def test_sixteen_bit_sinks_get_a_sixteen_bit_gradient(ops):
+    query, key, value, grad_out = flash_inputs.tensors(ops, torch.bfloat16)
+    sinks = sinks_of(query).bfloat16().requires_grad_()
+    (found,) = torch.autograd.grad(options_attention(query, key, value, sinks=sinks), [sinks], grad_out)
+    exact = sinks.detach().float().requires_grad_()
+    (expected,) = torch.autograd.grad(options_attention(query, key, value, sinks=exact), [exact], grad_out)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, expected.bfloat16())
+
+
+# ---- packed sequences
+
+LENGTHS = {  # rows and keys of every sequence
+    "one": [(37, 37)],
+    "of all lengths": [(1, 1), (70, 70), (0, 0), (33, 33), (64, 64), (5, 5)],
+    "more keys": [(3, 40), (1, 70), (65, 100), (0, 4)],
+    "fewer keys": [(40, 3), (70, 65), (4, 0), (33, 33)],
+}
+
+
+def packed_tensors(ops, dtype, lengths, heads=4, kv_heads=2, head_dim=16) -> list[Tensor]:
+    """query, key, value, a gradient of the output, cu_seqlens_q, cu_seqlens_k."""
+    totals = [sum(x) for x in zip(*lengths, strict=True)]
+    query, key, value, grad_out = flash_inputs.tensors(
+        ops, dtype, *totals, head_dim=head_dim, batch=1, heads=heads, kv_heads=kv_heads
+    )
+    rows = [x[0].transpose(0, 1).contiguous() for x in (query, key, value, grad_out)]
+    boundaries = torch.tensor([(0, 0), *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return [*rows, *(x.contiguous().to(ops.device) for x in boundaries.unbind(1))]
+
+
+@pytest.mark.parametrize("names", ["", "causal", "upper_left", "softcap sinks dropout causal"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_packed_sequences(ops, dtype, lengths, names):
+    """Every sequence is what options_attention, which the tests above hold to float64, makes of it alone: the same
+    bits. Causal masks are aligned to the lower right unless asked otherwise."""
+    query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS[lengths])
+    options = options_of(names, query)
+    leaves = [x.requires_grad_() for x in (query, key, value)]
+    out = packed_attention(*leaves, *boundaries, **options)
+    found = torch.autograd.grad(out, leaves, grad_out)
+    assert out.shape == query.shape and out.is_contiguous()
+    heads = query.size(1)
+    for number, (rows, keys) in enumerate(zip(*(list(pairwise(x.tolist())) for x in boundaries), strict=True)):
+        of_rows, of_keys = slice(*rows), slice(*keys)
+        alone = [x[s].detach().transpose(0, 1)[None] for x, s in zip(leaves, (of_rows, of_keys, of_keys), strict=True)]
+        if 0 in (alone[0].size(2), alone[1].size(2)):
+            assert bool((out[of_rows] == 0).all())
+            assert all(bool((x[s] == 0).all()) for x, s in zip(found, (of_rows, of_keys, of_keys), strict=True))
+            continue
+        given = {"lower_right": True} | options
+        if "dropout" in names:  # a batch of so many sequences, of which this is the last one
+            alone = [torch.cat([x] * (number + 1)) for x in alone]
+        alone = [x.requires_grad_() for x in alone]
+        expected = options_attention(*alone, **given)
+        grad = grad_out[of_rows].transpose(0, 1).expand(expected.size(0), heads, -1, -1)
+        grads = torch.autograd.grad(expected, alone, grad)
+        assert torch.equal(out[of_rows], expected[-1].transpose(0, 1))
+        for x, right, s in zip(found, grads, (of_rows, of_keys, of_keys), strict=True):
+            assert torch.equal(x[s], right[-1].transpose(0, 1))
+
+
+def test_packed_sequences_beside_float64(ops, dtype):
+    """Without the detour over the other operator, and the gradient of the sinks, to which all sequences add."""
+    query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS["more keys"])
+    options = options_of("softcap sinks", query) | {"causal": True}
+    sinks = options["sinks"].requires_grad_()
+    results = []
+    for one in (torch.float64, dtype, None):
+        leaves = [x.detach().to(one or dtype).requires_grad_() for x in (query, key, value)]
+        if one is None:
+            out = packed_attention(*leaves, *boundaries, **options)
+        else:
+            parts = []
+            for rows, keys in zip(*(list(pairwise(x.tolist())) for x in boundaries), strict=True):
+                if rows[0] == rows[1]:
+                    continue
+                alone = [x[slice(*s)].transpose(0, 1)[None] for x, s in zip(leaves, (rows, keys, keys), strict=True)]
+                parts.append(pieces(one, *alone, lower_right=True, **options)[0][0].transpose(0, 1))
+            out = torch.cat(parts)
+        grads = torch.autograd.grad(out, [*leaves, sinks], grad_out.to(one or dtype))
+        results.append([x.detach().double() for x in (out, *grads)])
+    for exact, near, found in zip(*results, strict=True):
+        unit = torch.finfo(dtype).eps + 1e-5
+        assert max_error_of(found, exact) <= 2 * max_error_of(near, exact) + 4 * unit * float(exact.abs().max())
+
+
+def test_packed_slices_of_one_tensor(ops, dtype):
+    """query, key and value as one linear layer gives them, [total, 3, heads, head_dim], read where they lie."""
+    query, key, value, grad_out, boundaries, _ = packed_tensors(ops, dtype, LENGTHS["of all lengths"], kv_heads=4)
+    whole = torch.stack([query, key, value], 1).requires_grad_()
+    out = packed_attention(*whole.unbind(1), boundaries, causal=True)
+    (found,) = torch.autograd.grad(out, [whole], grad_out)
+    leaves = [x.requires_grad_() for x in (query, key, value)]
+    expected = packed_attention(*leaves, boundaries, boundaries, causal=True)
+    assert torch.equal(out, expected)
+    assert torch.equal(found, torch.stack(torch.autograd.grad(expected, leaves, grad_out), 1))
+
+
+@pytest.mark.gpu
+def test_rows_of_no_sequence_are_zeros():
+    """Only a GPU lets such numbers through: they are not looked at. Falling ones lead nobody out of the tensors."""
+    ops = load(BuildRequest("flash_options", backend="cuda"))
+    query, key, value, grad_out, boundaries, _ = packed_tensors(ops, torch.float16, [(20, 20), (30, 30), (7, 7)])
+    leaves = [x.requires_grad_() for x in (query, key, value)]
+    out = packed_attention(*leaves, boundaries[:-1].contiguous())
+    for x in (out, *torch.autograd.grad(out, leaves, grad_out)):
+        assert bool((x[50:] == 0).all()) and bool((x[:50] != 0).any())
+    wild = torch.tensor([50, 3, 900, -7, 57], dtype=torch.int32, device=ops.device)
+    torch.autograd.grad(packed_attention(*leaves, wild), leaves, grad_out)
+    torch.cuda.synchronize()
+
+
+# ---- what lies at hidden keys
+
+BAD = [math.nan, math.inf, -math.inf]
+
+
+def spoil(x: Tensor, where, bad: float) -> Tensor:
+    """A copy with `bad` in two columns of the rows `where`, the last but one dimension. Two infinities make scores that
+    are infinite and others that are NaN."""
+    x = x.clone()
+    x[..., where, 3:5] = bad
+    return x
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("names", ["", "softcap sinks dropout"])
+@pytest.mark.parametrize("way", ["bool mask", "float mask", "future"])
+def test_what_lies_at_hidden_keys_reaches_nothing(ops, dtype, way, names, bad):
+    """Keys that no row sees: output, lse and all gradients are float64's with zeros there. All tiles have such keys."""
+    rows, keys = 70, 101
+    inputs = flash_inputs.tensors(ops, dtype, rows, keys, head_dim=40, batch=1, heads=2, kv_heads=1)
+    hidden = torch.arange(keys) % 5 == 1
+    options = options_of(names, inputs[0])
+    if way == "future":
+        hidden, options["causal"] = torch.arange(keys) >= rows, True
+    else:
+        mask = ~hidden if way == "bool mask" else torch.zeros(keys).masked_fill(hidden, -math.inf)
+        options["mask"] = mask[None].to(ops.device)
+    query, key, value, grad_out = inputs
+    spoilt = [spoil(x, hidden.to(ops.device), bad) for x in (key, value)]
+    key, value = (x.masked_fill(hidden.to(ops.device)[:, None], 0) for x in (key, value))
+    assert_right(query, key, value, grad_out, spoilt=spoilt, **options)
+
+
+@pytest.mark.parametrize("head_dim", [16, 128, 256])
+def test_keys_hidden_from_padding_at_every_size(ops, dtype, head_dim):
+    """Every shape of the kernels, with a mask per sequence of the batch as padding makes it."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 37, 37, head_dim=head_dim, heads=1)
+    seen = torch.arange(37, device=ops.device) < torch.tensor([[37], [20]], device=ops.device)
+    zeros = [x.masked_fill(~seen[:, None, :, None], 0) for x in (key, value)]
+    spoilt = [x.masked_fill(~seen[:, None, :, None], math.nan) for x in (key, value)]
+    mask = seen[:, None, None]
+    assert_right(query, *zeros, grad_out, spoilt=spoilt, mask=mask, causal=True)
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    """Beside another result of the same kernels, whose sums may have had another order."""
+    bound = (4 * torch.finfo(found.dtype).eps + 1e-5) * float(expected.abs().max())
+    assert max_error_of(found, expected.double()) <= bound
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("names", ["", "softcap sinks dropout"])
+@pytest.mark.parametrize("which", ["key", "value"])
+def test_a_key_that_some_rows_see(ops, dtype, which, names, bad):
+    """Rows before it are none the worse, nor their gradients; the others show what they see."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 70, 70, head_dim=16, batch=1, heads=2)
+    options = options_of(names, query) | {"causal": True}
+    results = []
+    for one in (bad, None):
+        leaves = [query.clone().requires_grad_(), key, value]
+        if one is not None:
+            at = 1 if which == "key" else 2
+            leaves[at] = spoil(leaves[at], 40, one)
+        out = options_attention(*leaves, **options)
+        results.append((out.detach(), *torch.autograd.grad(out, leaves[:1], grad_out)))
+    for found, expected in zip(*results, strict=True):
+        assert_near(found[:, :, :40], expected[:, :, :40])
+    out = results[0][0]
+    if which == "value":
+        assert not bool(out[:, :, 40, 3:5].isfinite().all())
+        assert_near(out[..., 5:], results[1][0][..., 5:])
+    elif bad != bad:
+        assert bool(out[:, :, 40:].isnan().all())
+
+
+@pytest.mark.parametrize("names", ["", "softcap sinks"])
+def test_two_groups_that_do_not_see_each_other(ops, dtype, names):
+    """All of one group is NaN, its queries and the gradient of its output, too; to the other it might be zeros."""
+    inputs = flash_inputs.tensors(ops, dtype, 90, 90, head_dim=16, batch=1, heads=2, kv_heads=1)
+    group = torch.arange(90, device=ops.device) % 2
+    options = options_of(names, inputs[0])
+    results = []
+    for fill in (math.nan, 0.0):
+        *leaves, grad_out = (x.masked_fill(group.bool()[:, None], fill).requires_grad_() for x in inputs)
+        out = options_attention(*leaves, mask=group[:, None] == group, **options)
+        results.append((out.detach(), *torch.autograd.grad(out, leaves, grad_out)))
+    for found, expected in zip(*results, strict=True):
+        assert_near(found[:, :, ::2], expected[:, :, ::2])
+        assert bool(found[:, :, 1::2].isnan().all())
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("names", ["", "upper_left", "softcap sinks dropout upper_left"])
+def test_other_sequences_and_none(ops, dtype, names, bad):
+    """One sequence is bad, and what comes behind the last one, which only the operator lets through: the others have
+    the bits they had. Their future keys are bad, too, under a causal mask, which may change the order of a sum."""
+    lengths = [(33, 33), (40, 50), (20, 60), (9, 9)]
+    query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, lengths)
+    of_rows, of_keys = ([slice(*x) for x in pairwise(b.tolist())] for b in boundaries)
+    short = [x[:-1].contiguous() for x in boundaries]
+    options = {"causal": False, "lower_right": True} | options_of(names, query)
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+        out, _ = operators(query).packed_attention(*leaves, *short, **options)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]
+
+    expected = run(query, key, value)
+    for number in (1, 3):
+        query[of_rows[number]] = bad
+        key[of_keys[number]] = value[of_keys[number]] = bad
+    results = run(query, key, value)
+    for found, right, parts in zip(results, expected, (of_rows, of_rows, of_keys, of_keys), strict=True):
+        assert torch.equal(found[parts[0]], right[parts[0]]) and torch.equal(found[parts[2]], right[parts[2]])
+        assert bool((found[parts[3]] == 0).all())
+    assert not bool(results[0][of_rows[1]].isfinite().all())
+    if "upper_left" not in names:
+        return
+    future = slice(of_keys[2].start + 20, of_keys[2].stop)
+    key[future] = value[future] = bad
+    for found, right, parts in zip(run(query, key, value), expected, (of_rows, of_rows, of_keys, of_keys), strict=True):
+        assert torch.equal(found[parts[0]], right[parts[0]])
+        assert_near(found[parts[2]], right[parts[2]])
+    assert all(bool((x[future] == 0).all()) for x in run(query, key, value)[2:])
+
+
+# ---- dropout
+
+
+def philox(place: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, ...]:
+    """Philox 4x32-10 in Python's integers."""
+    a, b, c, d = place
+    k, m = key
+    word = 0xFFFFFFFF
+    for _ in range(10):
+        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (right >> 32) ^ b ^ k, right & word, (left >> 32) ^ d ^ m, left & word
+        k, m = (k + 0x9E3779B9) & word, (m + 0xBB67AE85) & word
+    return a, b, c, d
+
+
+def test_philox_gives_the_published_numbers():
+    """The known answers that come with the authors' Random123."""
+    ones = 0xFFFFFFFF
+    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
+    assert philox((0,) * 4, (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    assert philox((ones,) * 4, (ones, ones)) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+    assert philox(*pi) == (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, SEED, -1, -(2**63)])
+def test_the_mask_is_philox(ops, seed):
+    batch, heads, rows, keys = 2, 3, 35, 21
+    kept = dropout_mask(seed_of(ops.device, seed), DROPOUT_P, batch, heads, rows, keys).tolist()
+    key = seed % 2**32, seed % 2**64 >> 32
+    for head in range(batch * heads):
+        for row in range(rows):
+            for column in range(keys):
+                words = philox((column // 2, row // 16 * 8 + row % 8, head, 0), key)
+                word = words[row % 16 // 8 * 2 + column % 2]
+                assert kept[head // heads][head % heads][row][column] == (word >= int(DROPOUT_P * 2**32))
+
+
+@pytest.mark.parametrize("dropout_p", [0.001, 0.1, 0.5, 0.9])
+def test_the_share_that_dropout_leaves_out(ops, dropout_p):
+    """Within five standard deviations of a binomial distribution, of all elements and of every head, row and key; and
+    neighbours have nothing to do with each other."""
+    kept = dropout_mask(seed_of(ops.device), dropout_p, 2, 4, 128, 128).double()
+    variance = dropout_p * (1 - dropout_p)
+    for dims in ((0, 1, 2, 3), (2, 3), (0, 1, 3), (0, 1, 2)):
+        share = kept.mean(dims)
+        deviation = math.sqrt(variance / (kept.numel() / share.numel()))
+        assert float((share - (1 - dropout_p)).abs().max()) <= 5 * deviation
+    centred = kept - (1 - dropout_p)
+    for one, other in (
+        (centred[..., 1:], centred[..., :-1]),
+        (centred[..., 1:, :], centred[..., :-1, :]),
+        (centred[..., 8:, :], centred[..., :-8, :]),
+        (centred[:, 1:], centred[:, :-1]),
+        (centred[1:], centred[:-1]),
+    ):
+        assert float((one * other).mean().abs()) <= 5 * variance / math.sqrt(one.numel())
+
+
+def test_dropout_is_reproducible(ops):
+    query, key, value, grad_out = flash_inputs.tensors(ops, torch.float32, seq_q=70)
+    leaves = [x.requires_grad_() for x in (query, key, value)]
+
+    def run(**options) -> list[Tensor]:
+        out = options_attention(*leaves, dropout_p=0.5, **options)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]
+
+    torch.manual_seed(3)
+    first, second = run(), run()
+    torch.manual_seed(3)
+    again = run()
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+    assert not torch.equal(first[0], second[0])
+    given = [run(seed=seed_of(ops.device, seed))[0] for seed in (5, 5, 6)]
+    assert torch.equal(given[0], given[1]) and not torch.equal(given[0], given[2])
+    assert torch.equal(options_attention(*leaves, seed=seed_of(ops.device)), options_attention(*leaves))
+
+
+def test_a_checkpoint_draws_the_same_seed(ops):
+    """Activation checkpointing computes the forward pass once more, from the same state of the generator."""
+    from torch.utils.checkpoint import checkpoint
+
+    leaves = [x.requires_grad_() for x in flash_inputs.tensors(ops, torch.float32)[:3]]
+
+    def attend(*inputs: Tensor) -> Tensor:
+        return options_attention(*inputs, dropout_p=0.4).square()
+
+    results = []
+    for again in (False, True):
+        torch.manual_seed(4)
+        out = checkpoint(attend, *leaves, use_reentrant=False) if again else attend(*leaves)
+        torch.rand(3, device=ops.device)
+        results.append((out.detach(), *torch.autograd.grad(out.sum(), leaves)))
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
+def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
+    query, key, value = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=4)[:3]
+    outs = torch.stack(
+        [options_attention(query, key, value, dropout_p=0.5, seed=seed_of(ops.device, seed)) for seed in range(400)]
+    )
+    deviation = outs.std(0) / math.sqrt(400)
+    assert bool(((outs.mean(0) - options_attention(query, key, value)).abs() <= 5 * deviation + 1e-5).all())
+
+
+# ---- what PyTorch does with them
+
+
+@pytest.mark.parametrize("names", ["softcap sinks causal", "dropout"])
+def test_a_compiled_graph_without_breaks(ops, names):
+    query, key, value = flash_inputs.tensors(ops, torch.float32)[:3]
+    options = options_of(names, query)
+    packed = packed_tensors(ops, torch.float32, LENGTHS["of all lengths"])
+
+    def dense_and_packed(query, key, value, *others):
+        out = options_attention(query, key, value, **options).sum()
+        return out + packed_attention(*others, causal=True).square().sum()
+
+    others = [*packed[:3], *packed[4:]]
+    torch._dynamo.reset()
+    compiled = torch.compile(dense_and_packed, fullgraph=True, backend="aot_eager")
+    results = []
+    for function in (dense_and_packed, compiled):
+        leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+        total = function(*leaves, *others)
+        results.append((total.detach(), *torch.autograd.grad(total, leaves)))
+    for x, y in zip(*results, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_compiled_graph_draws_its_seed(ops):
+    """Forward and backward of one call use the same, and every call another."""
+    query, key = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)[:2]
+    value = torch.eye(8, device=ops.device)[None, None].contiguous().requires_grad_()
+    torch._dynamo.reset()
+    options_attention(query, key, value)  # builds
+    compiled = torch.compile(
+        lambda *x: options_attention(*x, dropout_p=0.5), fullgraph=True, backend="aot_eager", dynamic=False
+    )
+    outs = []
+    for _ in range(3):
+        out = compiled(query, key, value)
+        (grad,) = torch.autograd.grad(out.sum(), [value])
+        torch.testing.assert_close(grad, out.mT.sum(-1, keepdim=True).expand_as(grad))
+        outs.append(out.detach())
+    assert not torch.equal(outs[0], outs[1]) and not torch.equal(outs[1], outs[2])
+
+
+def test_what_has_no_derivative_says_so(ops):
+    query, key, value, _ = flash_inputs.tensors(ops, torch.float32)
+    leaf = query.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(options_attention(leaf, key, value).square().sum(), [leaf], create_graph=True)
+    with pytest.raises(NotImplementedError, match="attention with options has no second derivative"):
+        grad.sum().backward()
+    with pytest.raises(NotImplementedError, match=r"does not work under torch.func"):
+        torch.func.grad(lambda x: options_attention(x, key, value).sum())(query)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(query, query)
+        options_attention(dual, key, value)
+
+
+def test_only_the_gradients_that_are_asked_for(ops):
+    """Of the sinks alone, and of a value alone: what a model with frozen parts asks."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, torch.float32)
+    sinks = sinks_of(query).requires_grad_()
+    whole = [x.clone().requires_grad_() for x in (query, key, value)]
+    every = torch.autograd.grad(options_attention(*whole, sinks=sinks), [*whole, sinks], grad_out)
+    (alone,) = torch.autograd.grad(options_attention(query, key, value, sinks=sinks), [sinks], grad_out)
+    assert torch.equal(alone, every[3])
+    (alone,) = torch.autograd.grad(options_attention(query, key, whole[2], sinks=sinks), [whole[2]], grad_out)
+    assert torch.equal(alone, every[2])
+
+
+# ---- what is refused
+
+REFUSED = [
+    ({"softcap": -1.0}, r"softcap is -1.000000; it must be 0 \(none\) or positive and finite"),
+    ({"softcap": math.nan}, "softcap is nan"),
+    ({"dropout_p": 1.0}, "dropout_p is 1.000000; it must be 0 or more and less than 1"),
+    ({"dropout_p": -0.1}, "dropout_p is -0.100000"),
+    ({"dropout_p": 0.5, "seed": torch.zeros(2, dtype=torch.int64)}, r"seed has shape \[2\]; it must be \[1\]"),
+    ({"dropout_p": 0.5, "seed": torch.zeros(1)}, "seed has dtype Float; it must be Long"),
+    ({"sinks": torch.zeros(2)}, r"sinks has shape \[2\] and query has shape .*must equal dimension 1 of query \(3\)"),
+    ({"sinks": torch.zeros(3, dtype=torch.int32)}, "sinks has dtype torch.int32; it must be a floating-point one"),
+    ({"sinks": torch.zeros(1, 3)}, r"sinks has 2 dimensions, shape \[1, 3\]; it must be \[heads\]"),
+    ({"query": torch.zeros(2, 3, 21, 257)}, "key has shape .* must equal dimension 3 of query"),
+    ({x: torch.zeros(1, 1, 4, 257) for x in ("query", "key", "value")}, "head_dim = 257, .*it must be 1 .. 256"),
+    ({"mask": torch.zeros(5, 5)}, "mask has shape .*does not broadcast"),
+    ({"mask": torch.zeros(21, 37, requires_grad=True)}, r"mask requires a gradient.*mask.detach\(\)"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_is_refused(ops, changed, words):
+    query, key, value = flash_inputs.tensors(ops, torch.float32)[:3]
+    moved = {name: x.to(ops.device) if isinstance(x, Tensor) else x for name, x in changed.items()}
+    with pytest.raises(ValueError, match=words):
+        options_attention(**{"query": query, "key": key, "value": value} | moved)
+
+
+def numbers(*x: int) -> Tensor:
+    return torch.tensor(x, dtype=torch.int32)
+
+
+REFUSED_PACKED = [
+    ({"cu_seqlens_q": torch.zeros(3)}, "cu_seqlens_q has dtype Float; it must be Int"),
+    ({"cu_seqlens_q": numbers(0)}, r"cu_seqlens_q has shape \[1\]; it must be \[batch \+ 1\], at least \[2\]"),
+    ({"cu_seqlens_k": numbers(0, 4, 6, 10)}, "cu_seqlens_k has shape .* and cu_seqlens_q"),
+    ({"query": torch.zeros(1, 10, 2, 8)}, r"query has 4 dimensions, .*it must be \[total_q, heads, head_dim\]"),
+    ({"value": torch.zeros(9, 2, 8)}, "value has shape .* and key"),
+    ({"query": torch.zeros(10, 3, 8)}, "query has 3 heads, .*must be a multiple of key's"),
+    ({"query": torch.zeros(10, 2, 9)}, "key has shape .*must equal dimension 2 of query"),
+]
+REFUSED_NUMBERS = [
+    (numbers(1, 4, 10), r"cu_seqlens_q\[0\] is 1; the first sequence begins at 0"),
+    (numbers(0, 7, 4, 10), r"cu_seqlens_q\[1\] is 7 and cu_seqlens_q\[2\] is 4; they must not fall"),
+    (numbers(0, 4, 9), r"cu_seqlens_q\[2\] is 9; it must be the number of rows of query, 10"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), REFUSED_PACKED, ids=[words for _, words in REFUSED_PACKED])
+def test_what_is_refused_of_packed_sequences(ops, changed, words):
+    tensors = {name: torch.zeros(10, 2, 8) for name in ("query", "key", "value")}
+    given = tensors | {"cu_seqlens_q": numbers(0, 4, 10)} | changed
+    with pytest.raises(ValueError, match=words):
+        packed_attention(**{name: x.to(ops.device) for name, x in given.items()})
+
+
+@pytest.mark.parametrize(("wrong", "words"), REFUSED_NUMBERS, ids=[words for _, words in REFUSED_NUMBERS])
+def test_numbers_that_are_no_boundaries_are_refused_in_the_simulator(wrong, words):
+    query, key, value = (torch.zeros(10, 2, 8) for _ in range(3))
+    with pytest.raises(ValueError, match=words):
+        packed_attention(query, key, value, wrong)
+
+
+# ---- the checked simulator
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
+def test_no_races_and_no_bad_accesses(dtype):
+    """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, ragged tiles."""
+    from common.inspect.checked_library import CHECK, CheckedLibrary
+
+    ops = load(BuildRequest("flash_options", backend="simulator", checked=True))
+    flash_options.register(ops)
+    library = CheckedLibrary(ops.libraries[0].path)
+    operators = getattr(torch.ops, ops.libraries[0].name)
+
+    def run(operator, tensors, grad_out, *options) -> None:
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        library.begin(CHECK)
+        try:
+            out, _ = operator(*leaves, *options)
+            torch.autograd.grad(out, leaves, grad_out)
+            assert library.report()["findings"] == []
+        finally:
+            library.begin(0)
+
+    def dense(query: Tensor) -> tuple:
+        return SOFTCAP, sinks_of(query), DROPOUT_P, seed_of("cpu")
+
+    for head_dim in (40, 100, 136):
+        query, key, value, grad_out = flash_inputs.tensors(
+            ops, dtype, seq_q=40, seq_k=70, head_dim=head_dim, batch=1, heads=2, kv_heads=1
+        )
+        run(operators.options_attention, (query, key, value), grad_out, False)
+        run(operators.options_attention, (query, key, value), grad_out, True, None, True, None, *dense(query))
+    strided = gaps(*flash_inputs.tensors(ops, dtype, head_dim=8), before=1, behind=4)
+    mask = torch.ones(21, 37, dtype=torch.bool).tril(5)
+    run(operators.options_attention, strided[:3], strided[3], False, None, False, mask, *dense(strided[0]))
+    query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS["fewer keys"])
+    options = (*boundaries, True, None, True, SOFTCAP, sinks_of(query), DROPOUT_P, seed_of("cpu"))
+    run(operators.packed_attention, (query, key, value), grad_out, *options)
