@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
     read_numbers(lse, delta, g, sequence, head, place.start + first + lane / 4);
 #pragma unroll 1
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
-        clear(dq);
+        mma::clear(dq);
 #pragma unroll 1
         for (int start = 0; start < end; start += B_c) {
             load_keys(a.key, a.key_strides, S::K_AT, start);
@@ -175,33 +175,33 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
             cp_async_wait_all();
             __syncthreads();
             float s[1][N][4], dp[1][N][4];
-            clear(s), clear(dp);
-            multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
-            multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
+            mma::clear(s), mma::clear(dp);
+            flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
+            flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
             gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head,
                                 place.start + first, start);
             UNROLL
             for (int n = 0; n < 2 * N; ++n)
-                store_pair<B_c>(shared + S::DS_AT, first + mma_row(lane, n % 2), 8 * (n / 2) + mma_col(lane, 0),
+                store_pair<B_c>(shared + S::DS_AT, first + mma::row(lane, n % 2), 8 * (n / 2) + mma::col(lane, 0),
                                 dp[0][n / 2][n % 2 * 2], dp[0][n / 2][n % 2 * 2 + 1]);
             __syncwarp();
             if (careful)
                 multiply_taken<false, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
             else
-                multiply<false, true, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
+                flash::multiply<false, true, B_c, D, B_c>(dq, shared, S::DS_AT, first, S::K_AT, 0);
             __syncthreads();
         }
         cp_async_wait_all();
-        done = careful || !hidden_reached(a, has_nan(dq[0]));
+        done = careful || !hidden_reached(a, attention::has_nan(dq[0]));
     }
     UNROLL
     for (int r = 0; r < 2; ++r) {
-        const int row = first + mma_row(lane, r);
+        const int row = first + mma::row(lane, r);
         if (row >= rows) continue;
         T* to = row_at(static_cast<T*>(g.grad_query), a.out_strides, place.number, head, first_row + row);
         UNROLL
         for (int n = 0; n < D / 8; ++n)
-            store_row(to, 8 * n + mma_col(lane, 0), a.head_dim, dq[0][n][2 * r] * a.scale,
+            store_row(to, 8 * n + mma::col(lane, 0), a.head_dim, dq[0][n][2 * r] * a.scale,
                       dq[0][n][2 * r + 1] * a.scale);
     }
 }
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
     const int first_row = static_cast<int>(min(sequence.first_row_of(place.start), int64_t{sequence.rows})) / B_r * B_r;
 #pragma unroll 1
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
-        clear(dk), clear(dv);
+        mma::clear(dk), mma::clear(dv);
 #pragma unroll 1
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
             const AttentionMask mask = mask_from(a.mask, place.number, head);
@@ -249,14 +249,14 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
                 __syncthreads();
                 float s[1][N][4], dp[1][N][4], lse[2], delta[2];
                 read_numbers(lse, delta, g, sequence, head, start + row + lane / 4);
-                clear(s), clear(dp);
-                multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
-                multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
+                mma::clear(s), mma::clear(dp);
+                flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
+                flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
                 gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head, start + row,
                                     place.start + col);
                 UNROLL
                 for (int n = 0; n < 2 * N; ++n) {
-                    const int r = row + mma_row(lane, n % 2), c = col + 8 * (n / 2) + mma_col(lane, 0);
+                    const int r = row + mma::row(lane, n % 2), c = col + 8 * (n / 2) + mma::col(lane, 0);
                     const float *p = &s[0][n / 2][n % 2 * 2], *ds = &dp[0][n / 2][n % 2 * 2];
                     store_pair<B_c>(shared + S::P_AT, r, c, p[0], p[1]);
                     store_pair<B_c>(shared + S::DS_AT, r, c, ds[0], ds[1]);
@@ -266,24 +266,24 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
                     multiply_taken<true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
                     multiply_taken<true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
                 } else {
-                    multiply<true, true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
-                    multiply<true, true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
+                    flash::multiply<true, true, B_c, D, B_r>(dv, shared, S::P_AT, key, S::DO_AT, sum_col);
+                    flash::multiply<true, true, B_c, D, B_r>(dk, shared, S::DS_AT, key, S::Q_AT, sum_col);
                 }
                 __syncthreads();
             }
         }
         cp_async_wait_all();
-        done = careful || !hidden_reached(a, has_nan(dk[0]) || has_nan(dv[0]));
+        done = careful || !hidden_reached(a, attention::has_nan(dk[0]) || attention::has_nan(dv[0]));
     }
     UNROLL
     for (int r = 0; r < 2; ++r) {
-        const int at = key + mma_row(lane, r);
+        const int at = key + mma::row(lane, r);
         if (at >= keys) continue;
         T* to_key = row_at(static_cast<T*>(g.grad_key), g.grad_key_strides, place.number, kv_head, first_key + at);
         T* to_value = row_at(static_cast<T*>(g.grad_value), g.grad_key_strides, place.number, kv_head, first_key + at);
         UNROLL
         for (int n = 0; n < SUMS; ++n) {
-            const int c = sum_col + 8 * n + mma_col(lane, 0);
+            const int c = sum_col + 8 * n + mma::col(lane, 0);
             store_row(to_key, c, a.head_dim, dk[0][n][2 * r] * a.scale, dk[0][n][2 * r + 1] * a.scale);
             store_row(to_value, c, a.head_dim, dv[0][n][2 * r], dv[0][n][2 * r + 1]);
         }

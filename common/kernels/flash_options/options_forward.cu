@@ -78,13 +78,13 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
         row_at(static_cast<const T*>(a.query), a.query_strides, place.number, head, sequence.first_row + place.start),
         a.query_strides.row, rows, a.head_dim, pieces);
 
-    RowState<1> state;
+    flash::RowState<1> state;
     float o[1][D / 8][4];
     T* p = shared + S::P_AT;
 #pragma unroll 1
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
-        state = RowState<1>();
-        clear(o);
+        state = flash::RowState<1>();
+        mma::clear(o);
         if (end > 0) load_keys(a.key, a.key_strides, S::K_AT, 0);
 #pragma unroll 1
         for (int start = 0; start < end; start += B_c) {
@@ -92,12 +92,12 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
             __syncthreads();  // K is here, and all are done with V of the last tile
             load_keys(a.value, a.value_strides, S::V_AT, start);
             float s[1][N][4], slopes[1][N][4], top[2];
-            clear(s);
-            multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
+            mma::clear(s);
+            flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
             apply_options(s, slopes, a, mask, sequence, place.start + first, start);
             UNROLL
             for (int n = 0; n < 4 * N; ++n) s[0][n / 4][n % 4] = in_log2(s[0][n / 4][n % 4]);
-            if (needs_rescale(top, state, s, 1.0f)) rescale(state, o, top, 1.0f);
+            if (flash::needs_rescale(top, state, s, 1.0f)) flash::rescale(state, o, top, 1.0f);
             const unsigned kept =
                 keep<N>(a.dropout, place.number * a.heads + head, place.start + first, start);
             UNROLL
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
                     state.sum[r] += w[i];
                     if (!(kept >> (at + i) & 1)) w[i] = 0;
                 }
-                store_pair<B_c>(p, first + mma_row(lane, r), 8 * (n / 2) + mma_col(lane, 0), w[0], w[1]);
+                store_pair<B_c>(p, first + mma::row(lane, r), 8 * (n / 2) + mma::col(lane, 0), w[0], w[1]);
             }
             cp_async_wait_all();
             __syncthreads();  // V is here, and all are done with K
@@ -118,15 +118,15 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
             if (careful)
                 multiply_taken<false, B_c, D, B_c>(o, shared, S::P_AT, first, S::V_AT, 0);
             else
-                multiply<false, true, B_c, D, B_c>(o, shared, S::P_AT, first, S::V_AT, 0);
+                flash::multiply<false, true, B_c, D, B_c>(o, shared, S::P_AT, first, S::V_AT, 0);
         }
         cp_async_wait_all();
-        done = careful || !hidden_reached(a, has_nan(o[0]));
+        done = careful || !hidden_reached(a, attention::has_nan(o[0]));
     }
 
     UNROLL
     for (int r = 0; r < 2; ++r) {
-        const int row = first + mma_row(lane, r);
+        const int row = first + mma::row(lane, r);
         float sum = quad_sum(state.sum[r]), shift = state.shift[r], factor = a.dropout.factor;
         if (a.sinks != nullptr) {
             const float sink = a.sinks[head] * LOG2_E;
@@ -136,13 +136,13 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
             factor *= ratio;
         }
         if (row >= rows) continue;
-        factor *= final_factor(sum);
-        if (lane % 4 == 0) a.lse[number_at(a, sequence, head, place.start + row)] = logsumexp_of(shift, sum);
+        factor *= flash::final_factor(sum);
+        if (lane % 4 == 0) a.lse[number_at(a, sequence, head, place.start + row)] = flash::logsumexp_of(shift, sum);
         T* out = row_at(static_cast<T*>(a.out), a.out_strides, place.number, head,
                         sequence.first_row + place.start + row);
         UNROLL
         for (int n = 0; n < D / 8; ++n)
-            store_row(out, 8 * n + mma_col(lane, 0), a.head_dim, o[0][n][2 * r] * factor, o[0][n][2 * r + 1] * factor);
+            store_row(out, 8 * n + mma::col(lane, 0), a.head_dim, o[0][n][2 * r] * factor, o[0][n][2 * r + 1] * factor);
     }
 }
 

@@ -34,7 +34,7 @@ __device__ __forceinline__ void apply_options(float (&d)[1][N][4], float (&slope
             const float t = tanhf(x / a.softcap);
             x = a.softcap * t, slope = 1 - t * t;
         }
-        const int half = n % 4 / 2, key = first_key + n / 4 * 8 + mma_d_col(lane, n % 4);
+        const int half = n % 4 / 2, key = first_key + n / 4 * 8 + mma::d_col(lane, n % 4);
         const float bias = key < seen[half] ? masked_score(0.0f, mask, 0, row + 8 * half, key) : -INFINITY;
         x = bias == -INFINITY ? -INFINITY : x + bias;  // whatever x is: a hidden key may hold NaN
     }

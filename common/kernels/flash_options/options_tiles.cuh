@@ -34,7 +34,7 @@ struct Tile {
     // Where piece `piece` of a row lies.
     static __device__ __forceinline__ T* at(T* tile, int row, int piece) {
         if constexpr (sizeof(T) == 2)
-            return swizzled<COLS>(tile, row, piece);
+            return mma::swizzled<COLS>(tile, row, piece);
         else
             return tile + row * STRIDE + piece * PIECE;
     }
@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_pair(T* tile, int row, int col, float x, f
     using To = Tile<T, COLS>;
     T* to = To::at(tile, row, col / To::PIECE) + col % To::PIECE;
     if constexpr (sizeof(T) == 2)
-        *reinterpret_cast<unsigned*>(to) = pack<T>(x, y);
+        *reinterpret_cast<unsigned*>(to) = mma::pack<T>(x, y);
     else
         *reinterpret_cast<float2*>(to) = make_float2(x, y);
 }
@@ -82,14 +82,14 @@ __device__ __forceinline__ void store_pair(T* tile, int row, int col, float x, f
 //   A lies as [rows of A ...][A_COLS], A_TURNED as [K ...][A_COLS]; B as [columns of B ...][B_COLS], B_TURNED as
 //   [K ...][B_COLS]
 template <bool A_TURNED, bool B_TURNED, int A_COLS, int B_COLS, int K, typename T, int N>
-__device__ __forceinline__ void multiply(float (&d)[1][N][4], const T* shared, int a_at, int a_first, int b_at,
+__device__ __forceinline__ void flash::multiply(float (&d)[1][N][4], const T* shared, int a_at, int a_first, int b_at,
                                          int b_first) {
     if constexpr (sizeof(T) == 2) {
         const unsigned a = A_TURNED ? block_at<A_COLS>(a_at + lane_start_b<A_COLS>(), 0, a_first / 16)
                                     : block_at<A_COLS>(a_at + lane_start<A_COLS>(), a_first / 16, 0);
         const unsigned b = B_TURNED ? block_at<B_COLS>(b_at + lane_start<B_COLS>(), 0, b_first / 16)
                                     : block_at<B_COLS>(b_at + lane_start_b<B_COLS>(), b_first / 16, 0);
-        multiply<A_TURNED, B_TURNED, A_COLS, B_COLS, K>(d, shared, a, b);
+        flash::multiply<A_TURNED, B_TURNED, A_COLS, B_COLS, K>(d, shared, a, b);
     } else {
         constexpr int A_STRIDE = Tile<T, A_COLS>::STRIDE, B_STRIDE = Tile<T, B_COLS>::STRIDE;
         const int lane = threadIdx.x % 32, row = a_first + lane / 4, col = b_first + lane % 4 * 2;
@@ -132,13 +132,13 @@ __device__ __forceinline__ void multiply(float (&d)[1][N][4], const T* shared, i
 template <bool A_TURNED, int A_COLS, int B_COLS, int K, typename T, int N>
 __device__ __forceinline__ void multiply_taken(float (&d)[1][N][4], T* shared, int a_at, int a_first, int b_at,
                                                int b_first) {
-    const int lane = threadIdx.x % 32, col = b_first + mma_col(lane, 0);
+    const int lane = threadIdx.x % 32, col = b_first + mma::col(lane, 0);
 #pragma unroll 1
     for (int k = 0; k < K; ++k) {
         float x[2];
         UNROLL
         for (int r = 0; r < 2; ++r) {
-            const int row = a_first + mma_row(lane, r);
+            const int row = a_first + mma::row(lane, r);
             x[r] = Tile<T, A_COLS>::element(shared + a_at, A_TURNED ? k : row, A_TURNED ? row : k);
         }
         UNROLL
