@@ -98,8 +98,8 @@ def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping
     array = trace.memories[stage.memory].array
     launch = trace.launches[stage.launch]
     held = f"held {stage.before}, all of it right" if stage.before else "had not been written"
-    meant = f"is not {stage.meant} everywhere" if stage.meant else "is none of Q K^T, the masked scores and the weights"
-    text = f"This is the first launch whose result is wrong: before it {array.name} {held}; behind it it {meant}."
+    meant = f"not all of it is {stage.meant}" if stage.meant else "it is none of Q K^T, the masked scores and the weights"
+    text = f"This is the first launch whose result is wrong: before it {array.name} {held}; after it {meant}."
     if stage.right is not None and stage.function is not None:
         bound = CLOSE * max(1.0, float(stage.right[torch.isfinite(stage.right)].abs().max()))
         cut = replace(

@@ -12,10 +12,13 @@ from common.inspect.flow.run import Run, finding_of, spread, which_depend
 
 
 def not_read(run: Run) -> Finding | None:
-    """The first thread with a wrong result that misses something; None if a right one seems to miss something, too."""
+    """The first thread with a wrong result that misses something; None if a right one seems to miss something, too.
+
+    Where an array holds what cannot be told, only if there are threads with right results that miss nothing.
+    """
     trace, sources = run.trace, run.sources
     reach = reached(trace, sources, run.threads)
-    if reach is None:
+    if reach is None or (sources.unknown and not run.right):
         return None
     left = {one: _left_out(run, reach, one) for one in [*spread(run.right), *spread(run.wrong_threads)]}
     if any(left[thread] for thread in spread(run.right)):

@@ -32,6 +32,8 @@ class Sources:
         made_by: for each access that reads what a thread computed, the write that left it; -1 for what is an input's or
             a plain 0, which carries nothing.
         copied_from: for each write the read whose number it passes on; -1 if it was computed.
+        unknown: whether there is an array that held something before the call and is none of the inputs: then what it
+            brings cannot be told, such as an input that was transposed on its way.
         outputs: the memories that the output was made of, each with where in the output it begins.
     """
 
@@ -42,6 +44,7 @@ class Sources:
     of_read: np.ndarray
     made_by: np.ndarray
     copied_from: np.ndarray
+    unknown: bool
     outputs: list[tuple[int, int]]
 
 
@@ -74,8 +77,12 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
     reads, known = ~trace.is_write, trace.seen >= 0
     of_read = np.where(reads, np.where(known, held[trace.seen], begin), -1)
     made_by = np.where(reads & known, computed[trace.seen], -1)
+    unknown = any(
+        memory.array.initialized and memory.initial is not None and number not in of_memory
+        for number, memory in enumerate(trace.memories)
+    )
     memory_of = {name: number for number, name in of_memory.items()}
-    return Sources(list(first), memory_of, first, count, of_read, made_by, copied_from, _outputs(trace, out))
+    return Sources(list(first), memory_of, first, count, of_read, made_by, copied_from, unknown, _outputs(trace, out))
 
 
 def _is(memory, x: Tensor) -> bool:
