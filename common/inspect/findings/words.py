@@ -51,7 +51,7 @@ TITLES = {
     "not_read": "never arrives",
     "other_element": "wrong element",
     "stored_elsewhere": "wrong content",
-    "wrong_result": "wrong result",
+    "wrong_result": "unexpected content",
     "error": "error",
 }
 

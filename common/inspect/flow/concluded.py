@@ -52,9 +52,7 @@ def concluded(
     if trace is None or not trace.memories:
         return []
     sources = sources_of(trace, inputs, out)
-    if not sources.names:
-        return []
-    if stage := first_wrong(trace, case, inputs):
+    if stage := first_wrong(trace, case, inputs, [memory for memory, _ in sources.outputs]):
         return [_of_stage(trace.up_to(stage.launch), sources, stage, inputs)]
     run = _run_of(trace, sources, inputs, case.reference, 0, out, ref, bound) if sources.outputs else None
     found = run and _first(run, out, ref, bound)
@@ -97,9 +95,13 @@ def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping
     """What went wrong in the first launch whose result is wrong."""
     array = trace.memories[stage.memory].array
     launch = trace.launches[stage.launch]
-    held = f"held {stage.before}, all of it right" if stage.before else "had not been written"
-    meant = f"not all of it is {stage.meant}" if stage.meant else "it is none of Q K^T, the masked scores and the weights"
-    text = f"This is the first launch whose result is wrong: before it {array.name} {held}; after it {meant}."
+    held = f"held {stage.before}" if stage.before else "had not been written"
+    stages = "Q K^T, the masked scores and the weights"
+    meant = f"it is not {stage.meant} everywhere" if stage.meant else f"it is none of {stages}"
+    text = f"Before this launch {array.name} {held}; after it {meant}. If it should be "
+    text += (
+        "that by then, the mistake is in this launch." if stage.meant else "one of them, the mistake is in this launch."
+    )
     if stage.right is not None and stage.function is not None:
         bound = CLOSE * max(1.0, float(stage.right[torch.isfinite(stage.right)].abs().max()))
         cut = replace(

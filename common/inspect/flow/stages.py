@@ -1,4 +1,4 @@
-"""Which launch of several is the first whose result is wrong: first_wrong(...), for attention that keeps its scores.
+"""The first of several launches after which the scores are none: first_wrong(...), for attention that keeps them.
 
 Between the launches lie scores and weights, in an array as large as both. What it held after each launch is compared
 with Q K^T, the masked scores and the weights, in this order.
@@ -6,7 +6,7 @@ with Q K^T, the masked scores and the weights, in this order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,14 @@ class WrongStage:
     function: Callable[..., Tensor] | None
 
 
-def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor]) -> WrongStage | None:
-    """The first launch after which the intermediate result is wrong; None if there is none, or none can be told."""
+def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor], outputs: Sequence[int]) -> WrongStage | None:
+    """The first launch after which an array that held a stage, or nothing, holds none; None if there is none.
+
+    Args:
+        trace: of the whole call.
+        case, inputs: whose stages they are.
+        outputs: the memories that are the output: they may hold what they like until the end.
+    """
     if case.stages is None or len(trace.launches) < 2 or "query" not in inputs or case.keys not in inputs:
         return None
     doubles = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
@@ -55,7 +61,13 @@ def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor]) -> Wrong
     stages = {name: function(**doubles) for name, function in functions.items()}
     size = stages["the weights"].numel()
     for number, memory in enumerate(trace.memories):
-        if memory.is_shared or memory.unit != 4 or memory.array.bytes != 4 * size or len(_writers(trace, number)) < 2:
+        if (
+            number in outputs
+            or memory.is_shared
+            or memory.unit != 4
+            or memory.array.bytes != 4 * size
+            or len(_writers(trace, number)) < 2
+        ):
             continue
         if memory.initial is None:
             continue
@@ -65,7 +77,7 @@ def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor]) -> Wrong
             held[trace.element[mine]] = trace.value[mine].astype(np.uint32)
             now = torch.from_numpy(held.view(np.float32).copy()).double()
             shares = [_share(now, right) for right in stages.values()]
-            equal = [i for i, share in enumerate(shares) if share == 1 and i >= reached]
+            equal = [i for i, right in enumerate(stages.values()) if i >= reached and bool(_same(now, right).all())]
             if equal:
                 reached = equal[0]
                 continue
@@ -87,9 +99,14 @@ def _by_head(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _share(now: Tensor, right: Tensor) -> float:
-    """How many of the elements are equal, as a share."""
+    """How many of the elements are equal, of those that tell: 0 and infinity stand in several stages."""
+    telling = torch.isfinite(right) & (right != 0)
+    return float(_same(now, right)[telling.reshape(-1)].double().mean()) if bool(telling.any()) else 0.0
+
+
+def _same(now: Tensor, right: Tensor) -> Tensor:
+    """Which elements are equal, flat."""
     right = right.reshape(-1)
     finite = torch.isfinite(right)
     largest = float(right[finite].abs().max()) if bool(finite.any()) else 0.0
-    same = (now == right) | ((now - right).abs() <= CLOSE * max(1.0, largest))
-    return float(same.double().mean())
+    return (now == right) | ((now - right).abs() <= CLOSE * max(1.0, largest))
