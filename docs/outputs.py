@@ -41,7 +41,13 @@ _BLOCK = re.compile(
 )
 _TROUBLE = re.compile(r"(The checked build|[\w-]+: .*  (FAIL|error|not implemented))")
 _FINDINGS = re.compile(r"\d+ findings? in|\w+  grid \(")
-_PROGRESS = ("compiling ", "looking inside", "recording ", "writing the page")  # a terminal shows it and takes it away
+_PROGRESS = (
+    "compiling ",
+    "looking inside",
+    "following every access",
+    "recording ",
+    "writing the page",
+)  # a terminal shows it and takes it away
 _POINTS = re.compile(r"  [\w-]+ +[\d.]+ of|Points:")
 _QUOTED = re.compile(r"( {4,}(?:\d+  )?)(\S.*)")  # a line of source in a report, of a list with its number before it
 _TIME = re.compile(

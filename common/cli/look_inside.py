@@ -237,8 +237,14 @@ def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | H
     collected = Collected(checked)
     for case in sorted(sized, key=lambda case: abs(sized[case] - USUAL))[:MOST_FOLLOWED]:
         with working(console, f"following every access of {full_name(case)} ..."):
-            if findings := followed(case, checked, collected, seed):
-                return grouped([(full_name(case), findings)])
+            try:
+                findings = followed(case, checked, collected, seed)
+            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                # the report is worth more than what could be added to it
+                say(console, f"{full_name(case)} could not be followed: {type(error).__name__}: {error}", "dim")
+                return []
+        if findings:
+            return grouped([(full_name(case), findings)])
     return []
 
 
