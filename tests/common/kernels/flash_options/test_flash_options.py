@@ -674,7 +674,8 @@ def test_numbers_that_are_no_boundaries_are_refused_in_the_simulator(wrong, word
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 def test_no_races_and_no_bad_accesses(dtype):
-    """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, ragged tiles."""
+    """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, NaN at
+    them, ragged tiles."""
     from common.inspect.checked_library import CHECK, CheckedLibrary
 
     ops = load(BuildRequest("flash_options", backend="simulator", checked=True))
@@ -704,6 +705,8 @@ def test_no_races_and_no_bad_accesses(dtype):
     strided = gaps(*flash_inputs.tensors(ops, dtype, head_dim=8), before=1, behind=4)
     mask = torch.ones(21, 37, dtype=torch.bool).tril(5)
     run(operators.options_attention, strided[:3], strided[3], False, None, False, mask, *dense(strided[0]))
+    seen_late = spoil(strided[1], 20, math.nan), spoil(strided[2], 20, math.nan)  # every loop is gone through twice
+    run(operators.options_attention, (strided[0], *seen_late), strided[3], False, None, False, mask, *dense(strided[0]))
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS["fewer keys"])
     options = (*boundaries, True, None, True, SOFTCAP, sinks_of(query), DROPOUT_P, seed_of("cpu"))
     run(operators.packed_attention, (query, key, value), grad_out, *options)
