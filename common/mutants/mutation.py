@@ -33,7 +33,7 @@ KINDS = {
     "step": "a loop's step doubled or halved",
     "comparison": "a comparison turned round",
     "negated": "a condition negated",
-    "connective": "|| for && and back",
+    "connective": "or for and, and back",
     "branches": "the branches of a condition exchanged",
     "either": "one side of a maximum or minimum alone",
     "reduction": "another reduction, or none",

@@ -77,7 +77,8 @@ def write(file: Path, every: Decided, options: argparse.Namespace) -> None:
     words = ["python -m common.mutants"]
     words += [f"--set {name}" for name in options.sets]
     words += [f"--task {','.join(options.tasks)}"] if options.tasks != tasks() else []
-    words += [f"--leave-out {options.leave_out} --seed {options.seed}"] if options.leave_out else []
-    words += [f"--sample {options.sample} --seed {options.seed}"] if options.sample is not None else []
+    words += [f"--leave-out {options.leave_out}"] if options.leave_out else []
+    words += [f"--sample {options.sample}"] if options.sample is not None else []
+    words += [f"--seed {options.seed}"] if options.leave_out or options.sample is not None else []
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     write_whole(file, f"{before}{BEGIN}\n{markdown(every, ' '.join(words))}\n{END}{after}")
