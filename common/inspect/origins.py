@@ -36,15 +36,10 @@ def origins(place: Place, variable: str = "") -> list[Place]:
     Empty if the file or the function cannot be read, or if the line says it all. Where one of the line's pointers is
     made of `variable`, the others are left out.
     """
-    file = Path(place.file)
-    try:
-        text = read_source(file)
-    except (OSError, ValueError):
+    around = _around(place)
+    if around is None:
         return []
-    first = _function_start(text, file, place.line)
-    if first is None:
-        return []
-    lines = blanked(text).split("\n")
+    text, lines, first = around
     found: list[int] = []
     here = _statement(lines, place.line)
     arrays = list(dict.fromkeys(re.findall(r"(\w+)\s*\[", here)))
@@ -64,7 +59,7 @@ def origins(place: Place, variable: str = "") -> list[Place]:
         if line != place.line and line not in found:
             found.append(line)
         right = _right_of(name, _statement(lines, line))
-        found += [one for one in _returned(right, text, file) if one not in found and line != place.line]
+        found += [one for one in _returned(right, text, Path(place.file)) if one not in found and line != place.line]
         wanted += [(other, line) for other in _names(right)]
     return [Place(place.file, line, place.function) for line in found[:MOST]]
 
@@ -75,15 +70,10 @@ def deciding(place: Place) -> list[Place]:
     Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
     that compute their bounds.
     """
-    file = Path(place.file)
-    try:
-        text = read_source(file)
-    except (OSError, ValueError):
+    around = _around(place)
+    if around is None:
         return []
-    first = _function_start(text, file, place.line)
-    if first is None:
-        return []
-    lines = blanked(text).split("\n")
+    text, lines, first = around
     heads = _heads(lines, first, place.line)
     found = list(heads)
     for head in heads:
@@ -92,7 +82,7 @@ def deciding(place: Place) -> list[Place]:
             line = _set_in(name, lines, first, head)
             if line is None:
                 continue
-            made = [line, *_returned(_right_of(name, _statement(lines, line)), text, file)]
+            made = [line, *_returned(_right_of(name, _statement(lines, line)), text, Path(place.file))]
             found += [one for one in made if one not in found and one != place.line]
     return [Place(place.file, line, place.function) for line in found[:MOST_DECIDING]]
 
@@ -240,6 +230,18 @@ def _returned(right: str, text: str, file: Path) -> list[int]:
         members = re.compile(rf"\b{names[0]}\.\w+\s*=(?!=)") if names else None
         found += [n for n in range(function.line, result) if members and members.search(lines[n - 1])]
     return found
+
+
+def _around(place: Place) -> tuple[str, list[str], int] | None:
+    """The text of a place's file, its lines without comments, and the line in which the function around it begins; None
+    if the file or the function cannot be read."""
+    file = Path(place.file)
+    try:
+        text = read_source(file)
+    except (OSError, ValueError):
+        return None
+    first = _function_start(text, file, place.line)
+    return None if first is None else (text, blanked(text).split("\n"), first)
 
 
 def _function_start(text: str, file: Path, line: int) -> int | None:

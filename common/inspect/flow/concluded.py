@@ -81,7 +81,7 @@ def _run_of(
         needs = Needs(reference, inputs)
     except RuntimeError:  # of whole numbers, or not written for derivatives
         needs = None
-    return Run(trace, sources, needs, inputs, wrong, writer, threads_of(trace))
+    return Run(trace, sources, needs, inputs, wrong, writer, threads_of(trace), launch)
 
 
 def _first(run: Run, out: Tensor, ref: Tensor, bound: float) -> Finding | None:

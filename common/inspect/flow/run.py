@@ -30,6 +30,7 @@ class Run:
         wrong: which of the output's elements are wrong, flat.
         writer: of each of them the access that wrote it last, -1 if none did.
         threads: whose each access is, see reached.py.
+        launch: the first that counts as storing the output.
     """
 
     trace: Trace
@@ -39,6 +40,7 @@ class Run:
     wrong: np.ndarray
     writer: np.ndarray
     threads: np.ndarray
+    launch: int
 
     @functools.cached_property
     def _stored(self) -> np.ndarray:
@@ -71,7 +73,8 @@ class Run:
     @functools.cached_property
     def is_store(self) -> np.ndarray:
         """Which accesses write to the output."""
-        return np.isin(self.trace.memory, [memory for memory, _ in self.sources.outputs]) & self.trace.is_write
+        of_output = np.isin(self.trace.memory, [memory for memory, _ in self.sources.outputs])
+        return of_output & self.trace.is_write & (self.trace.launch >= self.launch)
 
     def slice_of(self, name: str) -> slice:
         """Where the elements of an input stand among those of all inputs."""

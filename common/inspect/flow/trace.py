@@ -34,6 +34,7 @@ class Memory:
 
     @property
     def is_shared(self) -> bool:
+        """Whether each block has one of its own."""
         return self.array.space == "shared"
 
 
