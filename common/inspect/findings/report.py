@@ -23,6 +23,7 @@ MOST_CASES = 3  # named beside the first
 MOST_ORIGINS = 4  # lines that an index is made in
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
+_DECIDES = "What decides whether that line runs, and how often:"
 _DECIDED = ("not_stored", "not_read")  # that a line did not run for an element may be the mistake
 _VERBS = {
     "read": "reads",
@@ -111,11 +112,11 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if stores:
         told.append(("It is written in:", _with_text(stores)))
     if finding.kind in _DECIDED and (lines := _deciding(places[-1])):
-        told.append(("What decides whether that line runs, and how often:", _with_text(lines)))
+        told.append((_DECIDES, _with_text(lines)))
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
     told_before = {(one.file, one.line) for _, several in told for one, _ in several}
-    lines = list({(one.file, one.line): one for one in every}.items())
-    lines = [one for at, one in lines if at not in told_before][:MOST_ORIGINS]
+    places_at = {(one.file, one.line): one for one in every}
+    lines = [one for at, one in places_at.items() if at not in told_before][:MOST_ORIGINS]
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
@@ -132,7 +133,7 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
         return [("What is passed:", calls(finding.launch, finding.launch))]
     told = [(f"{finding.variable} is used in:", _with_text([place]))]
     if lines := deciding(place):
-        told.append(("What decides whether that line runs, and how often:", _with_text(lines)))
+        told.append((_DECIDES, _with_text(lines)))
     return [*told, ("What the launch passes:", calls(place, finding.launch))]
 
 

@@ -34,9 +34,8 @@ def not_read(run: Run) -> Finding | None:
 def _left_out(run: Run, reach: list[int], thread: int) -> dict[str, np.ndarray]:
     """For each input the elements that what a thread stores depends on and that do not reach it, if there are any."""
     here, found = mask_of(reach[thread], run.sources.count), {}
-    for name, needed in run.needs.of(
-        run.wrong_of(thread) if thread in run.wrong_threads else run.stored_by(thread)
-    ).items():
+    elements = run.wrong_of(thread) if thread in run.wrong_threads else run.stored_by(thread)
+    for name, needed in run.needs.of(elements).items():
         there = here[run.slice_of(name)] if name in run.sources.first else np.zeros(needed.numel(), dtype=bool)
         if (needed.numpy() & ~there).any():
             found[name] = needed.numpy() & ~there

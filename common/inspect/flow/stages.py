@@ -61,28 +61,21 @@ def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor], outputs:
     stages = {name: function(**doubles) for name, function in functions.items()}
     size = stages["the weights"].numel()
     for number, memory in enumerate(trace.memories):
-        if (
-            number in outputs
-            or memory.is_shared
-            or memory.unit != 4
-            or memory.array.bytes != 4 * size
-            or len(_writers(trace, number)) < 2
-        ):
-            continue
-        if memory.initial is None:
+        of_stages = memory.unit == 4 and memory.array.bytes == 4 * size and memory.initial is not None  # none if shared
+        launches = _writers(trace, number) if of_stages and number not in outputs else []
+        if len(launches) < 2:
             continue
         reached, held = -1, memory.initial.astype(np.uint32)
-        for launch in _writers(trace, number):
+        for launch in launches:
             mine = np.flatnonzero((trace.memory == number) & trace.is_write & (trace.launch == launch))
             held[trace.element[mine]] = trace.value[mine].astype(np.uint32)
             now = torch.from_numpy(held.view(np.float32).copy()).double()
-            shares = [_share(now, right) for right in stages.values()]
             equal = [i for i, right in enumerate(stages.values()) if i >= reached and bool(_same(now, right).all())]
             if equal:
                 reached = equal[0]
                 continue
-            names = list(stages)
-            best = max(range(max(reached, 0), len(names)), key=lambda i: shares[i])
+            names, shares = list(stages), [_share(now, right) for right in stages.values()]
+            best = max(range(max(reached, 0), len(names)), key=shares.__getitem__)
             meant = names[best] if shares[best] >= ENOUGH and best != reached else ""
             before = names[reached] if reached >= 0 else ""
             right = stages[meant].reshape(-1) if meant else None
