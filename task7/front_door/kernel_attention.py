@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import torch
@@ -53,12 +52,10 @@ from common.kernels.flash import flash
 from common.kernels.flash_options import flash_options
 from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
 from common.kernels.loaded import loaded
+from task7.front_door.cache import OF_KERNEL_CACHE, LayerKVCache
 from task7.front_door.padding import Padding
 from task7.front_door.sdpa import asked_of
 from task7.given.operators import CountedOperators, load_kernels
-
-if TYPE_CHECKING:
-    from task7.front_door.cache import LayerKVCache
 
 NAME = "course"
 # An attribute of a mask that is nothing but a causal window over sequences that begin here, without padding: its size
@@ -142,7 +139,14 @@ class KernelAttention:
         self._kv_caches[kv_cache.k.data_ptr()] = kv_cache
 
     def kv_cache_of(self, key: Tensor) -> LayerKVCache | None:
-        """The cache whose tokens these keys are, all of them; None for other keys."""
+        """The cache whose tokens these keys are, all of them; None for other keys.
+
+        Raises ValueError under torch.compile for a KernelCache's: a graph knows no addresses, and could not tell
+        whether the prompt was padded.
+        """
+        if torch.compiler.is_compiling():
+            _refuse(getattr(key, OF_KERNEL_CACHE, False), "a KernelCache under torch.compile")
+            return None
         kv_cache = self._kv_caches.get(key.data_ptr())
         return kv_cache if kv_cache is not None and kv_cache.seq_len == key.size(2) else None
 
@@ -184,15 +188,16 @@ class KernelAttention:
             )
         if not allow_is_causal_skip:
             self._refuse_taught("packed sequences and masks other than the causal one")
-        if window is not None or static or not allow_is_causal_skip:
+        # A graph of torch.compile serves every mask, padding or none: what it holds must not be asked
+        unknown = attention_mask is not None and torch.compiler.is_compiling() and self.tuned
+        if window is not None or static or not allow_is_causal_skip or unknown:
             sizes = batch_size, q_length, kv_length, q_offset
             mask = sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
             simple = window is not None and allow_is_causal_skip and not static and q_length == kv_length
-            whole = attention_mask is None or bool(attention_mask[:, -kv_length:].all())
-            if simple and whole:
+            if simple and not unknown and _all_tokens(attention_mask, kv_length):
                 setattr(mask, WINDOW, window)
             return mask
-        if attention_mask is None or bool(attention_mask[:, -kv_length:].all()):
+        if _all_tokens(attention_mask, kv_length):
             return None
         return Padding(attention_mask[:, -kv_length:])
 
@@ -333,8 +338,10 @@ class KernelAttention:
     ) -> Tensor:
         """Task 4's operator -> [batch, heads, new_tokens, head_dim]."""
         query, key, value = (self._converted(x) for x in (query, key, value))
-        if self.tuned:
-            return self.flash_ops.flash_attention(*_rows(query, key, value), causal, scale, lower_right, mask)
+        if self.tuned:  # not the operator itself: in training that would compute the forward pass once more
+            out = flash.flash_attention(self.flash_ops, *_rows(query, key, value), causal, scale, lower_right, mask)
+            self.flash_ops.calls["flash_attention"] += 1
+            return out
         group = query.size(1) // key.size(1)
         key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
         return self.flash_ops.flash_attention(
@@ -379,6 +386,11 @@ class KernelAttention:
 
     def _converted(self, x: Tensor) -> Tensor:
         return x if self.tuned else x.float()
+
+
+def _all_tokens(attention_mask: Tensor | None, kv_length: int) -> bool:
+    """Whether there is no padding. Waits for the device."""
+    return attention_mask is None or bool(attention_mask[:, -kv_length:].all())
 
 
 def _takes_windows(query: Tensor, key: Tensor, value: Tensor) -> bool:
