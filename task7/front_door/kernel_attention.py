@@ -23,7 +23,9 @@ as well: its tensors are a KV cache that is just full.
     masks of other kinds    no                                                yes, as [batch, 1, queries, keys]
     attention both ways     no                                                yes: encoders (BERT, ViT)
     sliding windows         no                                                yes: prefill of 16 bits without padding by
-                                                                              the window kernel, the rest as a mask
+                                                                              the window kernel, with softcap, sinks or
+                                                                              dropout and packed by theirs, the rest as
+                                                                              a mask
     static caches           no                                                yes, as a mask
     training                no                                                yes, with dropout
     packed sequences        no                                                as a mask; without one if the model is
@@ -234,7 +236,10 @@ class KernelAttention:
         if packed[0] is not None:
             out = self._packed(query, key, value, packed, scaling, causal, window, options)
         elif options["softcap"] or options["sinks"] is not None or dropout or query.size(-1) > MAX_HEAD_DIM:
-            out = self._with_options(query, key, value, attention_mask, scaling, causal, options)
+            mask = attention_mask
+            if whole_window:
+                mask, causal, options["window_size"] = None, True, (window - 1, 0)
+            out = self._with_options(query, key, value, mask, scaling, causal, options)
         elif whole_window and _takes_windows(query, key, value):
             out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
         elif isinstance(attention_mask, Tensor):
@@ -325,8 +330,8 @@ class KernelAttention:
         """Sequences one behind the other in a batch of 1; packed: where those of the queries and the keys begin."""
         self._refuse_taught("packed sequences (cu_seq_lens_q)")
         _refuse(query.size(0) != 1, f"packed sequences (cu_seq_lens_q) in a batch of {query.size(0)}: it must be 1")
-        by_positions = "leave cu_seq_lens_q and cu_seq_lens_k out and pass position_ids"
-        _refuse(window is not None, f"packed sequences (cu_seq_lens_q) with a sliding window: {by_positions}")
+        if window is not None:  # a token sees so many, itself included, to either side where it sees both
+            options["window_size"] = window - 1, 0 if causal else window - 1
         rows = _rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
         boundaries = [None if x is None else x.int().contiguous() for x in packed]
         out = flash_options.packed_attention(*rows, *boundaries, causal, scale, **options)

@@ -55,8 +55,8 @@ class Forward(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims: tuple, operators, deterministic, query, key, value, mask, *options):
         count = info.batch_size
-        rows = [_folded(x, dim, count) for x, dim in zip((query, key, value), in_dims[2:5], strict=True)]
-        mask = _folded_mask(mask, in_dims[5], count, rows[0].size(0))
+        rows = [folded(x, dim, count) for x, dim in zip((query, key, value), in_dims[2:5], strict=True)]
+        mask = folded_mask(mask, in_dims[5], count, rows[0].size(0))
         results = Forward.apply(operators, deterministic, *rows, mask, *options)
         return tuple(x.unflatten(0, (count, -1)) for x in results), (0, 0)
 
@@ -85,21 +85,21 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims: tuple, operators, deterministic, *rest):
         count = info.batch_size
-        tensors = [_folded(x, dim, count) for x, dim in zip(rest[:6], in_dims[2:8], strict=True)]
-        mask = _folded_mask(rest[6], in_dims[8], count, tensors[0].size(0))
+        tensors = [folded(x, dim, count) for x, dim in zip(rest[:6], in_dims[2:8], strict=True)]
+        mask = folded_mask(rest[6], in_dims[8], count, tensors[0].size(0))
         grads = Backward.apply(operators, deterministic, *tensors, mask, *rest[7:])
         return tuple(x.unflatten(0, (count, -1)) for x in grads), (0, 0, 0)
 
 
-def _folded(x: Tensor, dim: int | None, count: int) -> Tensor:
+def folded(x: Tensor, dim: int | None, count: int) -> Tensor:
     """[batch, ...], perhaps with a new dimension of `count` at `dim` -> [count * batch, ...], rows contiguous."""
     x = x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
     x = x.flatten(0, 1)
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _folded_mask(mask: Tensor | None, dim: int | None, count: int, batch: int) -> Tensor | None:
-    """As _folded for a mask of 2 to 4 dimensions that broadcasts; `batch` as the other tensors have it now."""
+def folded_mask(mask: Tensor | None, dim: int | None, count: int, batch: int) -> Tensor | None:
+    """As folded for a mask of 2 to 4 dimensions that broadcasts; `batch` as the other tensors have it now."""
     if mask is None:
         return None
     mask = mask[None] if dim is None else mask.movedim(dim, 0)

@@ -509,6 +509,21 @@ def option_model(model_type: str, device, **config):
     return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().to(device)
 
 
+def test_windows_to_either_side_in_packed_sequences(tuned):
+    """As encoders have them (ModernBERT): a token sees window - 1 others in front and behind."""
+    begins = torch.tensor([0, 4, 16], dtype=torch.int32, device=tuned.device)
+    query, key, value = (torch.randn(1, heads, 16, 8, device=tuned.device) for heads in (4, 2, 2))
+    layer = torch.nn.Module()
+    layer.is_causal = False
+    given = {"cu_seq_lens_q": begins, "cu_seq_lens_k": begins, "sliding_window": 3}
+    found = tuned.forward(layer, query, key, value, None, **given)[0].transpose(1, 2)
+    i = torch.arange(16, device=tuned.device)
+    sequence = (i >= 4).int()
+    seen = (sequence[:, None] == sequence) & ((i[:, None] - i).abs() < 3)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss"])
 def test_caps_and_sinks(tuned, model_type):
     """Logits, what is generated with padding and without, and the gradient of every parameter, sinks included."""
@@ -543,9 +558,11 @@ def test_a_head_dim_of_256(tuned):
         torch.testing.assert_close(ours(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_packed_sequences_without_a_mask(tuned):
-    """Each is what the model makes of it alone; in training, too: the loss's gradient for every parameter."""
-    model = tiny_model("llama").to(tuned.device)
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_packed_sequences_without_a_mask(tuned, model_type):
+    """Each is what the model makes of it alone; in training, too: the loss's gradient for every parameter. Mistral has
+    sliding windows."""
+    model = tiny_model(model_type, **({"sliding_window": 5} if model_type == "mistral" else {})).to(tuned.device)
     ours, _ = in_place_of_sdpa(model)
     lengths = [3, 9, 1, 7]
     parts = [tokens(1, length, seed=length).to(tuned.device) for length in lengths]
@@ -569,9 +586,6 @@ def test_packed_sequences_without_a_mask(tuned):
         results.append((logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))))
     for x, y in zip(*results, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
-    ours, _ = in_place_of_sdpa(tiny_model("mistral", sliding_window=5).to(tuned.device))
-    with pytest.raises(ValueError, match=r"packed sequences .* with a sliding window: leave cu_seq_lens_q"):
-        ours(**packed)
     with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) in a batch of 2: it must be 1"):
         call(tuned, batch=2, cu_seq_lens_q=begins, cu_seq_lens_k=begins)
     with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) with these variants: register"):
