@@ -281,7 +281,7 @@ class KernelAttention:
             if kv_cache.padded != (padding is not None):
                 told, now = ("padded", "without") if kv_cache.padded else ("not padded", "with")
                 raise ValueError(f"the prompt was {told}, and now comes a token {now} padding in the attention_mask")
-            return kv_cache.attend(self._converted(query).contiguous(), scale)
+            return kv_cache.attend(self._as_read(query), scale)
         if padding is None:
             lengths = torch.full((key.size(0),), key.size(2), dtype=torch.int32, device=key.device)
         else:
@@ -290,8 +290,8 @@ class KernelAttention:
 
     def _over_cached(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float | None) -> Tensor:
         """Task 6's operator: one query per sequence over its first lengths[b] keys -> [batch, heads, 1, head_dim]."""
-        query, key, value = (self._converted(x).contiguous() for x in (query, key, value))
-        return self.decode_ops.decode_attention(query, key, value, lengths, scale)
+        key, value = (self._converted(x).contiguous() for x in (key, value))
+        return self.decode_ops.decode_attention(self._as_read(query), key, value, lengths, scale)
 
     def _masked(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
         """Any mask, bool or added to the scores, that broadcasts to [batch, heads, new_tokens, all_tokens]."""
@@ -388,6 +388,10 @@ class KernelAttention:
 
     def _refuse_taught(self, what: str) -> None:
         _refuse(not self.tuned, what, "with these variants: register(variant='tuned') does")
+
+    def _as_read(self, query: Tensor) -> Tensor:
+        """As decode_attention reads a query: the tuned one needs contiguous rows only."""
+        return _rows(query)[0] if self.tuned else self._converted(query).contiguous()
 
     def _converted(self, x: Tensor) -> Tensor:
         return x if self.tuned else x.float()
