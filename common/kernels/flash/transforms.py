@@ -1,7 +1,8 @@
-"""flash_attention under torch.func: grad, vmap, and both together.
+"""flash_attention as torch.autograd.Functions: for torch.func, and for training that nothing compiles.
 
-torch.library's autograd formula does not go with torch.func; these two torch.autograd.Functions do. vmap adds the new
-dimension to the batch, so one launch does all: no loop over the samples.
+torch.library's autograd formula, which torch.compile and torch.export need, does not go with torch.func (grad, vmap),
+and each of its calls goes through Python that takes longer than a small kernel. vmap adds the new dimension to the
+batch, so one launch does all: no loop over the samples.
 """
 
 from __future__ import annotations
@@ -17,6 +18,34 @@ def transforming() -> bool:
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def below_autograd(operator, *arguments):
+    """Calls an operator without a look at its autograd formula, for whoever sees to gradients himself."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*arguments)
+
+
+def without_transforms(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    """The same for calls outside of torch.func: PyTorch inspects the signature of a Function with setup_context at each
+    call, which takes longer than all else around a kernel."""
+
+    class Plain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            output = function.forward(*inputs)
+            function.setup_context(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(function.backward)
+
+    return Plain
+
+
+def gradients_by(function: type[torch.autograd.Function], *arguments) -> tuple:
+    """A backward pass's own Function, as one only where somebody may ask for its derivative."""
+    once_more = torch.is_grad_enabled() or transforming()
+    return function.apply(*arguments) if once_more else function.forward(*arguments)
+
+
 class Forward(torch.autograd.Function):
     """(operators, deterministic, query, key, value, mask, *options) -> (out, lse).
 
@@ -27,7 +56,7 @@ class Forward(torch.autograd.Function):
     def forward(operators, deterministic, query, key, value, mask, *options):
         causal, scale, lower_right, tensor_cores, *positions = options
         given = causal, scale, lower_right, mask, tensor_cores, *positions, deterministic
-        return operators.flash_attention_forward(query, key, value, *given)
+        return below_autograd(operators.flash_attention_forward, query, key, value, *given)
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: tuple) -> None:
@@ -43,7 +72,7 @@ class Forward(torch.autograd.Function):
         grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()
         tensors = grad_out, query, key, value, out, lse, mask
         deterministic = ctx.deterministic or torch.are_deterministic_algorithms_enabled()
-        grads = Backward.apply(ctx.operators, deterministic, *tensors, *ctx.options)
+        grads = gradients_by(Backward, ctx.operators, deterministic, *tensors, *ctx.options)
         if key.size(2) == 1:  # see flash.py
             grads = torch.zeros_like(query), torch.zeros_like(key), grads[2]
         return None, None, *grads, *[None] * (1 + len(ctx.options))
@@ -61,6 +90,9 @@ class Forward(torch.autograd.Function):
         return tuple(x.unflatten(0, (count, -1)) for x in results), (0, 0)
 
 
+Plain = without_transforms(Forward)
+
+
 class Backward(torch.autograd.Function):
     """(operators, deterministic, grad_out, query, key, value, out, lse, mask, *options) -> the three gradients."""
 
@@ -68,7 +100,7 @@ class Backward(torch.autograd.Function):
     def forward(operators, deterministic, *rest):
         *tensors, mask, causal, scale, lower_right, _, key_step, key_offset = rest
         given = causal, scale, lower_right, mask, key_step, key_offset, deterministic
-        return operators.flash_attention_backward(*tensors, *given)
+        return below_autograd(operators.flash_attention_backward, *tensors, *given)
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: tuple) -> None:

@@ -30,6 +30,7 @@ from common.kernels.flash_options.options_transforms import (
     PLACES,
     WHAT,
     Forward,
+    Plain,
 )
 from common.kernels.loaded import loaded
 
@@ -206,9 +207,9 @@ def _check_boundaries(name: str, cu_seqlens: Tensor, rows_name: str, rows: Tenso
 
 
 def _run(operators, name: str, *arguments) -> Tensor:
-    if transforming():
-        return Forward.apply(operators, name, *arguments)[0]
-    return getattr(operators, name)(*arguments)[0]
+    if torch.compiler.is_compiling():
+        return getattr(operators, name)(*arguments)[0]
+    return (Forward if transforming() else Plain).apply(operators, name, *arguments)[0]
 
 
 def _prepared(query, key, value, sinks, dropout_p, seed, **others):

@@ -1,9 +1,8 @@
-"""Attention with options under torch.func: grad, vmap, and both together.
+"""Attention with options as torch.autograd.Functions: for torch.func, and for training that nothing compiles.
 
-torch.library's autograd formula does not go with torch.func; these two torch.autograd.Functions do. vmap adds the new
-dimension to the batch, so one launch does all, where samples share nothing: sinks have a gradient for each sample, the
-dropout of a sample must not depend on its place, and packed sequences have no batch. There it goes from sample to
-sample.
+As common/kernels/flash/transforms.py. vmap adds the new dimension to the batch, so one launch does all, where samples
+share nothing: sinks have a gradient for each sample, the dropout of a sample must not depend on its place, and packed
+sequences have no batch. There it goes from sample to sample.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.kernels.flash.transforms import folded, folded_mask
+from common.kernels.flash.transforms import below_autograd, folded, folded_mask, gradients_by, without_transforms
 
 WHAT = "attention with options"
 NO_FORWARD_MODE = f"{WHAT} has no forward-mode derivative (torch.func.jvp, hessian): use reverse mode"
@@ -46,7 +45,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(operators, name: str, *arguments):
-        return getattr(operators, name)(*arguments)
+        return below_autograd(getattr(operators, name), *arguments)
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: tuple) -> None:
@@ -67,7 +66,7 @@ class Forward(torch.autograd.Function):
             arguments[i] = x
         grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()
         rows, others = arguments[:3], arguments[3:]
-        *grads, grad_sinks = Backward.apply(ctx.operators, ctx.name, grad_out, *rows, out, lse, *others)
+        *grads, grad_sinks = gradients_by(Backward, ctx.operators, ctx.name, grad_out, *rows, out, lse, *others)
         of_others = [None] * len(others)
         of_others[places.sinks - 3] = None if arguments[places.sinks] is None else grad_sinks
         return None, None, *grads, *of_others
@@ -81,12 +80,15 @@ class Forward(torch.autograd.Function):
         return _mapped(Forward, info.batch_size, in_dims[2:], operators, name, arguments, rows=3)
 
 
+Plain = without_transforms(Forward)
+
+
 class Backward(torch.autograd.Function):
     """(operators, name, grad_out, query, key, value, out, lse, *the other arguments) -> four gradients."""
 
     @staticmethod
     def forward(operators, name: str, *arguments):
-        return getattr(operators, f"{name}_backward")(*arguments)
+        return below_autograd(getattr(operators, f"{name}_backward"), *arguments)
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: tuple) -> None:
