@@ -147,7 +147,9 @@ def _():
 
 
 @pytest.mark.parametrize(
-    "options", [{"softcap": 3.0}, {"sinks": torch.zeros(2)}, {"dropout_p": 0.3}, {"head_dim": 136}], ids=str
+    "options",
+    [{"softcap": 3.0}, {"sinks": torch.zeros(2)}, {"dropout_p": 0.3}, {"head_dim": 136}, {"window_size": (S, S)}],
+    ids=str,
 )
 def test_nan_at_hidden_keys_under_options(options):
     """It reaches neither results nor gradients of the kernels that the options have; padding hides the key."""
