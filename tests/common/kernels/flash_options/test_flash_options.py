@@ -647,6 +647,58 @@ def test_a_compiled_graph_draws_its_seed(ops):
     assert not torch.equal(outs[0], outs[1]) and not torch.equal(outs[1], outs[2])
 
 
+@pytest.mark.gpu
+def test_a_cuda_graph_draws_its_seed_at_every_replay():
+    """Forward and backward, captured once: each replay leaves other weights out, and the generator decides which."""
+    ops = load(BuildRequest("flash_options", backend="cuda"))
+    query, key, _, grad_out = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)
+    value = torch.eye(8, device=ops.device)[None, None].contiguous()
+    leaves = [x.requires_grad_() for x in (query, key, value)]
+
+    def step() -> tuple[Tensor, ...]:
+        out = options_attention(*leaves, dropout_p=0.5)
+        return out, *torch.autograd.grad(out, leaves, grad_out)
+
+    step()  # built, loaded and warm before the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+
+    def replayed() -> list[Tensor]:
+        graph.replay()
+        torch.cuda.synchronize()
+        return [x.detach().clone() for x in captured]
+
+    torch.cuda.manual_seed(3)
+    first, second = replayed(), replayed()
+    torch.cuda.manual_seed(3)
+    again = replayed()
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+    assert not torch.equal(first[0], second[0])
+    for out, *_, grad_value in (first, second):
+        torch.testing.assert_close(grad_value, out.mT @ grad_out)  # the output is the weights, left out as in backward
+
+
+@pytest.mark.gpu
+def test_the_device_of_the_inputs_is_used():
+    """Inputs on the second GPU while the first is the current one; inputs on two GPUs are refused."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    ops = load(BuildRequest("flash_options", backend="cuda"))
+    query, key, value, grad_out = flash_inputs.tensors(ops, torch.float16)
+    results = []
+    for device in ("cuda:0", "cuda:1"):
+        leaves = [x.detach().to(device).requires_grad_() for x in (query, key, value)]
+        options = options_of("softcap sinks dropout window", leaves[0])
+        out = options_attention(*leaves, **options)
+        results.append((out, *torch.autograd.grad(out, leaves, grad_out.to(device))))
+        assert all(str(x.device) == device for x in results[-1])
+    assert all(torch.equal(x, y.to("cuda:0")) for x, y in zip(*results, strict=True))
+    with pytest.raises(ValueError, match="they must be on the same one"):
+        options_attention(query, key.to("cuda:1"), value)
+
+
 def test_what_has_no_derivative_says_so(ops):
     query, key, value, _ = flash_inputs.tensors(ops, torch.float32)
     leaf = query.clone().requires_grad_()
