@@ -1,8 +1,8 @@
 """python -m common.benchmark NAME: how fast the kernels of common/kernels are on a GPU, and how long a build takes.
 
-flash, gemm, softmax, sparse, decode     a room beside its peers; `python -m common.benchmark flash --help`
-distributed                              attention over several GPUs, under torchrun
-build                                    build times of task 2
+flash, options, gemm, softmax, sparse, decode     a room beside its peers; `python -m common.benchmark flash --help`
+distributed                                       attention over several GPUs, under torchrun
+build                                             build times of task 2
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from common.measure.benchmarks import gemm, softmax
 from common.measure.benchmarks.decode import decode_benchmark
 from common.measure.benchmarks.distributed import command as distributed
 from common.measure.benchmarks.flash import flash_benchmark
+from common.measure.benchmarks.options import options_benchmark
 from common.measure.benchmarks.sdpa import HALF
 from common.measure.benchmarks.sparse import sparse_benchmark
 from common.measure.build_times import measure_builds
@@ -43,6 +44,7 @@ ROOMS: dict[str, Callable[[str], Benchmark]] = {
     "decode": decode_benchmark,
     "flash": flash_benchmark,
     "gemm": gemm.gemm_benchmark,
+    "options": options_benchmark,
     "softmax": softmax.softmax_benchmark,
     "sparse": _sparse,
 }

@@ -100,11 +100,11 @@ def of_room(room: str) -> dict[str, list]:
         }
     if room == "flash_options":
         sinks, seed = torch.randn(2), torch.tensor([7])
-        options = {"softcap": 2.0, "sinks": sinks, "dropout_p": 0.3, "seed": seed}
+        options = {"softcap": 2.0, "sinks": sinks, "dropout_p": 0.3, "seed": seed, "window_left": 4}
         out, lse = ops.options_attention(query, key, value, True, **options)
-        dense = [query, key, value, True, None, False, None, 2.0, sinks, 0.3, seed]
+        dense = [query, key, value, True, None, False, None, 2.0, sinks, 0.3, seed, 4, 1]
         rows = [x[0].transpose(0, 1).contiguous() for x in (query, key, value)]
-        packed = [*rows, ints(0, 2, 5), ints(0, 6, 7), True, None, True, 2.0, sinks, 0.3, seed]
+        packed = [*rows, ints(0, 2, 5), ints(0, 6, 7), True, None, True, 2.0, sinks, 0.3, seed, 4, 1]
         packed_out, packed_lse = ops.packed_attention(*packed)
         return {
             "options_attention": dense,

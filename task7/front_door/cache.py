@@ -8,6 +8,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from common.kernels.decode.cache import KVCache
 
+# An attribute of the keys that a KernelCache returns
+OF_KERNEL_CACHE = "of_kernel_cache"
+
 
 class LayerKVCache(KVCache):
     """Task 6's KV cache, which can do without the padding of prompts.
@@ -62,13 +65,19 @@ class KernelCacheLayer(CacheLayerMixin):
         """Appends [batch, kv_heads, new_tokens, head_dim], any float dtype.
 
         Returns views [batch, kv_heads, seq_len, head_dim] of all that is cached, in the cache's dtype.
-        Raises ValueError when the cache is full.
+        Raises ValueError when the cache is full, and under torch.compile.
         """
+        if torch.compiler.is_compiling():
+            raise ValueError(
+                "KernelCache is not supported under torch.compile, which could not tell whether the prompt was padded: "
+                "leave past_key_values out, or pass transformers' DynamicCache or StaticCache"
+            )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         seq_len = self.get_seq_length() + key_states.size(2)
         self.kv_cache.append(*(x.to(self.kv_cache.k.dtype).contiguous() for x in (key_states, value_states)))
         self.keys = self.kv_cache.k[:, :, :seq_len]
+        setattr(self.keys, OF_KERNEL_CACHE, True)
         self.values = self.kv_cache.v[:, :, :seq_len]
         return self.keys, self.values
 

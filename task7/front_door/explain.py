@@ -23,6 +23,7 @@ from task7.front_door.sdpa import (
     BACKENDS,
     FASTEST_HEAD_DIM,
     MODES,
+    NO_WINDOW,
     Call,
     asked_of,
     operators,
@@ -37,8 +38,8 @@ WORDS = {
     "mma": "mma (tensor cores, 16 bits)",
     "3xfp16": "3xfp16 (tensor cores, float32 as the sum of two halves)",
     "fp32": "fp32 (no tensor cores)",
-    "options mma": "options mma (tensor cores, 16 bits; softcap, sinks, dropout, head_dim over 128)",
-    "options fp32": "options fp32 (no tensor cores; softcap, sinks, dropout, head_dim over 128)",
+    "options mma": "options mma (tensor cores, 16 bits; softcap, sinks, dropout, windows, head_dim over 128)",
+    "options fp32": "options fp32 (no tensor cores; softcap, sinks, dropout, windows, head_dim over 128)",
 }
 KINDS = {  # what its rate is compared with
     "wgmma": "bfloat16",
@@ -105,12 +106,14 @@ def explain(
     variant: str | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    window_size: tuple[int, int] = NO_WINDOW,
+    lower_right: bool = False,
 ) -> Explanation:
     """What scaled_dot_product_attention would do with the same arguments; on a GPU it is run and timed, forward only.
 
     Raises: what scaled_dot_product_attention raises, and ValueError for a call without an element.
     """
-    others = softcap, sinks
+    others = softcap, sinks, window_size, lower_right
     call = prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant, *others)
     if call.layout.empty:
         raise ValueError("there is nothing to explain: the call has no query, no key or no element, and runs no kernel")
@@ -128,7 +131,7 @@ def explain(
     if query.device.type != "cuda":
         return Explanation(*told)
     options = {"scale": scale, "enable_gqa": enable_gqa, "mode": mode, "variant": variant}
-    options |= {"softcap": softcap, "sinks": sinks}
+    options |= {"softcap": softcap, "sinks": sinks, "window_size": window_size, "lower_right": lower_right}
 
     def run() -> Tensor:
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
@@ -174,14 +177,16 @@ def _operations(call: Call) -> float:
     query, key, _ = call.inputs
     batch, heads, seq_q, head_dim = query.shape
     seq_k = key.size(2)
-    seen = min(seq_q, seq_k)
-    pairs = seen * (seen + 1) // 2  # of the triangle where S_q and S_k are equal
-    if not call.causal:
-        pairs = seq_q * seq_k
-    elif call.lower_right:  # further keys are in front of the triangle, further queries before it, which see none
-        pairs += seen * (seq_k - seen)
-    else:
-        pairs += (seq_q - seen) * seq_k
+    left, right = NO_WINDOW if call.options is None else call.options["window_size"]
+    at = torch.arange(seq_q) + (seq_k - seq_q if call.lower_right else 0)  # the key that stands beside each query
+    begin, end = torch.zeros_like(at), torch.full_like(at, seq_k)
+    if left >= 0:
+        begin = (at - left).clamp(0, seq_k)
+    if right >= 0:
+        end = (at + right + 1).clamp(0, seq_k)
+    if call.causal:
+        end = end.minimum((at + 1).clamp(0, seq_k))
+    pairs = int((end - begin).clamp(min=0).sum())
     return 4.0 * batch * heads * pairs * head_dim
 
 

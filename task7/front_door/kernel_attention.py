@@ -23,7 +23,9 @@ as well: its tensors are a KV cache that is just full.
     masks of other kinds    no                                                yes, as [batch, 1, queries, keys]
     attention both ways     no                                                yes: encoders (BERT, ViT)
     sliding windows         no                                                yes: prefill of 16 bits without padding by
-                                                                              the window kernel, the rest as a mask
+                                                                              the window kernel, with softcap, sinks or
+                                                                              dropout and packed by theirs, the rest as
+                                                                              a mask
     static caches           no                                                yes, as a mask
     training                no                                                yes, with dropout
     packed sequences        no                                                as a mask; without one if the model is
@@ -41,7 +43,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import torch
@@ -53,12 +54,10 @@ from common.kernels.flash import flash
 from common.kernels.flash_options import flash_options
 from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
 from common.kernels.loaded import loaded
+from task7.front_door.cache import OF_KERNEL_CACHE, LayerKVCache
 from task7.front_door.padding import Padding
 from task7.front_door.sdpa import asked_of
 from task7.given.operators import CountedOperators, load_kernels
-
-if TYPE_CHECKING:
-    from task7.front_door.cache import LayerKVCache
 
 NAME = "course"
 # An attribute of a mask that is nothing but a causal window over sequences that begin here, without padding: its size
@@ -142,7 +141,14 @@ class KernelAttention:
         self._kv_caches[kv_cache.k.data_ptr()] = kv_cache
 
     def kv_cache_of(self, key: Tensor) -> LayerKVCache | None:
-        """The cache whose tokens these keys are, all of them; None for other keys."""
+        """The cache whose tokens these keys are, all of them; None for other keys.
+
+        Raises ValueError under torch.compile for a KernelCache's: a graph knows no addresses, and could not tell
+        whether the prompt was padded.
+        """
+        if torch.compiler.is_compiling():
+            _refuse(getattr(key, OF_KERNEL_CACHE, False), "a KernelCache under torch.compile")
+            return None
         kv_cache = self._kv_caches.get(key.data_ptr())
         return kv_cache if kv_cache is not None and kv_cache.seq_len == key.size(2) else None
 
@@ -184,15 +190,16 @@ class KernelAttention:
             )
         if not allow_is_causal_skip:
             self._refuse_taught("packed sequences and masks other than the causal one")
-        if window is not None or static or not allow_is_causal_skip:
+        # A graph of torch.compile serves every mask, padding or none: what it holds must not be asked
+        unknown = attention_mask is not None and torch.compiler.is_compiling() and self.tuned
+        if window is not None or static or not allow_is_causal_skip or unknown:
             sizes = batch_size, q_length, kv_length, q_offset
             mask = sdpa_mask(*sizes, attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
             simple = window is not None and allow_is_causal_skip and not static and q_length == kv_length
-            whole = attention_mask is None or bool(attention_mask[:, -kv_length:].all())
-            if simple and whole:
+            if simple and not unknown and _all_tokens(attention_mask, kv_length):
                 setattr(mask, WINDOW, window)
             return mask
-        if attention_mask is None or bool(attention_mask[:, -kv_length:].all()):
+        if _all_tokens(attention_mask, kv_length):
             return None
         return Padding(attention_mask[:, -kv_length:])
 
@@ -229,7 +236,10 @@ class KernelAttention:
         if packed[0] is not None:
             out = self._packed(query, key, value, packed, scaling, causal, window, options)
         elif options["softcap"] or options["sinks"] is not None or dropout or query.size(-1) > MAX_HEAD_DIM:
-            out = self._with_options(query, key, value, attention_mask, scaling, causal, options)
+            mask = attention_mask
+            if whole_window:
+                mask, causal, options["window_size"] = None, True, (window - 1, 0)
+            out = self._with_options(query, key, value, mask, scaling, causal, options)
         elif whole_window and _takes_windows(query, key, value):
             out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
         elif isinstance(attention_mask, Tensor):
@@ -271,7 +281,7 @@ class KernelAttention:
             if kv_cache.padded != (padding is not None):
                 told, now = ("padded", "without") if kv_cache.padded else ("not padded", "with")
                 raise ValueError(f"the prompt was {told}, and now comes a token {now} padding in the attention_mask")
-            return kv_cache.attend(self._converted(query).contiguous(), scale)
+            return kv_cache.attend(self._as_read(query), scale)
         if padding is None:
             lengths = torch.full((key.size(0),), key.size(2), dtype=torch.int32, device=key.device)
         else:
@@ -280,8 +290,8 @@ class KernelAttention:
 
     def _over_cached(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float | None) -> Tensor:
         """Task 6's operator: one query per sequence over its first lengths[b] keys -> [batch, heads, 1, head_dim]."""
-        query, key, value = (self._converted(x).contiguous() for x in (query, key, value))
-        return self.decode_ops.decode_attention(query, key, value, lengths, scale)
+        key, value = (self._converted(x).contiguous() for x in (key, value))
+        return self.decode_ops.decode_attention(self._as_read(query), key, value, lengths, scale)
 
     def _masked(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
         """Any mask, bool or added to the scores, that broadcasts to [batch, heads, new_tokens, all_tokens]."""
@@ -320,8 +330,8 @@ class KernelAttention:
         """Sequences one behind the other in a batch of 1; packed: where those of the queries and the keys begin."""
         self._refuse_taught("packed sequences (cu_seq_lens_q)")
         _refuse(query.size(0) != 1, f"packed sequences (cu_seq_lens_q) in a batch of {query.size(0)}: it must be 1")
-        by_positions = "leave cu_seq_lens_q and cu_seq_lens_k out and pass position_ids"
-        _refuse(window is not None, f"packed sequences (cu_seq_lens_q) with a sliding window: {by_positions}")
+        if window is not None:  # a token sees so many, itself included, to either side where it sees both
+            options["window_size"] = window - 1, 0 if causal else window - 1
         rows = _rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
         boundaries = [None if x is None else x.int().contiguous() for x in packed]
         out = flash_options.packed_attention(*rows, *boundaries, causal, scale, **options)
@@ -333,8 +343,10 @@ class KernelAttention:
     ) -> Tensor:
         """Task 4's operator -> [batch, heads, new_tokens, head_dim]."""
         query, key, value = (self._converted(x) for x in (query, key, value))
-        if self.tuned:
-            return self.flash_ops.flash_attention(*_rows(query, key, value), causal, scale, lower_right, mask)
+        if self.tuned:  # not the operator itself: in training that would compute the forward pass once more
+            out = flash.flash_attention(self.flash_ops, *_rows(query, key, value), causal, scale, lower_right, mask)
+            self.flash_ops.calls["flash_attention"] += 1
+            return out
         group = query.size(1) // key.size(1)
         key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
         return self.flash_ops.flash_attention(
@@ -377,8 +389,17 @@ class KernelAttention:
     def _refuse_taught(self, what: str) -> None:
         _refuse(not self.tuned, what, "with these variants: register(variant='tuned') does")
 
+    def _as_read(self, query: Tensor) -> Tensor:
+        """As decode_attention reads a query: the tuned one needs contiguous rows only."""
+        return _rows(query)[0] if self.tuned else self._converted(query).contiguous()
+
     def _converted(self, x: Tensor) -> Tensor:
         return x if self.tuned else x.float()
+
+
+def _all_tokens(attention_mask: Tensor | None, kv_length: int) -> bool:
+    """Whether there is no padding. Waits for the device."""
+    return attention_mask is None or bool(attention_mask[:, -kv_length:].all())
 
 
 def _takes_windows(query: Tensor, key: Tensor, value: Tensor) -> bool:

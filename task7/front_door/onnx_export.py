@@ -38,8 +38,8 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
 
     Raises:
         ImportError: onnx or onnxscript is missing.
-        ValueError: dynamo=False; a strided call (key_step), which the operator has not; softcap, sinks, dropout, packed
-            sequences and head_dim over 128, which are not translated.
+        ValueError: dynamo=False; a strided call (key_step), which the operator has not; softcap, sinks, dropout,
+            windows, packed sequences and head_dim over 128, which are not translated.
         What the model raises, and torch.onnx.OnnxExporterError.
     """
     if not options.get("dynamo", True):
@@ -106,8 +106,8 @@ def _tuned(
 
 def _options(*_, **__):
     raise ValueError(
-        "the model calls an attention with softcap, sinks, dropout, packed sequences or head_dim over 128, which this "
-        "export does not translate"
+        "the model calls an attention with softcap, sinks, dropout, a window, packed sequences or head_dim over 128, "
+        "which this export does not translate"
     )
 
 

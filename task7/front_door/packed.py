@@ -27,6 +27,7 @@ def packed_attention(
     *,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    window_size: tuple[int, int] = flash_options.NO_WINDOW,
 ) -> Tensor:
     """softmax(query @ key^T * scale) @ value within each sequence, by the tuned kernels.
 
@@ -47,6 +48,7 @@ def packed_attention(
         is_causal: query i of a sequence sees its keys j <= i + its keys - its rows: from the lower right, as
             FlashAttention has it. Where a sequence has as many keys as rows it is scaled_dot_product_attention's.
         dropout_p, scale, softcap, sinks: as of scaled_dot_product_attention.
+        window_size: (left, right), as of scaled_dot_product_attention with lower_right.
 
     Returns:
         [total_q, heads, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to
@@ -78,7 +80,6 @@ def packed_attention(
     rows = [F.pad(x, (0, width - x.size(-1))) if x.size(-1) < width else x for x in (query, key, value)]
     rows = [x if x.stride(-1) == 1 else x.contiguous() for x in rows]
     numbers = [x.int().contiguous() for x in boundaries.values()]
-    out = flash_options.packed_attention(
-        *rows, *numbers, is_causal, scale, softcap=softcap, sinks=sinks, dropout_p=dropout_p
-    )
+    options = {"softcap": softcap, "sinks": sinks, "dropout_p": dropout_p, "window_size": window_size}
+    out = flash_options.packed_attention(*rows, *numbers, is_causal, scale, **options)
     return out[..., :value_head_dim].contiguous()

@@ -9,8 +9,8 @@
     flash     task 4              student, solution            is_causal   float32                up to 128
     flash     task 4              tuned: has gradients         any         the inputs' dtype      up to 256
 
-Without a variant it is the solution's kernels; for what those of flash cannot do, masks, gradients, softcap, sinks and
-dropout, the tuned ones. These have kernels of their own for the last three, and for head_dim over 128
+Without a variant it is the solution's kernels; for what those of flash cannot do, masks, gradients, softcap, sinks,
+dropout and windows, the tuned ones. These have kernels of their own for the last four, and for head_dim over 128
 (common/kernels/flash_options).
 The tensors' device chooses the backend: the simulator for the CPU, nvcc's kernels for a GPU. The operators are built
 and loaded when they are first asked for, and kept.
@@ -69,6 +69,7 @@ VARIANTS = tuple(one.value for one in Variant)  # torch.compile does not follow 
 TUNED_MODES = {
     "flash": Kernels("task4", "flash_attention", lower_right=True, sixteen_bit=True, tuned=True, max_head_dim=256)
 }
+NO_WINDOW = flash_options.NO_WINDOW
 FASTEST_HEAD_DIM = 128  # up to which common/kernels/flash has tuned kernels
 
 
@@ -87,6 +88,8 @@ def scaled_dot_product_attention(
     deterministic: bool = False,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    window_size: tuple[int, int] = NO_WINDOW,
+    lower_right: bool = False,
 ) -> Tensor:
     """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
 
@@ -94,9 +97,11 @@ def scaled_dot_product_attention(
     says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile and
     torch.export there is no graph break once the kernels are loaded: call it once before. torch.func.grad and vmap work
     with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
-    softcap, sinks, dropout and head_dim over 128 have tuned kernels of their own, on which torch.func is refused.
+    softcap, sinks, dropout, windows and head_dim over 128 have tuned kernels of their own, where vmap goes from sample
+    to sample with sinks or dropout.
     NaN and infinity at hidden keys reach the rows that do not see them in no result of tuned kernels, and with those of
-    their own in no gradient. In the other gradients, and in results of the other variants, they do, as 0 times NaN.
+    their own in no gradient. In the other gradients, and in results of the other variants, they do, as 0 times NaN; a
+    window_size as wide as all keys changes nothing but the kernels.
 
     Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
     whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and
@@ -128,6 +133,10 @@ def scaled_dot_product_attention(
             "flash" only, tuned. PyTorch's function has no such argument, and none for sinks.
         sinks: [heads], floating-point, a score of each head that belongs to no key and joins the softmax's denominator;
             or None. It may require a gradient. As softcap.
+        window_size: (left, right), in keys, as FlashAttention has it: query i sees the keys i - left ... i + right; -1:
+            no such end. With is_causal and a mask all hold. As softcap.
+        lower_right: counts is_causal and window_size from the last key, not the first: from i + S_k - S_q on in place
+            of i. (FlashAttention does.) attn_mask=causal_lower_right(S_q, S_k) is is_causal with lower_right.
 
     Returns:
         [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query,
@@ -140,7 +149,7 @@ def scaled_dot_product_attention(
         NotImplementedError: a student's kernel with unfilled gaps; torch.func where it is refused.
         common.compiling.result.BuildError, common.compiling.toolchain.ToolchainError: the kernels cannot be built.
     """
-    others = softcap, sinks
+    others = softcap, sinks, window_size, lower_right
     call = prepared(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant, *others)
     if call.layout.empty:
         return call.layout.empty_result()
@@ -178,7 +187,7 @@ class Call:
         mask: bool or float32, four-dimensional; None for none.
         scale: what the scores are multiplied by.
         dtype: of the result.
-        options: softcap, sinks and dropout_p, for the kernels that have them; None where others do.
+        options: softcap, sinks, dropout_p and window_size, for the kernels that have them; None where others do.
     """
 
     kernels: Kernels
@@ -194,16 +203,18 @@ class Call:
 
 
 def prepared(
-    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant, softcap=0.0, sinks=None
-) -> Call:
+    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mode, variant, softcap, sinks, window_size,
+    lower_right,
+) -> Call:  # fmt: skip
     """Everything that scaled_dot_product_attention does before a kernel runs. Arguments and errors: see there."""
-    check_flags(dropout_p, is_causal, softcap)
+    check_flags(dropout_p, is_causal, softcap, lower_right)
     if attn_mask is not None and is_causal:
         raise RuntimeError(
             "attn_mask is given and is_causal is True; only one of them may be: put the causal mask into attn_mask, "
             "for a bool one attn_mask & torch.ones(S_q, S_k, dtype=torch.bool).tril()"
         )
-    options = {"softcap": softcap, "sinks": sinks, "dropout_p": dropout_p}
+    window_size = flash_options.checked_window(window_size)
+    options = {"softcap": softcap, "sinks": sinks, "dropout_p": dropout_p, "window_size": window_size}
     asked = asked_of(options)
     bias = attn_mask if isinstance(attn_mask, CausalBias) else None
     attn_mask = None if bias is not None else attn_mask
@@ -216,17 +227,18 @@ def prepared(
             "mode='flash' with variant='tuned'"
         )
     check_places(query=query, key=key, value=value, attn_mask=attn_mask, sinks=sinks)
-    lower_right = False
-    if bias is not None:
-        lower_right = _is_lower_right(bias, query, key)
-        is_causal = not lower_right or kernels.lower_right
-        if not is_causal:
-            seq_q, seq_k = query.size(-2), key.size(-2)
-            attn_mask = torch.ones(seq_q, seq_k, dtype=torch.bool, device=query.device).tril(seq_k - seq_q)
-            lower_right = False
     query, key, value, attn_mask = as_autocast(query, key, value, attn_mask)
     check_dtypes(query, key, value, attn_mask)
     layout = KernelLayout(query, key, value, enable_gqa, grouped=kernels.tuned)
+    shift = key.size(-2) - query.size(-2)
+    if bias is not None:
+        if lower_right and bias.variant == CausalVariant.UPPER_LEFT:
+            raise ValueError("lower_right is True and attn_mask is causal_upper_left; only one of them may be")
+        is_causal, lower_right = True, _is_lower_right(bias, query, key)
+    lower_right = lower_right and shift != 0
+    if is_causal and lower_right and not kernels.lower_right:
+        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril(shift)
+        is_causal = lower_right = False
     mask = None if attn_mask is None else layout.mask(attn_mask)
     _check_kernels(kernels, f"mode {mode!r} with variant {variant!r}", layout, attn_mask)
     check_sinks(sinks, layout.batch[-1] if layout.batch else 1)
@@ -242,9 +254,10 @@ def prepared(
 
 
 def asked_of(options: dict[str, object]) -> list[str]:
-    """Which of softcap, sinks and dropout a call asks for, in words."""
-    words = {"softcap": "softcap", "sinks": "sinks", "dropout_p": "dropout"}
-    return [words[name] for name, x in options.items() if x is not None and (name == "sinks" or x != 0)]
+    """Which of softcap, sinks, dropout and window_size a call asks for, in words."""
+    nothing = {"softcap": 0, "dropout_p": 0, "window_size": NO_WINDOW}
+    asked = [name for name, x in options.items() if (x is not None if name == "sinks" else x != nothing[name])]
+    return ["dropout" if name == "dropout_p" else name for name in asked]
 
 
 def _given(options: dict[str, object], asked: str) -> str:
@@ -259,7 +272,8 @@ class CUDAAttention(nn.Module):
     """scaled_dot_product_attention as a module, without parameters: CUDAAttention(is_causal=True, mode="tiled").
 
     Args:
-        is_causal, scale, enable_gqa, mode, variant, deterministic, softcap: see scaled_dot_product_attention.
+        is_causal, scale, enable_gqa, mode, variant, deterministic, softcap, window_size, lower_right: see
+            scaled_dot_product_attention.
         dropout_p: the same, while the module is in training mode; after eval() there is no dropout.
 
     Raises:
@@ -277,6 +291,8 @@ class CUDAAttention(nn.Module):
         deterministic: bool = False,
         softcap: float = 0.0,
         dropout_p: float = 0.0,
+        window_size: tuple[int, int] = NO_WINDOW,
+        lower_right: bool = False,
     ) -> None:
         super().__init__()
         kernels_of(mode, "solution" if variant is None else variant)
@@ -288,6 +304,8 @@ class CUDAAttention(nn.Module):
             "variant": variant,
             "deterministic": deterministic,
             "softcap": softcap,
+            "window_size": window_size,
+            "lower_right": lower_right,
         }
         self.dropout_p = dropout_p
 
@@ -357,10 +375,11 @@ def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
     return [x.to(dtype) if x is not None and x.dtype in DTYPES else x for x in tensors]
 
 
-def check_flags(dropout_p: float, is_causal: bool, softcap: float) -> None:
+def check_flags(dropout_p: float, is_causal: bool, softcap: float, lower_right: bool = False) -> None:
     """Refuses what is neither True nor False, no probability, and no cap."""
-    if not isinstance(is_causal, bool):
-        raise ValueError(f"is_causal is {is_causal!r}; it must be True or False")
+    for name, x in (("is_causal", is_causal), ("lower_right", lower_right)):
+        if not isinstance(x, bool):
+            raise ValueError(f"{name} is {x!r}; it must be True or False")
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p}; it must be 0 or more and less than 1")
     if not 0 <= softcap < math.inf:

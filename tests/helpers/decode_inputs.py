@@ -54,22 +54,24 @@ def attention(dtype, query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: T
     return torch.stack(rows).double()
 
 
-def in_pages(ops, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, query: Tensor) -> dict[str, Tensor]:
+def in_pages(
+    ops, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, query: Tensor, page_size: int = PAGE
+) -> dict[str, Tensor]:
     """The same caches in pages that lie in a random order, some of them nobody's; NaN wherever no token is.
 
     Entries of the table behind a sequence's last page are no page at all.
     """
     batch, kv_heads, capacity, head_dim = k_cache.shape
-    used = [math.ceil(max(length, 0) / PAGE) for length in lengths.tolist()]
+    used = [math.ceil(max(length, 0) / page_size) for length in lengths.tolist()]
     pages = sum(used) + 3
     order = iter(torch.randperm(pages, generator=torch.Generator().manual_seed(1)).tolist())
-    table = torch.full((batch, math.ceil(capacity / PAGE)), -1, dtype=torch.int32)
-    paged = [k_cache.new_full((pages, kv_heads, PAGE, head_dim), math.nan) for _ in range(2)]
+    table = torch.full((batch, math.ceil(capacity / page_size)), -1, dtype=torch.int32)
+    paged = [k_cache.new_full((pages, kv_heads, page_size, head_dim), math.nan) for _ in range(2)]
     for sequence, count in enumerate(used):
         for i in range(count):
             table[sequence, i] = page = next(order)
             for x, cache in zip(paged, (k_cache, v_cache), strict=True):
-                rows = cache[sequence, :, i * PAGE : (i + 1) * PAGE]
+                rows = cache[sequence, :, i * page_size : (i + 1) * page_size]
                 x[page, :, : rows.size(1)] = rows
     return {
         "query": query,

@@ -8,14 +8,15 @@
 //   update_cache_paged(k_pages!, v_pages!, key, value, positions, block_table)
 //   decode_attention_paged(query, k_pages, v_pages, lengths, block_table, scale=None) -> out
 //
-//       k_pages, v_pages     [pages, kv_heads, 16, head_dim]     token s of sequence b is row s % 16 of page
-//       block_table          int32 [batch, max_pages]            block_table[b, s / 16]
+//       k_pages, v_pages     [pages, kv_heads, page_size, head_dim]     token s of sequence b is row s % page_size of
+//       block_table          int32 [batch, max_pages]                   page block_table[b, s / page_size]
 //
 //   query, out               [batch, heads, 1, head_dim]; heads is a multiple of kv_heads
-//   key, value               [batch, kv_heads, new_tokens, head_dim]; any strides as long as rows are contiguous
+//   key, value               [batch, kv_heads, new_tokens, head_dim]
 //   positions, lengths       int32 [batch]
 //
-// Floats are float32, float16 or bfloat16, all of the same type; head_dim is 1 .. 128.
+// Floats are float32, float16 or bfloat16, all of the same type; head_dim is 1 .. 128; page_size is 16, 32, 64, 128 or
+// 256. query, key and value may have any strides as long as rows are contiguous; caches and out are contiguous.
 //
 // What can be seen on the host is checked: shapes, types, devices. What lies on the device is not, for that would take
 // waiting for it; instead no value there makes a kernel leave its memory:
@@ -24,7 +25,7 @@
 //   lengths[b] outside 0 .. capacity                     counts as the nearer of the two
 //   a page number outside 0 .. pages - 1                 is not written to; its tokens are left out of the attention
 //
-// with capacity = max_seq_len or 16 max_pages.
+// with capacity = max_seq_len or page_size * max_pages.
 #include <optional>
 
 #include "common/cuda/attention_binding.h"
@@ -50,7 +51,7 @@ CacheLayout checked_layout(const Caches& caches) {
     for (const auto& [cache, name] : {std::pair<const Tensor&, const char*>{caches.k, caches.k_name},
                                       std::pair<const Tensor&, const char*>{caches.v, caches.v_name}}) {
         if (caches.block_table)
-            check_tensor(cache, name, {"pages", "kv_heads", "16", "head_dim"}, dtype);
+            check_tensor(cache, name, {"pages", "kv_heads", "page_size", "head_dim"}, dtype);
         else
             check_tensor(cache, name, {"batch", "kv_heads", "max_seq_len", "head_dim"}, dtype);
     }
@@ -58,13 +59,15 @@ CacheLayout checked_layout(const Caches& caches) {
     check_same_device(caches.v, caches.v_name, caches.k, caches.k_name);
     check(caches.k.size(3) <= MAX_HEAD_DIM, caches.k_name, " has head_dim = ", caches.k.size(3),
           "; it must be 1 .. ", MAX_HEAD_DIM);
-    CacheLayout layout = {caches.k.size(1), caches.k.size(2), nullptr, 0, static_cast<int>(caches.k.size(3))};
+    CacheLayout layout = {caches.k.size(1), caches.k.size(2), nullptr, 0, static_cast<int>(caches.k.size(3)), 0};
     if (!caches.block_table) return layout;
-    check(caches.k.size(2) == PAGE_SIZE, caches.k_name, " has shape ", shape_of(caches.k),
-          "; dimension 2 must be ", PAGE_SIZE, ", the tokens of a page");
+    const int64_t page_size = caches.k.size(2);
+    while (1 << layout.page_bits < page_size) ++layout.page_bits;
+    check(page_size >= MIN_PAGE_SIZE && page_size <= MAX_PAGE_SIZE && page_size == 1 << layout.page_bits, caches.k_name,
+          " has shape ", shape_of(caches.k), "; dimension 2, the tokens of a page, must be 16, 32, 64, 128 or 256");
     check_tensor(*caches.block_table, "block_table", {"batch", "max_pages"}, ScalarType::Int);
     check_same_device(*caches.block_table, "block_table", caches.k, caches.k_name);
-    layout.capacity = PAGE_SIZE * caches.block_table->size(1);
+    layout.capacity = page_size * caches.block_table->size(1);
     layout.block_table = data<int32_t>(*caches.block_table);
     layout.pages = caches.k.size(0);
     return layout;
@@ -113,7 +116,7 @@ Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, 
     DecodeArguments arguments = {};
     arguments.layout = checked_layout(caches);
     const ScalarType dtype = caches.k.scalar_type();
-    check_tensor(query, "query", {"batch", "heads", "1", "head_dim"}, dtype);
+    check_rows(query, "query", {"batch", "heads", "1", "head_dim"}, dtype);
     check(query.size(2) == 1, "query has shape ", shape_of(query),
           "; dimension 2 must be 1: one token per sequence");
     check_same_size(query, "query", 0, caches.batch_tensor(), caches.batch_name(), 0);
@@ -124,6 +127,7 @@ Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, 
     check_per_sequence(lengths, "lengths", caches);
     arguments.scale = attention_scale(scale, query.size(3));
     arguments.query = query.data_ptr();
+    arguments.query_strides = row_strides(query);
     arguments.k_cache = caches.k.data_ptr();
     arguments.v_cache = caches.v.data_ptr();
     arguments.lengths = data<int32_t>(lengths);

@@ -6,11 +6,12 @@
 #pragma once
 #include "common/kernels/decode/decode.h"
 
-constexpr int TILE = PAGE_SIZE;  // tokens that are read at once: they lie in one page
+constexpr int TILE = MIN_PAGE_SIZE;  // tokens that are read at once: they lie in one page
 
 // A contiguous cache has no pages: any number will do.
 __device__ __forceinline__ int page_number(const CacheLayout& layout, int64_t sequence, int64_t slot) {
-    return layout.block_table == nullptr ? 0 : layout.block_table[(sequence * layout.capacity + slot) / PAGE_SIZE];
+    if (layout.block_table == nullptr) return 0;
+    return layout.block_table[(sequence * layout.capacity + slot) >> layout.page_bits];
 }
 
 __device__ __forceinline__ bool is_page(const CacheLayout& layout, int page) {
@@ -20,5 +21,5 @@ __device__ __forceinline__ bool is_page(const CacheLayout& layout, int page) {
 __device__ __forceinline__ int64_t row_of(const CacheLayout& layout, int64_t sequence, int64_t kv_head, int64_t slot,
                                           int page) {
     if (layout.block_table == nullptr) return (sequence * layout.kv_heads + kv_head) * layout.capacity + slot;
-    return (page * layout.kv_heads + kv_head) * PAGE_SIZE + slot % PAGE_SIZE;
+    return ((page * layout.kv_heads + kv_head) << layout.page_bits) + (slot & ((1 << layout.page_bits) - 1));
 }

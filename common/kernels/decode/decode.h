@@ -24,18 +24,20 @@
 #include "common/cuda/row_strides.h"
 
 constexpr int MAX_HEAD_DIM = 128;
-constexpr int PAGE_SIZE = 16;  // tokens
+constexpr int MIN_PAGE_SIZE = 16, MAX_PAGE_SIZE = 256;  // tokens of a page, a power of two
 
 // Where slot s of a sequence lies, 0 <= s < capacity:
 //
 //   contiguous   cache [batch, kv_heads, capacity, head_dim]       row s of the sequence's own part
-//   paged        cache [pages, kv_heads, 16, head_dim]             row s % 16 of page block_table[sequence, s / 16]
+//   paged        cache [pages, kv_heads, page_size, head_dim]      row s % page_size of page
+//                                                                  block_table[sequence, s / page_size]
 struct CacheLayout {
     int64_t kv_heads;
-    int64_t capacity;        // slots of a sequence: max_seq_len, or 16 * max_pages
+    int64_t capacity;        // slots of a sequence: max_seq_len, or page_size * max_pages
     const int* block_table;  // [batch, max_pages]; nullptr: contiguous
     int64_t pages;           // of the whole cache; a number outside 0 .. pages - 1 is no page
     int head_dim;            // 1 .. MAX_HEAD_DIM
+    int page_bits;           // page_size = 1 << page_bits
 };
 
 // Token t of sequence b goes to slot positions[b] + t. A sequence whose new tokens do not all fit, because positions[b]
@@ -58,7 +60,8 @@ void launch_update_cache(const UpdateArguments& arguments);
 // table entry is no page is left out.
 struct DecodeArguments {
     CacheLayout layout;
-    const void* query;              // [batch, heads, head_dim]
+    const void* query;              // [batch, heads, head_dim], rows contiguous
+    RowStrides query_strides;
     const void *k_cache, *v_cache;  // see CacheLayout
     const int* lengths;             // [batch]
     void* out;                      // [batch, heads, head_dim]

@@ -10,8 +10,8 @@ whatever it is, no kernel leaves its memory. (update_cache and decode_attention 
 be captured in a CUDA graph once and replayed with other lengths. The first call on a device builds the kernels. There
 are no gradients.
 
-Shapes: caches [batch, kv_heads, max_seq_len, head_dim]; pages [pages, kv_heads, 16, head_dim]. Query head h reads K/V
-head h // (heads // kv_heads).
+Shapes: caches [batch, kv_heads, max_seq_len, head_dim]; pages [pages, kv_heads, page_size, head_dim]. Query head h
+reads K/V head h // (heads // kv_heads).
 
 Sources: T. Dao, D. Haziza, F. Massa, G. Sizov, "Flash-Decoding for long-context inference", 2023 (several blocks to a
 sequence); W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
@@ -50,7 +50,8 @@ def decode_attention(
     """softmax(scale * query @ K^T) @ V over the first lengths[b] slots of each sequence's cache.
 
     Args:
-        query: [batch, heads, 1, head_dim], contiguous, of the caches' dtype; heads is a multiple of kv_heads.
+        query: [batch, heads, 1, head_dim], of the caches' dtype, any strides with contiguous rows; heads is a multiple
+            of kv_heads.
         k_cache, v_cache: as update_cache takes them.
         lengths: int32 [batch], in tokens; one outside 0 .. max_seq_len counts as the nearer of the two.
         scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
@@ -67,13 +68,16 @@ def decode_attention(
 def update_cache_paged(
     k_pages: Tensor, v_pages: Tensor, key: Tensor, value: Tensor, positions: Tensor, block_table: Tensor
 ) -> None:
-    """As update_cache, with the cache in pages: slot s of sequence b is row s % 16 of page block_table[b, s // 16].
+    """As update_cache, with the cache in pages.
+
+    Slot s of sequence b is row s % page_size of page block_table[b, s // page_size].
 
     A token whose number in the table is no page is not written. Two sequences must not write to the same page.
 
     Args:
-        k_pages, v_pages: [pages, kv_heads, 16, head_dim], otherwise as the caches of update_cache.
-        key, value, positions: as of update_cache, with 16 * max_pages in place of max_seq_len.
+        k_pages, v_pages: [pages, kv_heads, page_size, head_dim], otherwise as the caches of update_cache; page_size is
+            16, 32, 64, 128 or 256.
+        key, value, positions: as of update_cache, with page_size * max_pages in place of max_seq_len.
         block_table: int32 [batch, max_pages], contiguous: numbers of pages; those outside 0 .. pages - 1 are no page.
 
     Raises:
@@ -96,7 +100,7 @@ def decode_attention_paged(
     Args:
         query, scale: as of decode_attention.
         k_pages, v_pages, block_table: as of update_cache_paged.
-        lengths: int32 [batch], in tokens; one outside 0 .. 16 * max_pages counts as the nearer of the two.
+        lengths: int32 [batch], in tokens; one outside 0 .. page_size * max_pages counts as the nearer of the two.
 
     Returns:
         [batch, heads, 1, head_dim] of query's dtype, contiguous; zeros where nothing is attended to.

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
     NO_UNROLL
     for (int i = 0; i < CLUSTER_STAGES - 1; ++i) copy_next();
     Warp state;
-    state.load_queries(static_cast<const T*>(a.query) + heads.first * head_dim, heads.count, head_dim);
+    state.load_queries(query_of<T>(a, sequence, heads), a.query_strides.head, heads.count, head_dim);
     NO_UNROLL
     for (int tile = warp * plan.blocks + rank; tile < tiles; tile += step) {
         ring.wait();

@@ -3,6 +3,7 @@
 //   HeadUnits, SegmentHeads    which query heads are computed together
 //   TileRing                   a warp's tiles on their way from global to shared memory
 //   warp_states                where the warps of a block leave their states
+//   query_of                   where its queries lie
 //   inputs_aligned             what can be copied in pieces
 //
 // A tile is 16 tokens of one K/V head, which one warp takes at once. A segment is all tiles of one K/V head of one
@@ -40,7 +41,7 @@ inline HeadUnits head_units_of(const DecodeArguments& a, int most) {
     return {group, ceil_div(group, count), count};
 }
 
-// The query heads of a segment: rows of query and out.
+// The query heads of a segment: rows of out.
 struct SegmentHeads {
     int64_t first;
     int count;
@@ -49,6 +50,13 @@ __device__ __forceinline__ SegmentHeads heads_of(const DecodeArguments& a, const
                                                  int kv_head, int unit) {
     const int skipped = unit * units.unit_heads;
     return {sequence * a.heads + kv_head * units.group + skipped, min(units.unit_heads, units.group - skipped)};
+}
+
+// The first query of a segment.
+template <typename T>
+__device__ __forceinline__ const T* query_of(const DecodeArguments& a, int sequence, const SegmentHeads& heads) {
+    return static_cast<const T*>(a.query) + sequence * a.query_strides.batch +
+           (heads.first - sequence * a.heads) * a.query_strides.head;
 }
 
 // STAGES tiles: one in use, the others on their way. Which tile comes next is the owner's business. It copies

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, BLOCKS<Warp>)
         const int last = min(end, first - at.tile + tiles_of(at.length));
         const SegmentHeads heads = heads_of(a, plan.units, at.sequence, at.kv_head, at.head_unit);
         Warp state;
-        state.load_queries(static_cast<const T*>(a.query) + heads.first * head_dim, heads.count, head_dim);
+        state.load_queries(query_of<T>(a, at.sequence, heads), a.query_strides.head, heads.count, head_dim);
         NO_UNROLL
         for (; number < last; number += plan.warps) {
             ring.wait();

@@ -34,13 +34,13 @@ struct MmaWarp {
     float o[D / 8][4];           // D of the mmas with V: 8 columns of the output each
     float m[HALVES], l[HALVES];  // of rows g and g + 8 (g = lane / 4); l of this lane's tokens only
 
-    // query [heads][head_dim], global; 0 beyond its rows and columns
-    __device__ __forceinline__ void load_queries(const T* query, int heads, int head_dim) {
+    // query [heads][head_dim], rows `stride` elements apart, global; 0 beyond its rows and columns
+    __device__ __forceinline__ void load_queries(const T* query, int64_t stride, int heads, int head_dim) {
         const int lane = threadIdx.x % 32;
         UNROLL
         for (int i = 0; i < 4; ++i) {
             const int head = mma::a_row(lane, i), col = mma::a_col(lane, i);
-            const unsigned* pairs = reinterpret_cast<const unsigned*>(query + head * head_dim + col);
+            const unsigned* pairs = reinterpret_cast<const unsigned*>(query + head * stride + col);
             const int cols = i % 2 < HALVES && head < heads ? head_dim - col : 0;  // from `col` on
             UNROLL
             for (int k = 0; k < D / 16; ++k) q[k][i] = 16 * k < cols ? pairs[8 * k] : 0;

@@ -19,7 +19,8 @@ int64_t decode_simt(const DecodeArguments& a, FloatType type, bool launch) {
 static int64_t decode_any(const DecodeArguments& a, FloatType type, bool launch) {
     const bool has_instruction =
         type == FloatType::FLOAT16 || device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8;
-    const bool fits = a.layout.head_dim % 8 == 0 && inputs_aligned(a, 16);
+    const int64_t steps = a.layout.head_dim | a.query_strides.batch | a.query_strides.head;
+    const bool fits = steps % 8 == 0 && inputs_aligned(a, 16);
     if (type != FloatType::FLOAT32 && has_instruction && fits) return decode_mma(a, type, launch);
     return decode_simt(a, type, launch);
 }

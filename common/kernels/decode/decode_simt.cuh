@@ -27,7 +27,7 @@ struct SimtWarp {
     float o[HEADS][COLS_PER_LANE];
     float m[HEADS], l[HEADS];  // l of this lane's tokens only, each of which another lane has as well
 
-    __device__ __forceinline__ void load_queries(const T* query, int heads, int head_dim) {
+    __device__ __forceinline__ void load_queries(const T* query, int64_t stride, int heads, int head_dim) {
         const int first = threadIdx.x % 32 * COLS_PER_LANE;
         UNROLL
         for (int h = 0; h < HEADS; ++h) {
@@ -36,7 +36,7 @@ struct SimtWarp {
             UNROLL
             for (int c = 0; c < COLS_PER_LANE; ++c) {
                 const bool inside = h < heads && first + c < head_dim;
-                q[h][c] = inside ? static_cast<float>(query[static_cast<int64_t>(h) * head_dim + first + c]) : 0.0f;
+                q[h][c] = inside ? static_cast<float>(query[h * stride + first + c]) : 0.0f;
                 o[h][c] = 0.0f;
             }
         }

@@ -23,31 +23,35 @@ from common.kernels.decode.cache import check_room, check_sequence, check_sizes,
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
 
-PAGE = 16  # tokens
+PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens
+PAGE = PAGE_SIZES[0]
 NO_PAGE = -1  # in the table: the kernels skip it
 
 
 class PagedKVCache:
-    """The keys and values that one attention layer has seen, in pages of 16 tokens.
+    """The keys and values that one attention layer has seen, in pages.
 
     Which pages belong to whom is kept on the host, where it can be checked without waiting for the device; the table
     that the kernels read follows it.
 
     Attributes:
-        k_pages, v_pages: the store, [pages, kv_heads, 16, head_dim].
-        block_table: int32 [batch, ceil(max_seq_len / 16)] on the device: token s of sequence b is row s % 16 of page
-            block_table[b, s / 16]. Updated in place (always the same memory).
+        k_pages, v_pages: the store, [pages, kv_heads, page_size, head_dim].
+        block_table: int32 [batch, ceil(max_seq_len / page_size)] on the device: token s of sequence b is row
+            s % page_size of page block_table[b, s / page_size]. Updated in place (always the same memory).
         lengths: int32 [batch] on the device, likewise.
         free_pages: how many pages belong to nobody.
+        page_size: tokens of a page.
 
     Args:
         ops: operators with update_cache_paged and decode_attention_paged, see above.
         batch, kv_heads, max_seq_len, head_dim: of the sequences; max_seq_len bounds each of them, not the memory.
         pages: in the store, for all sequences together.
         dtype: float32, float16 or bfloat16.
+        page_size: tokens of a page, 16, 32, 64, 128 or 256. Larger ones need a shorter table, and leave more room
+            unused at the end of a sequence.
 
     Raises:
-        ValueError: a size below 1, or head_dim above 128.
+        ValueError: a size below 1, head_dim above 128, another page_size.
     """
 
     def __init__(
@@ -59,13 +63,17 @@ class PagedKVCache:
         head_dim: int,
         pages: int,
         dtype: torch.dtype = torch.float32,
+        page_size: int = PAGE,
     ) -> None:
         check_sizes(batch=batch, kv_heads=kv_heads, max_seq_len=max_seq_len, head_dim=head_dim, pages=pages)
+        if page_size not in PAGE_SIZES:
+            raise ValueError(f"page_size is {page_size!r}; it must be one of {', '.join(map(str, PAGE_SIZES))}")
         self.ops = ops
         self.max_seq_len = max_seq_len
-        self.k_pages = torch.empty(pages, kv_heads, PAGE, head_dim, dtype=dtype, device=ops.device)
+        self.page_size = page_size
+        self.k_pages = torch.empty(pages, kv_heads, page_size, head_dim, dtype=dtype, device=ops.device)
         self.v_pages = torch.empty_like(self.k_pages)
-        table = (batch, _pages_for(max_seq_len))
+        table = (batch, self._pages_for(max_seq_len))
         self.block_table = torch.full(table, NO_PAGE, dtype=torch.int32, device=ops.device)
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=ops.device)
         self._host_lengths = [0] * batch
@@ -94,13 +102,14 @@ class PagedKVCache:
         new_tokens = new_tokens_of(key, value)
         check_room(self._host_lengths, new_tokens, self.max_seq_len)
         wanted = [  # how many further pages each sequence needs
-            _pages_for(length + new_tokens) - len(owned)
+            self._pages_for(length + new_tokens) - len(owned)
             for length, owned in zip(self._host_lengths, self._pages, strict=True)
         ]
         if sum(wanted) > len(self._free):
             raise ValueError(
                 f"the cache is full: {new_tokens} more tokens of {len(wanted)} sequences need {sum(wanted)} pages of "
-                f"{PAGE}, and {len(self._free)} of {self.k_pages.size(0)} are free; reset a sequence that has ended"
+                f"{self.page_size}, and {len(self._free)} of {self.k_pages.size(0)} are free; "
+                "reset a sequence that has ended"
             )
         free = self._free.copy()
         pages = [owned + [free.pop() for _ in range(count)] for owned, count in zip(self._pages, wanted, strict=True)]
@@ -139,6 +148,5 @@ class PagedKVCache:
         rows = [owned + [NO_PAGE] * (width - len(owned)) for owned in pages]
         self.block_table.copy_(torch.tensor(rows, dtype=torch.int32))
 
-
-def _pages_for(tokens: int) -> int:
-    return -(-tokens // PAGE)
+    def _pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.page_size)

@@ -98,12 +98,14 @@ def flash_attention(
         mask = mask.float()
     arguments = (query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset, deterministic)
     operators = getattr(torch.ops, ops.libraries[0].name)
-    if transforms.transforming():
+    gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (query, key, value, mask))
+    if torch.compiler.is_compiling():
+        return operators.flash_attention_forward(*arguments)[0] if gradients else operators.flash_attention(*arguments)
+    if gradients or transforms.transforming():
+        function = transforms.Forward if transforms.transforming() else transforms.Plain
         options = causal, scale, lower_right, tensor_cores, key_step, key_offset
-        return transforms.Forward.apply(operators, deterministic, query, key, value, mask, *options)[0]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (query, key, value, mask)):
-        return operators.flash_attention_forward(*arguments)[0]
-    return operators.flash_attention(*arguments)
+        return function.apply(operators, deterministic, query, key, value, mask, *options)[0]
+    return transforms.below_autograd(operators.flash_attention, *arguments)
 
 
 def kernel_of(

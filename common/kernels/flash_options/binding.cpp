@@ -1,10 +1,11 @@
 // binding.cpp - the operators of attention with options, forward and backward.
 //
-//   options_attention(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed) -> (out, lse)
+//   options_attention(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
+//       window_left, window_right) -> (out, lse)
 //   options_attention_backward(grad_out, query, key, value, out, lse, ... the same ...)
 //       -> (grad_query, grad_key, grad_value, grad_sinks)
 //   packed_attention(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
-//       dropout_p, seed) -> (out, lse)
+//       dropout_p, seed, window_left, window_right) -> (out, lse)
 //   packed_attention_backward(grad_out, query, key, value, out, lse, ... the same ...) -> four gradients, as above
 //   dropout_mask(seed, dropout_p, batch, heads, S_q, S_k) -> kept
 //
@@ -17,6 +18,8 @@
 //   cu_seqlens_q, cu_seqlens_k          [batch + 1], int32: sequence b has the rows cu_seqlens[b] ... cu_seqlens[b + 1]
 //   seed                                [1], int64; needed where dropout_p is not 0
 //   kept                                [batch, heads, S_q, S_k], bool
+//   window_left, window_right           query i sees the keys i - window_left ... i + window_right, or with lower_right
+//                                       as many further on as there are more keys than queries; -1: no such end
 //
 // Inputs may have any strides as long as their rows are contiguous; results are contiguous.
 #include <algorithm>
@@ -48,7 +51,10 @@ Dropout checked_dropout(double dropout_p, const OptionalTensor& seed, const Tens
 
 // What both kinds of sequences have.
 void add_options(OptionsArguments& a, const Tensor& query, bool lower_right, double softcap, const OptionalTensor& sinks,
-                 double dropout_p, const OptionalTensor& seed) {
+                 double dropout_p, const OptionalTensor& seed, int64_t window_left, int64_t window_right) {
+    check_between(window_left, -1, MAX_POSITION, "window_left");
+    check_between(window_right, -1, MAX_POSITION, "window_right");
+    a.window_left = window_left, a.window_right = window_right;
     check(softcap >= 0 && softcap <= std::numeric_limits<float>::max(), "softcap is ", softcap,
           "; it must be 0 (none) or positive and finite");
     a.softcap = static_cast<float>(softcap);
@@ -66,10 +72,10 @@ void add_options(OptionsArguments& a, const Tensor& query, bool lower_right, dou
 OptionsArguments dense_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                  std::optional<double> scale, bool lower_right, const OptionalTensor& mask,
                                  double softcap, const OptionalTensor& sinks, double dropout_p,
-                                 const OptionalTensor& seed) {
+                                 const OptionalTensor& seed, int64_t window_left, int64_t window_right) {
     auto a = attention_arguments<OptionsArguments>(query, key, value, causal, scale, MAX_OPTIONS_HEAD_DIM);
     a.mask = attention_mask(mask, query, key);
-    add_options(a, query, lower_right, softcap, sinks, dropout_p, seed);
+    add_options(a, query, lower_right, softcap, sinks, dropout_p, seed, window_left, window_right);
     a.out_strides = {a.heads * a.S_q * a.head_dim, a.S_q * a.head_dim, a.head_dim};
     return a;
 }
@@ -86,7 +92,8 @@ const int* checked_boundaries(const Tensor& x, const char* name, const Tensor& r
 OptionsArguments packed_arguments(const Tensor& query, const Tensor& key, const Tensor& value,
                                   const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k, bool causal,
                                   std::optional<double> scale, bool lower_right, double softcap,
-                                  const OptionalTensor& sinks, double dropout_p, const OptionalTensor& seed) {
+                                  const OptionalTensor& sinks, double dropout_p, const OptionalTensor& seed,
+                                  int64_t window_left, int64_t window_right) {
     const ScalarType dtype = query.scalar_type();
     check_float_type(query, "query");
     check_rows(query, "query", {"total_q", "heads", "head_dim"}, dtype);
@@ -114,7 +121,7 @@ OptionsArguments packed_arguments(const Tensor& query, const Tensor& key, const 
     a.scale = attention_scale(scale, head_dim);
     a.causal = causal;
     a.stream = current_stream(query);
-    add_options(a, query, lower_right, softcap, sinks, dropout_p, seed);
+    add_options(a, query, lower_right, softcap, sinks, dropout_p, seed, window_left, window_right);
     a.out_strides = {0, a.head_dim, a.heads * a.head_dim};
     return a;
 }
@@ -155,17 +162,19 @@ Gradients backward(const OptionsArguments& a, const Tensor& grad_out, const Tens
 std::tuple<Tensor, Tensor> options_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                              std::optional<double> scale, bool lower_right, OptionalTensor mask,
                                              double softcap, OptionalTensor sinks, double dropout_p,
-                                             OptionalTensor seed) {
-    auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed);
+                                             OptionalTensor seed, int64_t window_left, int64_t window_right) {
+    auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
+                             window_left, window_right);
     return forward(a, query, {a.batch, a.heads, a.S_q});
 }
 
 Gradients options_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
                                      const Tensor& value, const Tensor& out, const Tensor& lse, bool causal,
                                      std::optional<double> scale, bool lower_right, OptionalTensor mask, double softcap,
-                                     OptionalTensor sinks, double dropout_p, OptionalTensor seed) {
-    const auto a =
-        dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed);
+                                     OptionalTensor sinks, double dropout_p, OptionalTensor seed, int64_t window_left,
+                                     int64_t window_right) {
+    const auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
+                                   window_left, window_right);
     check_rows(grad_out, "grad_out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
     check_tensor(out, "out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
     check_tensor(lse, "lse", {"batch", "heads", "S_q"}, ScalarType::Float);
@@ -177,9 +186,10 @@ Gradients options_attention_backward(const Tensor& grad_out, const Tensor& query
 std::tuple<Tensor, Tensor> packed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                             const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k, bool causal,
                                             std::optional<double> scale, bool lower_right, double softcap,
-                                            OptionalTensor sinks, double dropout_p, OptionalTensor seed) {
+                                            OptionalTensor sinks, double dropout_p, OptionalTensor seed,
+                                            int64_t window_left, int64_t window_right) {
     auto a = packed_arguments(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
-                              dropout_p, seed);
+                              dropout_p, seed, window_left, window_right);
     return forward(a, query, {a.heads, a.S_q});
 }
 
@@ -187,9 +197,9 @@ Gradients packed_attention_backward(const Tensor& grad_out, const Tensor& query,
                                     const Tensor& out, const Tensor& lse, const Tensor& cu_seqlens_q,
                                     const Tensor& cu_seqlens_k, bool causal, std::optional<double> scale,
                                     bool lower_right, double softcap, OptionalTensor sinks, double dropout_p,
-                                    OptionalTensor seed) {
+                                    OptionalTensor seed, int64_t window_left, int64_t window_right) {
     const auto a = packed_arguments(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap,
-                                    sinks, dropout_p, seed);
+                                    sinks, dropout_p, seed, window_left, window_right);
     check_rows(grad_out, "grad_out", {"total_q", "heads", "head_dim"}, query.scalar_type());
     check_tensor(out, "out", {"total_q", "heads", "head_dim"}, query.scalar_type());
     check_tensor(lse, "lse", {"heads", "total_q"}, ScalarType::Float);
@@ -217,20 +227,21 @@ TASK_OPERATORS(m) {
     m.def(
         "options_attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
         "bool lower_right=False, Tensor? mask=None, float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, "
-        "Tensor? seed=None) -> (Tensor, Tensor)");
+        "Tensor? seed=None, int window_left=-1, int window_right=-1) -> (Tensor, Tensor)");
     m.def(
         "options_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
         "bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, float softcap=0.0, "
-        "Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None) -> (Tensor, Tensor, Tensor, Tensor)");
+        "Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1) "
+        "-> (Tensor, Tensor, Tensor, Tensor)");
     m.def(
         "packed_attention(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
         "bool causal, float? scale=None, bool lower_right=True, float softcap=0.0, Tensor? sinks=None, "
-        "float dropout_p=0.0, Tensor? seed=None) -> (Tensor, Tensor)");
+        "float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1) -> (Tensor, Tensor)");
     m.def(
         "packed_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
         "Tensor cu_seqlens_q, Tensor cu_seqlens_k, bool causal, float? scale=None, bool lower_right=True, "
-        "float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None) "
-        "-> (Tensor, Tensor, Tensor, Tensor)");
+        "float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None, "
+        "int window_left=-1, int window_right=-1) -> (Tensor, Tensor, Tensor, Tensor)");
     m.def("dropout_mask(Tensor seed, float dropout_p, int batch, int heads, int S_q, int S_k) -> Tensor");
 }
 

@@ -2,11 +2,12 @@
 
     options_attention(query, key, value, causal=True, softcap=50.0)            [batch, heads, S_q, head_dim]
     options_attention(query, key, value, causal=True, sinks=sinks)
+    options_attention(query, key, value, window_size=(100, 20))
     packed_attention(query, key, value, cu_seqlens, causal=True)               [total, heads, head_dim]
     dropout_mask(seed, dropout_p, batch, heads, S_q, S_k)                      what dropout keeps
 
 The first call on a device builds the kernels. Both are differentiable, go through torch.compile without a graph break,
-and give the same bits every time. torch.func's transforms, forward mode and second derivatives are refused.
+and give the same bits every time. torch.func's grad and vmap work; forward mode and second derivatives are refused.
 
 Sources: FlashAttention-2 (Dao 2023, arXiv:2307.08691); softcap: Gemma 2 (Riviere et al. 2024, arXiv:2408.00118);
 sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025, arXiv:2508.10925); dropout: Srivastava et al. 2014, on the
@@ -23,9 +24,18 @@ from torch import Tensor
 from common.compiling.derivatives import refuse_forward_mode
 from common.compiling.operators import Operators
 from common.kernels.flash.transforms import transforming
+from common.kernels.flash_options.options_transforms import (
+    NO_MASK_GRADIENT,
+    NO_SECOND_DERIVATIVE,
+    PLACES,
+    WHAT,
+    Forward,
+    Plain,
+)
 from common.kernels.loaded import loaded
 
 MAX_HEAD_DIM = 256
+NO_WINDOW = (-1, -1)
 _registered: set[str] = set()  # namespaces of torch.ops
 _operators: dict[str, object] = {}  # by the kind of device; a plain dictionary: torch.compile sees through it
 
@@ -42,6 +52,7 @@ def options_attention(
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
+    window_size: tuple[int, int] = NO_WINDOW,
 ) -> Tensor:
     """dropout(softmax(scores, a sink among them)) @ value, scores = softcap * tanh(scale * query @ key^T / softcap).
 
@@ -62,6 +73,8 @@ def options_attention(
             by 1 / (1 - dropout_p).
         seed: [1], int64, on query's device: with the same one the same weights are left out. None: drawn from PyTorch's
             generator for that device, so that torch.manual_seed makes it reproducible.
+        window_size: (left, right), in keys: query i sees the keys i - left ... i + right, or with lower_right the keys
+            i + S_k - S_q - left ... i + S_k - S_q + right; -1: no such end. With causal and a mask all hold.
 
     Returns:
         [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros for a query that may see no key. Gradients
@@ -69,14 +82,14 @@ def options_attention(
 
     Raises:
         ValueError: an argument that the kernels do not take; the message names it, its value and what is allowed.
-        NotImplementedError: forward mode, or under torch.func.
+        NotImplementedError: forward mode (torch.func.jvp).
         BuildError, ToolchainError: the kernels cannot be built here; see common.compiling.load.build.
     """
     _check_mask(mask)
     mask = mask.float() if mask is not None and mask.dtype in (torch.float16, torch.bfloat16) else mask
     operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, mask=mask)
-    options = causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed
-    return operators.options_attention(query, key, value, *options)[0]
+    options = causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed, *checked_window(window_size)
+    return _run(operators, "options_attention", query, key, value, *options)
 
 
 def packed_attention(
@@ -92,6 +105,7 @@ def packed_attention(
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
+    window_size: tuple[int, int] = NO_WINDOW,
 ) -> Tensor:
     """options_attention of sequences of different lengths that stand one behind the other, without padding.
 
@@ -106,6 +120,7 @@ def packed_attention(
         cu_seqlens_k: the same of key and value; None: cu_seqlens_q.
         causal: query i of a sequence sees its keys j <= i + its keys - its rows, or j <= i without lower_right.
         scale, softcap, sinks, dropout_p, seed: as of options_attention.
+        window_size: as of options_attention, within each sequence.
 
     Returns:
         [total_q, heads, head_dim] of query's dtype, contiguous; zeros for a query that may see no key. Gradients flow
@@ -120,8 +135,8 @@ def packed_attention(
         _check_boundaries("cu_seqlens_q", cu_seqlens_q, "query", query)
         _check_boundaries("cu_seqlens_k", cu_seqlens_k, "key", key)
     operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, **boundaries)
-    options = causal, scale, lower_right, softcap, sinks, dropout_p, seed
-    return operators.packed_attention(query, key, value, cu_seqlens_q, cu_seqlens_k, *options)[0]
+    options = causal, scale, lower_right, softcap, sinks, dropout_p, seed, *checked_window(window_size)
+    return _run(operators, "packed_attention", query, key, value, cu_seqlens_q, cu_seqlens_k, *options)
 
 
 def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: int, seq_k: int) -> Tensor:
@@ -162,7 +177,17 @@ def loaded_operators() -> list[torch._ops.OpOverload]:
 
 def _check_mask(mask: Tensor | None) -> None:
     if mask is not None and mask.requires_grad and torch.is_grad_enabled():
-        raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
+        raise ValueError(NO_MASK_GRADIENT)
+
+
+def checked_window(window_size: tuple[int, int]) -> tuple[int, int]:
+    """window_size, refused where it is not two numbers of -1 or more."""
+    numbers = isinstance(window_size, (tuple, list)) and len(window_size) == 2
+    if not numbers or not all(isinstance(x, int) and not isinstance(x, bool) and x >= -1 for x in window_size):
+        raise ValueError(
+            f"window_size is {window_size!r}; it must be (left, right), integers of 0 or more, or -1: no such end"
+        )
+    return tuple(window_size)
 
 
 def _check_boundaries(name: str, cu_seqlens: Tensor, rows_name: str, rows: Tensor) -> None:
@@ -181,15 +206,16 @@ def _check_boundaries(name: str, cu_seqlens: Tensor, rows_name: str, rows: Tenso
         )
 
 
+def _run(operators, name: str, *arguments) -> Tensor:
+    if torch.compiler.is_compiling():
+        return getattr(operators, name)(*arguments)[0]
+    return (Forward if transforming() else Plain).apply(operators, name, *arguments)[0]
+
+
 def _prepared(query, key, value, sinks, dropout_p, seed, **others):
     """The operators; sinks in float32; a seed where one is needed."""
-    if transforming():
-        raise NotImplementedError(
-            "attention with options does not work under torch.func (grad, vmap, ...): call torch.autograd.grad, or "
-            "leave softcap, sinks, dropout, packed sequences and head_dim over 128 out"
-        )
     tensors = {"query": query, "key": key, "value": value, "sinks": sinks, "seed": seed, **others}
-    refuse_forward_mode("attention with options", [x for x in tensors.values() if x is not None])
+    refuse_forward_mode(WHAT, [x for x in tensors.values() if x is not None])
     for name, x in tensors.items():
         if x is not None and x.device.type != query.device.type:
             raise ValueError(f"{name} is on {x.device.type!r}; it must be on query's, {query.device.type!r}")
@@ -215,12 +241,10 @@ def register(ops: Operators) -> None:
     operators = getattr(torch.ops, namespace)
 
     def remember_as(leading: int, mask_at: int | None):
-        """leading: how many tensors come first, all of which the backward operator gets."""
-
         def remember(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
             tensors, options = inputs[:leading], list(inputs[leading:])
             if mask_at is not None and inputs[mask_at] is not None and ctx.needs_input_grad[mask_at]:
-                raise ValueError("mask requires a gradient; the kernels compute none for it: pass mask.detach()")
+                raise ValueError(NO_MASK_GRADIENT)
             kept = [i for i, x in enumerate(options) if isinstance(x, Tensor)]
             ctx.mark_non_differentiable(output[1])
             ctx.save_for_backward(*tensors, *output, *(options[i] for i in kept))
@@ -250,11 +274,10 @@ def register(ops: Operators) -> None:
         return backward
 
     def no_second_derivative(ctx, *_) -> None:
-        raise NotImplementedError("attention with options has no second derivative")
+        raise NotImplementedError(NO_SECOND_DERIVATIVE)
 
-    for name, leading, mask_at, sinks_at in (("options_attention", 3, 6, 5), ("packed_attention", 5, None, 4)):
-        torch.library.register_autograd(
-            f"{namespace}::{name}", backward_of(name, sinks_at), setup_context=remember_as(leading, mask_at)
-        )
+    for name, at in PLACES.items():
+        backward, remember = backward_of(name, at.sinks - at.leading), remember_as(at.leading, at.mask)
+        torch.library.register_autograd(f"{namespace}::{name}", backward, setup_context=remember)
         torch.library.register_autograd(f"{namespace}::{name}_backward", no_second_derivative)
     _registered.add(namespace)

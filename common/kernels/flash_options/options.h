@@ -38,7 +38,8 @@ struct Dropout {
 struct OptionsArguments : AttentionArguments {
     const int *cu_seqlens_q, *cu_seqlens_k;  // [batch + 1] of packed sequences, both or none
     bool causal;                             // query i sees the keys j <= i,
-    bool lower_right;                        //   or j <= i + (keys - rows) of its sequence
+    bool lower_right;                        //   or j <= i + shift with shift = keys - rows of its sequence
+    int64_t window_left, window_right;       // and i + shift - left <= j <= i + shift + right; -1: no such end
     AttentionMask mask;                      // broadcasts to [batch, heads, S_q, S_k]; none for packed sequences
     float softcap;                           // scores -> softcap * tanh(score / softcap); 0: as they are
     const float* sinks;                      // [heads], or nullptr

@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
     if (place.number < 0) return;
     const Sequence sequence(a, place.number);
     const int head = place.head, kv_head = head / static_cast<int>(a.heads / a.kv_heads);
-    const int rows = min(sequence.rows - place.start, S::B_r), end = sequence.keys_seen(place.start + rows - 1);
+    const int rows = min(sequence.rows - place.start, S::B_r);
+    const int begin = sequence.first_key_of(place.start) / B_c * B_c, end = sequence.end_of_keys(place.start + rows - 1);
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;  // this warp's first row of the block
     const AttentionMask mask = mask_from(a.mask, place.number, head);
     const int64_t first_row = sequence.first_row + place.start;
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
         mma::clear(dq);
 #pragma unroll 1
-        for (int start = 0; start < end; start += B_c) {
+        for (int start = begin; start < end; start += B_c) {
             load_keys(a.key, a.key_strides, S::K_AT, start);
             load_keys(a.value, a.value_strides, S::V_AT, start);
             cp_async_wait_all();
@@ -234,7 +235,8 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
     load_keys(a.key, a.key_strides, S::K_AT);
     load_keys(a.value, a.value_strides, S::V_AT);
     float dk[1][SUMS][4], dv[1][SUMS][4];
-    const int first_row = static_cast<int>(min(sequence.first_row_of(place.start), int64_t{sequence.rows})) / B_r * B_r;
+    const int first_row = sequence.first_row_of(place.start) / B_r * B_r;
+    const int end_row = sequence.end_of_rows(place.start + keys - 1);
 #pragma unroll 1
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
         mma::clear(dk), mma::clear(dv);
@@ -242,7 +244,7 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
             const AttentionMask mask = mask_from(a.mask, place.number, head);
 #pragma unroll 1
-            for (int start = first_row; start < sequence.rows; start += B_r) {
+            for (int start = first_row; start < end_row; start += B_r) {
                 load_rows(a.query, a.query_strides, S::Q_AT, head, start);
                 load_rows(g.grad_out, g.grad_out_strides, S::DO_AT, head, start);
                 cp_async_wait_all();

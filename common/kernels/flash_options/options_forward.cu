@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
     if (place.number < 0) return;
     const Sequence sequence(a, place.number);
     const int head = place.head, kv_head = head / static_cast<int>(a.heads / a.kv_heads);
-    const int rows = min(sequence.rows - place.start, S::B_r), end = sequence.keys_seen(place.start + rows - 1);
+    const int rows = min(sequence.rows - place.start, S::B_r);
+    const int begin = sequence.first_key_of(place.start) / B_c * B_c, end = sequence.end_of_keys(place.start + rows - 1);
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;  // this warp's first row of the block
     const AttentionMask mask = mask_from(a.mask, place.number, head);
 
@@ -85,9 +86,9 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
         state = flash::RowState<1>();
         mma::clear(o);
-        if (end > 0) load_keys(a.key, a.key_strides, S::K_AT, 0);
+        if (begin < end) load_keys(a.key, a.key_strides, S::K_AT, begin);
 #pragma unroll 1
-        for (int start = 0; start < end; start += B_c) {
+        for (int start = begin; start < end; start += B_c) {
             cp_async_wait_all();
             __syncthreads();  // K is here, and all are done with V of the last tile
             load_keys(a.value, a.value_strides, S::V_AT, start);

@@ -1,6 +1,6 @@
 // options_scores.cuh - what becomes of the products of queries and keys: the options, on a warp's accumulators.
 //
-//   apply_options    q.k -> scores: scale, softcap, mask tensor; -infinity for hidden keys; and the slopes of the cap
+//   apply_options    q.k -> scores: scale, softcap, window, mask tensor; -infinity for hidden keys; and the slopes of the cap
 //   keep             which weights dropout keeps
 //   hidden_reached   whether what is hidden may have spoilt a block's sums
 //
@@ -25,7 +25,8 @@ __device__ __forceinline__ void apply_options(float (&d)[1][N][4], float (&slope
                                               const AttentionMask& mask, const Sequence& sequence, int first_row,
                                               int first_key) {
     const int lane = threadIdx.x % 32, row = first_row + lane / 4;
-    const int seen[2] = {sequence.keys_seen(row), sequence.keys_seen(row + 8)};
+    const int begin[2] = {sequence.first_key_of(row), sequence.first_key_of(row + 8)};
+    const int end[2] = {sequence.end_of_keys(row), sequence.end_of_keys(row + 8)};
     UNROLL
     for (int n = 0; n < 4 * N; ++n) {
         float &x = d[0][n / 4][n % 4], &slope = slopes[0][n / 4][n % 4];
@@ -35,7 +36,8 @@ __device__ __forceinline__ void apply_options(float (&d)[1][N][4], float (&slope
             x = a.softcap * t, slope = 1 - t * t;
         }
         const int half = n % 4 / 2, key = first_key + n / 4 * 8 + mma::d_col(lane, n % 4);
-        const float bias = key < seen[half] ? masked_score(0.0f, mask, 0, row + 8 * half, key) : -INFINITY;
+        const bool seen = key >= begin[half] && key < end[half];
+        const float bias = seen ? masked_score(0.0f, mask, 0, row + 8 * half, key) : -INFINITY;
         x = bias == -INFINITY ? -INFINITY : x + bias;  // whatever x is: a hidden key may hold NaN
     }
 }
@@ -73,5 +75,6 @@ __device__ __forceinline__ unsigned keep(const Dropout& dropout, int64_t head, i
 // there is no NaN but the look. A NaN that a row does see comes out again.
 //   nan: in this thread's sums; the same answer for all threads of the block
 __device__ __forceinline__ bool hidden_reached(const OptionsArguments& a, bool nan) {
-    return (a.causal || a.mask.kind != MaskKind::NONE) && __syncthreads_or(nan);
+    const bool hides = a.causal || a.window_left >= 0 || a.window_right >= 0 || a.mask.kind != MaskKind::NONE;
+    return hides && __syncthreads_or(nan);
 }

@@ -21,7 +21,7 @@ struct Sequence {
     int number;                    // in the batch
     int64_t first_row, first_key;  // where it begins in packed tensors; 0 in others
     int rows, keys;
-    int64_t diagonal;  // a row sees the keys up to row + diagonal; all of them where there is no causal mask
+    int64_t lowest, highest;  // a row sees the keys row + lowest ... row + highest, as far as there are such keys
 
     __device__ __forceinline__ Sequence(const OptionsArguments& a, int number) : number(number) {
         first_row = first_key = 0;
@@ -30,15 +30,22 @@ struct Sequence {
             rows = boundaries(a.cu_seqlens_q, a.S_q, first_row);
             keys = boundaries(a.cu_seqlens_k, a.S_k, first_key);
         }
-        diagonal = !a.causal ? keys : a.lower_right ? int64_t{keys} - rows : 0;
+        const int64_t shift = a.lower_right ? int64_t{keys} - rows : 0;
+        lowest = a.window_left < 0 ? -int64_t{rows} : shift - a.window_left;
+        highest = a.window_right < 0 ? int64_t{keys} : shift + a.window_right;
+        if (a.causal) highest = min(highest, shift);
     }
 
-    // How many keys a row sees, the first ones; none where there is no such row.
-    __device__ __forceinline__ int keys_seen(int row) const {
-        return row < rows ? static_cast<int>(max(min(row + diagonal + 1, int64_t{keys}), int64_t{0})) : 0;
+    // A row sees the keys first_key_of(row) ... end_of_keys(row) - 1; none where there is no such row.
+    __device__ __forceinline__ int first_key_of(int row) const { return within(row + lowest, keys); }
+    __device__ __forceinline__ int end_of_keys(int row) const { return row < rows ? within(row + highest + 1, keys) : 0; }
+    // The rows first_row_of(key) ... end_of_rows(key) - 1 see a key, if any.
+    __device__ __forceinline__ int first_row_of(int key) const { return within(key - highest, rows); }
+    __device__ __forceinline__ int end_of_rows(int key) const { return within(key - lowest + 1, rows); }
+
+    static __device__ __forceinline__ int within(int64_t x, int most) {
+        return static_cast<int>(max(min(x, int64_t{most}), int64_t{0}));
     }
-    // The first row that sees a key.
-    __device__ __forceinline__ int64_t first_row_of(int key) const { return max(key - diagonal, int64_t{0}); }
 
     // How long it is, and where it begins.
     __device__ __forceinline__ int boundaries(const int* cu_seqlens, int64_t length, int64_t& first) const {

@@ -40,6 +40,19 @@ def test_pairs_under_a_mask_aligned_to_the_lower_right(seq_q, seq_k, pairs):
     assert found.operations == 4 * pairs * 4 and found.least_bytes == 4 * 4 * 2 * (seq_q + seq_k)
 
 
+@pytest.mark.parametrize("lower_right", [False, True])
+@pytest.mark.parametrize("window_size", [(2, 1), (-1, 1), (3, -1), (0, 0)], ids=str)
+def test_pairs_in_a_window(window_size, lower_right):
+    query, key = of(1, 1, 5, 4), of(1, 1, 8, 4)
+    left, right = (100 if x < 0 else x for x in window_size)
+    for causal in (False, True):
+        at = [i + (3 if lower_right else 0) for i in range(5)]
+        pairs = sum(i - left <= j <= i + (0 if causal else right) for i in at for j in range(8))
+        found = explain(query, key, key, is_causal=causal, window_size=window_size, lower_right=lower_right)
+        assert found.operations == 4 * pairs * 4
+        assert found.faster[0].startswith("presumably without window_size: ")
+
+
 def test_copies():
     strided = of(2, 7, 3, 8).transpose(1, 2)
     half = of(2, 3, 7, 8, dtype=torch.float16)
@@ -103,4 +116,4 @@ def test_kernels_with_options():
     assert found.faster[0].startswith("presumably without dropout and with head_dim up to 128: 3xfp16")
     assert explain(single, single, single, variant="tuned").faster[0].startswith("presumably with head_dim up to 128: ")
     assert found.operations == 4 * 2 * 5 * 5 * 200
-    assert "kernel    options fp32 (no tensor cores; softcap, sinks, dropout, head_dim over 128)" in str(found)
+    assert "kernel    options fp32 (no tensor cores; softcap, sinks, dropout, windows, head_dim over 128)" in str(found)

@@ -6,6 +6,7 @@ error in words; the table and the checks below have the same rows.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
+from torch_operators import padded, tiny_model, tokens
 
 from common.console.paths import ROOT
 from common.kernels.decode.decode import decode_attention, decode_attention_paged
@@ -24,7 +26,7 @@ from common.kernels.sparse.sparse import (
     compress_block_mask,
     sliding_window_attention,
 )
-from task7.front_door import CUDAAttention, export_onnx, packed_attention, scaled_dot_product_attention
+from task7.front_door import CUDAAttention, export_onnx, packed_attention, register, scaled_dot_product_attention
 
 CHECKS: dict[str, tuple[str, Callable[[], None]]] = {}
 S, HEAD_DIM = 7, 8
@@ -145,7 +147,9 @@ def _():
 
 
 @pytest.mark.parametrize(
-    "options", [{"softcap": 3.0}, {"sinks": torch.zeros(2)}, {"dropout_p": 0.3}, {"head_dim": 136}], ids=str
+    "options",
+    [{"softcap": 3.0}, {"sinks": torch.zeros(2)}, {"dropout_p": 0.3}, {"head_dim": 136}, {"window_size": (S, S)}],
+    ids=str,
 )
 def test_nan_at_hidden_keys_under_options(options):
     """It reaches neither results nor gradients of the kernels that the options have; padding hides the key."""
@@ -205,6 +209,15 @@ def _():
         for f in (scaled_dot_product_attention, torch_math)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for options in ({"softcap": 0.7}, {"sinks": torch.tensor([-1.0, 2.0])}, {"window_size": (2, 1)}):
+
+        def total(*x: Tensor, options=options) -> Tensor:
+            return scaled_dot_product_attention(*x, **options).square().sum()
+
+        found = torch.vmap(torch.func.grad(total, (0, 1, 2)))(*tensors)
+        alone = [[x[i].detach().requires_grad_() for x in tensors] for i in range(3)]
+        expected = [torch.autograd.grad(total(*x), x) for x in alone]
+        torch.testing.assert_close(found, tuple(torch.stack(x) for x in zip(*expected, strict=True)))
 
 
 def torch_math(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -234,9 +247,46 @@ def _():
     torch.testing.assert_close(sliding_window_attention(*tensors, 3).float(), expected, rtol=0, atol=0.01)
 
 
-@refused("gradients of a sliding window", NotImplementedError, "sliding_window_attention has no backward pass")
+def window_of(seq_q: int, seq_k: int, left: int, right: int, shift: int = 0) -> Tensor:
+    i, j = torch.arange(seq_q)[:, None] + shift, torch.arange(seq_k)
+    return (i - left <= j) & (j <= i + right)
+
+
+def assert_windows(sizes: tuple[int, int], mask: Tensor, **options) -> None:
+    """Result and gradients beside PyTorch's under a mask."""
+    tensors = inputs((1, 2, sizes[0], 8), (1, 2, sizes[1], 8), (1, 2, sizes[1], 8), gradients=True)
+    seen = mask.any(-1, keepdim=True)  # the others PyTorch leaves open
+    found, expected = (
+        f(*tensors, **how).masked_fill(~seen, 0.0)
+        for f, how in (
+            (scaled_dot_product_attention, options),
+            (F.scaled_dot_product_attention, {"attn_mask": mask | ~seen}),
+        )
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    grads = (torch.autograd.grad(x.square().sum(), tensors) for x in (found, expected))
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+@has("gradients of a sliding window")
 def _():
-    sliding_window_attention(*inputs(dtype=torch.float16, gradients=True), 3).sum().backward()
+    assert_windows((S, S), window_of(S, S, 2, 0), is_causal=True, window_size=(2, -1))
+    with pytest.raises(NotImplementedError, match="sliding_window_attention has no backward pass"):
+        sliding_window_attention(*inputs(dtype=torch.float16, gradients=True), 3).sum().backward()
+
+
+@has("windows of two widths, left and right")
+def _():
+    for left, right in ((3, 1), (0, 2), (-1, 1), (2, -1)):
+        mask = window_of(S, S, left if left >= 0 else S, right if right >= 0 else S)
+        assert_windows((S, S), mask, window_size=(left, right))
+
+
+@has("windows from the lower right")
+def _():
+    for seq_q, seq_k in ((4, 9), (9, 4)):
+        mask = window_of(seq_q, seq_k, 2, 1, seq_k - seq_q)
+        assert_windows((seq_q, seq_k), mask, window_size=(2, 1), lower_right=True)
 
 
 @has("blocks from a mask")
@@ -310,6 +360,83 @@ def _():
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
+@has("pages of 16 to 256 tokens, strided queries")
+def _():
+    query, key, value = inputs((2, 9, 1, 8), (2, 2, 512, 8), (2, 2, 512, 8))
+    query = query[:, 1:5]  # of 9 heads
+    lengths = torch.tensor([301, 20], dtype=torch.int32)
+    seen = (torch.arange(512) < lengths[:, None])[:, None, None]
+    expected = F.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
+    torch.testing.assert_close(decode_attention(query, key, value, lengths), expected, rtol=1e-5, atol=1e-5)
+    for page_size in (16, 32, 64, 128, 256):
+        pages = [x.unflatten(2, (-1, page_size)).transpose(1, 2).flatten(0, 1).contiguous() for x in (key, value)]
+        table = torch.arange(len(pages[0]), dtype=torch.int32).view(2, -1)
+        out = decode_attention_paged(query, *pages, lengths, table)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@has("torch.compile of the options, gradients too")
+def _():
+    cu_seqlens = torch.tensor([0, 5, 9], dtype=torch.int32)
+    sinks = torch.tensor([-1.0, 2.0])
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for options in ({"softcap": 0.7}, {"sinks": sinks}, {"dropout_p": 0.3}, {"window_size": (3, 1)}):
+            total = total + scaled_dot_product_attention(query, key, value, **options).square().sum()
+        rows = (x[0].transpose(0, 1) for x in (query, key, value))
+        return total + packed_attention(*rows, cu_seqlens, is_causal=True, window_size=(3, -1)).square().sum()
+
+    tensors = inputs(*[(1, 2, 9, HEAD_DIM)] * 3, gradients=True)
+    attend(*tensors)  # builds
+    torch.compiler.reset()
+    results = []
+    for function in (attend, torch.compile(attend, fullgraph=True, backend="aot_eager")):
+        torch.manual_seed(0)
+        total = function(*tensors)
+        results.append((total.detach(), *torch.autograd.grad(total, tensors)))
+    torch.testing.assert_close(*results)
+
+
+def tiny_models() -> tuple[torch.nn.Module, torch.nn.Module]:
+    """The same GPT-2, through the tuned kernels and through SDPA."""
+    theirs = tiny_model("gpt2", attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0).train()
+    ours = copy.deepcopy(theirs)
+    register(variant="tuned")
+    ours.set_attn_implementation("course")
+    return ours, theirs
+
+
+@has("a transformers model in one graph, padded too")
+def _():
+    ours, theirs = tiny_models()
+    torch.compiler.reset()
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    ids = tokens(2, 9)
+    for mask in (None, padded(ids, 4, 9)[1], padded(ids, 7, 9)[1]):
+        seen = slice(None) if mask is None else mask.bool()
+        found, expected = (x(ids, attention_mask=mask, use_cache=False).logits[seen] for x in (compiled, theirs))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@has("training a transformers model")
+def _():
+    """Three steps of an optimizer: the losses are sdpa's."""
+    ids, losses = tokens(2, 9), []
+    for model in tiny_models():
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        of_model = []
+        for _ in range(3):
+            loss = model(ids, labels=ids, use_cache=False).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            of_model.append(loss.item())
+        losses.append(of_model)
+    assert losses[0][2] < losses[0][0]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
 @has("torch.compile in one graph, torch.export")
 def _():
     module, tensors = CUDAAttention(is_causal=True, variant="tuned"), tuple(inputs())
@@ -334,7 +461,7 @@ def _():
 def table() -> dict[str, str]:
     """Feature -> what our column begins with."""
     text = (ROOT / "task7" / "front_door" / "README.md").read_text()
-    rows = re.search(r"\| feature \| ours \|.*", text, re.DOTALL)[0].splitlines()[2:]
+    rows = re.search(r"\| feature \| ours \|(.*?)\n\n", text, re.DOTALL)[0].splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
     assert {len(row) for row in cells} == {8}
     return {row[0]: row[1].split(",")[0] for row in cells}

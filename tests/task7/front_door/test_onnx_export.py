@@ -73,7 +73,7 @@ def test_a_mask_is_the_operators_mask(kind):
 @needs_packages
 def test_options_are_refused():
     with pytest.raises(
-        Exception, match="softcap, sinks, dropout, packed sequences or head_dim over 128, which this export"
+        Exception, match="softcap, sinks, dropout, a window, packed sequences or head_dim over 128, which this export"
     ):
         export_onnx(Layer(variant="tuned", softcap=2.0), (torch.randn(1, 3, 32),))
 

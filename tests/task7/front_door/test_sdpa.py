@@ -502,6 +502,66 @@ def test_softcap_and_sinks(device, head_dim):
             torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
+def window_mask(seq_q: int, seq_k: int, window_size: tuple[int, int], causal: bool, lower_right: bool) -> Tensor:
+    """bool [seq_q, seq_k], element by element."""
+    left, right = (10**6 if x < 0 else x for x in window_size)
+    shift = seq_k - seq_q if lower_right else 0
+    rows = ([i + shift - left <= j <= i + shift + (0 if causal else right) for j in range(seq_k)] for i in range(seq_q))
+    return torch.tensor(list(rows))
+
+
+@pytest.mark.parametrize("lower_right", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("window_size", [(3, 1), (0, 0), (-1, 2), (2, -1), (50, 50)], ids=str)
+def test_windows(device, window_size, is_causal, lower_right):
+    """From either corner, more keys than queries and fewer, with softcap, sinks and shared heads; gradients, too."""
+    generator = torch.Generator().manual_seed(4)
+    for seq_q, seq_k in ((5, 9), (9, 5), (7, 7)):
+        shapes = (2, 4, seq_q, 8), (2, 2, seq_k, 8), (2, 2, seq_k, 8)
+        tensors = [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in shapes]
+        sinks = torch.randn(4, generator=generator).to(device)
+        mask = window_mask(seq_q, seq_k, window_size, is_causal, lower_right).to(device)
+        for options in ({"sinks": sinks}, {"softcap": 0.7, "sinks": sinks}):
+            how = options | {"window_size": window_size, "lower_right": lower_right}
+            found = scaled_dot_product_attention(*tensors, is_causal=is_causal, enable_gqa=True, **how)
+            expected = exact_options(*tensors, mask=mask, **options)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+            grads = (torch.autograd.grad(x.square().sum(), tensors) for x in (found, expected))
+            for x, y in zip(*grads, strict=True):
+                torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+        other = torch.rand(seq_q, seq_k, generator=generator).to(device) < 0.8
+        if not is_causal:
+            how = {"window_size": window_size, "lower_right": lower_right, "enable_gqa": True, "sinks": sinks}
+            found = scaled_dot_product_attention(*tensors, other, **how)
+            expected = exact_options(*tensors, mask=mask & other, sinks=sinks)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@every_door
+def test_lower_right_is_pytorchs_bias(device, mode, variant):
+    """In every mode; without is_causal and a window it is nothing."""
+    for seq_q, seq_k in ((5, 7), (7, 5), (6, 6)):
+        query, key, value = (torch.randn(2, 3, n, 8, device=device) for n in (seq_q, seq_k, seq_k))
+        how = {"mode": mode, "variant": variant}
+        found = scaled_dot_product_attention(query, key, value, is_causal=True, lower_right=True, **how)
+        expected = scaled_dot_product_attention(query, key, value, causal_lower_right(seq_q, seq_k), **how)
+        assert torch.equal(found, expected)
+        plain = (scaled_dot_product_attention(query, key, value, lower_right=x, **how) for x in (False, True))
+        assert torch.equal(*plain)
+
+
+def test_a_module_with_a_window_compiles_in_one_graph(device):
+    module = CUDAAttention(window_size=(3, 1), lower_right=True, softcap=2.0)
+    query, key, value = (torch.randn(2, 3, n, 8, device=device).requires_grad_() for n in (5, 9, 9))
+    expected = module(query, key, value)
+    torch.compiler.reset()
+    found = torch.compile(module, fullgraph=True, backend="aot_eager")(query, key, value)
+    assert torch.equal(found, expected)
+    grads = (torch.autograd.grad(x.square().sum(), (query, key, value)) for x in (found, expected))
+    for x, y in zip(*grads, strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def test_dropout(device):
     """The weights that are left out are those of the mask, read back; the generator's state decides which."""
     query, key, value = (torch.randn(2, 3, 9, 8, device=device).requires_grad_() for _ in range(3))
@@ -591,6 +651,14 @@ REFUSED = [
     ({"mode": "flash", "value": of(3, 7, 257), "variant": "tuned"}, "head_dim is 257 .*up to 256: use mode='naive' or"),
     ({"scale": math.inf}, "scale is inf; it must be finite"),
     ({"is_causal": None}, "is_causal is None; it must be True or False"),
+    ({"lower_right": 1, "mode": "flash"}, "lower_right is 1; it must be True or False"),
+    ({"window_size": (3, 1)}, r"window_size is \(3, 1\), and mode 'naive' with variant 'solution' has no window_size"),
+    ({"window_size": (-2, 1), "mode": "flash"}, r"window_size is \(-2, 1\); it must be \(left, right\), integers of 0"),
+    ({"window_size": 4, "mode": "flash"}, r"window_size is 4; it must be \(left, right\)"),
+    (
+        {"attn_mask": causal_upper_left(5, 7), "lower_right": True},
+        "lower_right is True and attn_mask is causal_upper_left; only one of them may be",
+    ),
 ]
 
 

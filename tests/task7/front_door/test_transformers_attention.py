@@ -10,6 +10,7 @@ import copy
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_operators import GROUPED, TorchOps, attached, padded, positions, tiny_config, tiny_model, tokens
 from transformers import (
     AutoModelForCausalLM,
@@ -425,6 +426,12 @@ def test_an_encoder_attends_both_ways(tuned):
         torch.testing.assert_close(found[given.bool()], expected[given.bool()], rtol=1e-4, atol=1e-4)
 
 
+def small(model_type: str, **config):
+    """Without dropout, in training mode."""
+    config |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0} if model_type == "gpt2" else {}
+    return tiny_model(model_type, **config).train()
+
+
 @pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral"])
 def test_training(tuned, model_type):
     """Loss and the gradient of every parameter, with padding, beside sdpa's."""
@@ -440,6 +447,23 @@ def test_training(tuned, model_type):
         torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=1e-5)
         for x, y in zip(found, expected, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+
+
+def test_training_computes_the_forward_pass_once(tuned):
+    """A layer launches its attention and the gradients of it, nothing twice."""
+    model = small("gpt2").to(tuned.device)
+    model.set_attn_implementation(kernel_attention.NAME)
+    launched = []
+
+    class Launches(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.name().split("::")[1].startswith("flash_attention"):
+                launched.append(function.name().split("::")[1])
+            return function(*args, **kwargs or {})
+
+    with Launches(), torch.enable_grad():
+        model(tokens(2, 9).to(tuned.device), use_cache=False).logits.sum().backward()
+    assert launched == ["flash_attention_forward"] * 2 + ["flash_attention_backward"] * 2
 
 
 def test_training_with_dropout(tuned):
@@ -485,6 +509,21 @@ def option_model(model_type: str, device, **config):
     return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().to(device)
 
 
+def test_windows_to_either_side_in_packed_sequences(tuned):
+    """As encoders have them (ModernBERT): a token sees window - 1 others in front and behind."""
+    begins = torch.tensor([0, 4, 16], dtype=torch.int32, device=tuned.device)
+    query, key, value = (torch.randn(1, heads, 16, 8, device=tuned.device) for heads in (4, 2, 2))
+    layer = torch.nn.Module()
+    layer.is_causal = False
+    given = {"cu_seq_lens_q": begins, "cu_seq_lens_k": begins, "sliding_window": 3}
+    found = tuned.forward(layer, query, key, value, None, **given)[0].transpose(1, 2)
+    i = torch.arange(16, device=tuned.device)
+    sequence = (i >= 4).int()
+    seen = (sequence[:, None] == sequence) & ((i[:, None] - i).abs() < 3)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss"])
 def test_caps_and_sinks(tuned, model_type):
     """Logits, what is generated with padding and without, and the gradient of every parameter, sinks included."""
@@ -519,9 +558,11 @@ def test_a_head_dim_of_256(tuned):
         torch.testing.assert_close(ours(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_packed_sequences_without_a_mask(tuned):
-    """Each is what the model makes of it alone; in training, too: the loss's gradient for every parameter."""
-    model = tiny_model("llama").to(tuned.device)
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_packed_sequences_without_a_mask(tuned, model_type):
+    """Each is what the model makes of it alone; in training, too: the loss's gradient for every parameter. Mistral has
+    sliding windows."""
+    model = tiny_model(model_type, **({"sliding_window": 5} if model_type == "mistral" else {})).to(tuned.device)
     ours, _ = in_place_of_sdpa(model)
     lengths = [3, 9, 1, 7]
     parts = [tokens(1, length, seed=length).to(tuned.device) for length in lengths]
@@ -545,9 +586,6 @@ def test_packed_sequences_without_a_mask(tuned):
         results.append((logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))))
     for x, y in zip(*results, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
-    ours, _ = in_place_of_sdpa(tiny_model("mistral", sliding_window=5).to(tuned.device))
-    with pytest.raises(ValueError, match=r"packed sequences .* with a sliding window: leave cu_seq_lens_q"):
-        ours(**packed)
     with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) in a batch of 2: it must be 1"):
         call(tuned, batch=2, cu_seq_lens_q=begins, cu_seq_lens_k=begins)
     with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) with these variants: register"):
@@ -575,20 +613,51 @@ def test_padding_in_a_kernel_cache_goes_with_no_option(tuned, asked, words):
         tuned.forward(torch.nn.Module(), query, keys, values, padding, **asked)
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
-def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type):
-    """fullgraph: one graph from the tokens to the logits, and one for the gradients, beside the model as it is."""
-    options = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0} if model_type == "gpt2" else {}
-    model = tiny_model(model_type, **options).to(tuned.device).train()
+@pytest.mark.parametrize("masked", ["", "no padding", "left", "right"])
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral"])
+def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):
+    """fullgraph: one graph from the tokens to the logits, and one for the gradients, beside the model as it is and
+    transformers' own attention; the graph that saw one padding serves another."""
+    model = small(model_type, **({"sliding_window": 5} if model_type == "mistral" else {})).to(tuned.device)
+    sdpa = copy.deepcopy(model)
     model.set_attn_implementation(kernel_attention.NAME)
     ids = tokens(2, 9).to(tuned.device)
+    masks = {
+        "": [None],
+        "no padding": [torch.ones_like(ids)],
+        "left": [padded(ids.cpu(), n, 9)[1].to(tuned.device) for n in (4, 7)],
+        "right": [padded(ids.cpu(), n, 9, left=False)[1].to(tuned.device) for n in (4, 7)],
+    }[masked]
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    results = []
-    with torch.enable_grad():
-        for one in (model, compiled):
-            torch.manual_seed(5)
-            logits = one(ids, use_cache=False).logits
-            results.append((logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))))
-    for x, y in zip(*results, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+    for mask in masks:
+        seen = torch.ones_like(ids) if mask is None else mask
+        results = []
+        with torch.enable_grad():
+            for one, owner in ((sdpa, sdpa), (model, model), (compiled, model)):
+                logits = one(ids, attention_mask=mask, use_cache=False).logits[seen.bool()]
+                results.append((logits, *torch.autograd.grad(logits.square().mean(), list(owner.parameters()))))
+        for expected, *found in zip(*results, strict=True):
+            for x in found:
+                torch.testing.assert_close(x, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_kernel_cache_under_compile_is_refused_or_left_to_eager(tuned):
+    """A graph would not know whether the prompt was padded. Without fullgraph PyTorch runs these calls as they are."""
+    model = tuned.attach(small("llama").eval())
+    ids, mask = (x.to(tuned.device) for x in MASKS["left"])
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask, past_key_values=KernelCache(tuned, model)).logits
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=r"KernelCache is not supported under torch\.compile"):
+            torch.compile(model, fullgraph=True, backend="eager")(ids, past_key_values=KernelCache(tuned, model))
+        torch._dynamo.reset()
+        cache = KernelCache(tuned, model)
+        found = torch.compile(model, backend="eager")(ids, attention_mask=mask, past_key_values=cache).logits
+    kept = mask.bool()
+    torch.testing.assert_close(found[kept], expected[kept], rtol=1e-4, atol=1e-5)
+    keys, values = cache.layers[0].keys, cache.layers[0].values
+    query = torch.zeros(keys.size(0), 4, 1, keys.size(3), device=tuned.device)
+    attend = torch.compile(tuned.forward, fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match=r"do not support a KernelCache under torch\.compile"):
+        attend(torch.nn.Module(), query, keys, values, None)

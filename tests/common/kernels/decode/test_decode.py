@@ -144,6 +144,36 @@ def test_pages_that_are_none(ops, dtype):
     assert_right(run(ops.decode_attention_paged, paged), left)
 
 
+@pytest.mark.parametrize("page_size", [16, 32, 64, 128, 256])
+def test_every_page_size(ops, dtype, page_size):
+    """By clusters and by the list, with tiles in the midst of pages, whose last ones are not full."""
+    for sizes in ({}, {"lengths": LONG, "capacity": 4200, "kv_heads": 1, "head_dim": 128}, {"head_dim": 40}):
+        inputs = tensors(ops, dtype, **sizes)
+        paged = in_pages(ops, **inputs, page_size=page_size)
+        assert paged["k_pages"].size(2) == page_size
+        assert_right(run(ops.decode_attention_paged, paged), inputs)
+
+
+@pytest.mark.parametrize("heads", [(4, 2), (9, 1), (40, 2)], ids=str)
+@pytest.mark.parametrize("head_dim", [5, 40, 64, 128])
+def test_strided_queries(ops, dtype, heads, head_dim):
+    """A slice of one projection of queries, keys and values, and rows that begin anywhere: the same bits as a copy."""
+    inputs = tensors(ops, dtype, LONG, *heads, head_dim)
+    query = inputs["query"]
+    batch, group = query.size(0), heads[0] + 2 * heads[1]
+    projected = torch.full((batch, group, 1, head_dim), math.nan, dtype=dtype, device=ops.device)
+    loose = torch.full((batch, heads[0], 3, head_dim + 3), math.nan, dtype=dtype, device=ops.device)
+    turned = torch.empty(heads[0], batch, 1, head_dim, dtype=dtype, device=ops.device).transpose(0, 1)
+    for view in (projected[:, 1 : heads[0] + 1], loose[:, :, 1:2, 1:-2], turned):
+        strided = inputs | {"query": view.copy_(query)}
+        assert not strided["query"].is_contiguous()
+        out = ops.decode_attention(**strided)
+        assert_right(out, inputs)
+        if view.data_ptr() % 16 == 0 and all(x % 8 == 0 for x in view.stride()[:2]):
+            assert torch.equal(out, ops.decode_attention(**inputs))
+        assert torch.equal(ops.decode_attention_paged(**in_pages(ops, **strided)), out)
+
+
 def test_unaligned_tensors(ops, dtype):
     """Neither 16 bytes at once nor tensor cores."""
     inputs = tensors(ops, dtype)
@@ -172,6 +202,20 @@ def test_update(ops, dtype, tokens, head_dim, views):
     ops.update_cache(caches[0].tensor, caches[1].tensor, key, value, as_int(positions, ops.device))
     assert torch.equal(caches[0].tensor, expected[0]) and torch.equal(caches[1].tensor, expected[1])
     assert not caches[0].overrun() and not caches[1].overrun()
+
+
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_update_of_larger_pages(ops, dtype, tokens):
+    """Bit for bit what the same rows of a contiguous cache get, over the borders of pages."""
+    positions = (0, 60, 128 - tokens, 129 - tokens)
+    key, value = packed(ops, dtype, len(positions), 2, tokens, 40)
+    for page_size in (32, 64, 128):
+        pages = torch.zeros(2, len(positions) * 128 // page_size, 2, page_size, 40, dtype=dtype, device=ops.device)
+        table = torch.randperm(pages.size(1), generator=torch.Generator().manual_seed(2)).view(len(positions), -1).int()
+        ops.update_cache_paged(*pages, key, value, as_int(positions, ops.device), table.to(ops.device))
+        for found, new in zip(pages, (key, value), strict=True):
+            rows = found[table.long()].transpose(1, 2).flatten(2, 3)
+            assert torch.equal(rows, updated(torch.zeros_like(rows), new, positions))
 
 
 @pytest.mark.parametrize("tokens", [1, 20])
@@ -235,6 +279,7 @@ SAME = of(2, 2, 32, 8)
         ("decode_attention", DECODE | {"query": of(2, 4, 1, 8, dtype=torch.float32)}, "query has dtype Float; .* Half"),
         ("decode_attention", DECODE | {"k_cache": of(2, 2, 32, 8, dtype=torch.float64)}, "k_cache has dtype Double"),
         ("decode_attention", DECODE | {"query": of(2, 4, 2, 8)}, r"query .*\[2, 4, 2, 8\]; dimension 2 must be 1"),
+        ("decode_attention", DECODE | {"query": of(2, 4, 8, 2).mT[:, :, :1]}, "query .* has stride 2 along its last"),
         ("decode_attention", DECODE | {"query": of(2, 3, 1, 8)}, "heads = 3 .* kv_heads = 2; .* multiple"),
         ("decode_attention", DECODE | {"query": of(3, 4, 1, 8)}, "dimension 0 of query"),
         ("decode_attention", DECODE | {"v_cache": of(2, 2, 33, 8)}, "dimension 2 of v_cache"),
@@ -247,6 +292,8 @@ SAME = of(2, 2, 32, 8)
             r"k_cache has head_dim = 129; it must be 1 \.\. 128",
         ),
         ("decode_attention_paged", PAGED | {"k_pages": of(5, 2, 8, 8), "v_pages": of(5, 2, 8, 8)}, "must be 16"),
+        ("decode_attention_paged", PAGED | {"k_pages": of(5, 2, 48, 8), "v_pages": of(5, 2, 48, 8)}, "must be 16, 32"),
+        ("decode_attention_paged", PAGED | {x: of(5, 2, 512, 8) for x in ("k_pages", "v_pages")}, "must be 16, 32"),
         ("decode_attention_paged", PAGED | {"block_table": ints(3, 3)}, "query .*dimension 0 of block_table"),
         ("decode_attention_paged", PAGED | {"block_table": ints(2)}, r"block_table .*\[batch, max_pages\]"),
         ("decode_attention_paged", PAGED | {"v_pages": of(6, 2, 16, 8)}, "dimension 0 of v_pages"),

@@ -7,7 +7,7 @@ import torch
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.decode.paged_cache import NO_PAGE, PAGE, PagedKVCache
+from common.kernels.decode.paged_cache import NO_PAGE, PAGE, PAGE_SIZES, PagedKVCache
 from common.reference import oracle as reference
 
 BATCH, HEADS, KV_HEADS, HEAD_DIM = 3, 4, 2, 40
@@ -48,6 +48,16 @@ def test_tokens_appended_one_by_one_are_attended_to_in_order(ops, cache):
     assert cache.seq_len == 39 and cache.free_pages == 0
     used = cache.block_table[cache.block_table != NO_PAGE].tolist()
     assert sorted(used) == list(range(9)), "every page belongs to one sequence"
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_every_page_size(ops, page_size):
+    cache = PagedKVCache(ops, BATCH, KV_HEADS, 300, HEAD_DIM, pages=6, page_size=page_size)
+    key, value = rows(ops, 2 * page_size if page_size < 256 else 260, 1)
+    cache.append(key, value)
+    assert cache.free_pages == 0 and cache.k_pages.size(2) == page_size
+    query = torch.randn(BATCH, HEADS, 1, HEAD_DIM, generator=torch.Generator().manual_seed(2)).to(ops.device)
+    torch.testing.assert_close(cache.attend(query).double(), attended(query, key, value), rtol=0, atol=1e-5)
 
 
 def test_pages_of_an_ended_sequence_serve_the_others(ops, cache):
@@ -97,6 +107,8 @@ def test_sizes_below_one(ops, name):
 def test_sizes_and_sequences_out_of_range(ops, cache):
     with pytest.raises(ValueError, match="head_dim is 129; the decode kernel supports at most 128"):
         PagedKVCache(ops, 1, 1, 16, 129, 1)
+    with pytest.raises(ValueError, match="page_size is 24; it must be one of 16, 32, 64, 128, 256"):
+        PagedKVCache(ops, 1, 1, 16, 8, 1, page_size=24)
     with pytest.raises(ValueError, match=r"sequence is 3; it must be 0 \.\. batch - 1 = 2"):
         cache.reset(3)
     with pytest.raises(ValueError, match=r"sequence is 'a'; it must be 0 \.\. batch - 1 = 2"):

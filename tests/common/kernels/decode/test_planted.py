@@ -10,7 +10,7 @@ import functools
 
 import pytest
 import torch
-from decode_inputs import LONG, RAGGED, as_int, check, packed, tensors, updated
+from decode_inputs import LONG, RAGGED, as_int, assert_right, check, in_pages, packed, tensors, updated
 from planted import Replacement, switched_texts
 
 from common.compiling.load import load
@@ -53,7 +53,10 @@ MISTAKES: dict[str, list[Replacement]] = {
     # which heads, tokens and pages
     "K_V_heads_interleaved": [("sequence * a.heads + «kv_head * units.group» + skipped", "kv_head", 1)],
     "first_unit_of_the_group_only": [("skipped = «unit * units.unit_heads»;", "0", 1)],
-    "page_of_the_first_sequence": [("block_table[«(sequence * layout.capacity + slot) / PAGE_SIZE»]", "slot / 16", 1)],
+    "page_of_the_first_sequence": [
+        ("block_table[«(sequence * layout.capacity + slot) >> layout.page_bits»]", "slot >> layout.page_bits", 1)
+    ],
+    "slot_of_the_smallest_page": [("«(slot & ((1 << layout.page_bits) - 1))»", "slot % 16", 1)],
     "stale_page_in_a_cluster": [("next += step;\n        «look_up();»", "", 1)],
     "stale_page_in_the_list": [(PAGE, "if (next_number < begin + plan.warps) page = page_number(a.layout, 0, 0);", 1)],
     "length_ignored": [
@@ -95,6 +98,8 @@ CAUGHT = [
     ("first_unit_of_the_group_only", "list, two units"),
     ("first_unit_of_the_group_only", "clusters, two units"),
     ("page_of_the_first_sequence", "clusters"),
+    ("slot_of_the_smallest_page", "list"),
+    ("slot_of_the_smallest_page", "clusters"),
     ("stale_page_in_a_cluster", "clusters"),
     ("stale_page_in_the_list", "list"),
     ("length_ignored", "list"),
@@ -169,7 +174,9 @@ def run(ops: Operators, case: str) -> None:
     if case == "update":
         return check_update(ops)
     dtype, lengths, heads, capacity = DECODE[case]
-    check(ops, tensors(ops, dtype, lengths, *heads, capacity=capacity))
+    inputs = tensors(ops, dtype, lengths, *heads, capacity=capacity)
+    check(ops, inputs)
+    assert_right(ops.decode_attention_paged(**in_pages(ops, **inputs, page_size=64)), inputs)
 
 
 @pytest.mark.parametrize(("mistake", "case"), CAUGHT)

@@ -18,6 +18,7 @@ from common.kernels.flash_options.flash_options import dropout_mask, options_att
 from common.reference.bounds import max_error_of, running_sum_floor
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+BAD = [math.nan, math.inf, -math.inf]
 SOFTCAP, DROPOUT_P, SEED = 1.5, 0.3, 2**40 + 12345
 
 
@@ -49,13 +50,18 @@ def options_of(names: str, query: Tensor, heads_at: int = 1) -> dict:
         "causal": {"causal": True},
         "lower_right": {"causal": True, "lower_right": True},
         "upper_left": {"causal": True, "lower_right": False},
+        "from_the_right": {"lower_right": True},
+        "window": {"window_size": (9, 3)},
+        "past": {"window_size": (20, -1)},
+        "coming": {"window_size": (-1, 4)},
+        "itself": {"window_size": (0, 0)},
     }
     return {name: x for one in names.split() for name, x in all_of_them[one].items()}
 
 
 def pieces(
     dtype, query, key, value, causal=False, scale=None, lower_right=False, mask=None, softcap=0.0, sinks=None,
-    dropout_p=0.0, kept=None,
+    dropout_p=0.0, kept=None, window_size=(-1, -1),
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """(output, lse, weights, what dropout makes of them) in PyTorch: scores and softmax in float32 at least, the
     weights and the output in dtype."""
@@ -69,9 +75,15 @@ def pieces(
         if mask.dtype != torch.bool:
             scores = scores + mask.to(work).masked_fill(~seen, 0.0)
         scores = scores.masked_fill(~seen, -math.inf)  # no gradient of -infinity, which would be NaN
+    shift = key.size(2) - query.size(2) if lower_right else 0
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
     if causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-        scores = scores.masked_fill(~seen.tril(key.size(2) - query.size(2) if lower_right else 0), -math.inf)
+        seen &= seen.tril(shift)
+    if window_size[0] >= 0:
+        seen &= seen.triu(shift - window_size[0])
+    if window_size[1] >= 0:
+        seen &= seen.tril(shift + window_size[1])
+    scores = scores.masked_fill(~seen, -math.inf)
     whole = scores
     if sinks is not None:
         whole = torch.cat([scores, sinks.to(work)[:, None, None].expand(*scores.shape[:-1], 1)], -1)
@@ -133,6 +145,7 @@ def assert_right(query, key, value, grad_out, spoilt=None, **options) -> None:
     assert all(x.dtype == y.dtype and x.shape == y.shape for x, y in zip(found, leaves, strict=True))
 
     asked.pop("sinks", None)
+    asked["window_left"], asked["window_right"] = asked.pop("window_size", (-1, -1))
     lse64 = lse64.detach()
     lse = operators(query).options_attention(*given, **{"causal": False} | asked, sinks=sinks)[1].detach()
     size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
@@ -206,6 +219,60 @@ def test_sixteen_bit_sinks_get_a_sixteen_bit_gradient(ops):
     assert found.dtype == torch.bfloat16 and torch.equal(found, expected.bfloat16())
 
 
+# ---- windows
+
+WINDOWS = ["window", "past", "coming", "itself", "window from_the_right", "past causal", "window lower_right"]
+
+
+@pytest.mark.parametrize("names", [*WINDOWS, "softcap sinks dropout window", "softcap sinks dropout past lower_right"])
+@pytest.mark.parametrize("sizes", [(1, 70), (70, 1), (65, 133), (133, 65), (129, 131)], ids=str)
+def test_windows(ops, dtype, sizes, names):
+    """Of ends of their own, from either corner, over tiles that some rows or all do not see; rows that see no key and
+    keys that no row sees are among them."""
+    inputs = flash_inputs.tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8, batch=1, heads=2)
+    assert_right(*inputs, **options_of(names, inputs[0]))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_windows_at_every_size(ops, dtype, head_dim):
+    """Every shape of the kernels, with a mask besides and fewer heads of keys."""
+    inputs = flash_inputs.tensors(ops, dtype, 70, 101, head_dim=head_dim, batch=1, heads=2, kv_heads=1)
+    mask = torch.rand(70, 101, generator=torch.Generator().manual_seed(1)) < 0.7
+    assert_right(*inputs, mask=mask.to(ops.device), **options_of("window from_the_right", inputs[0]))
+
+
+def test_a_window_as_wide_as_all_is_none(ops, dtype):
+    """The same bits, also with ends beyond all keys."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 70, 70, batch=1)
+    results = []
+    for window_size in ((-1, -1), (69, 69), (2**31 - 512, -1)):
+        leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+        out = options_attention(*leaves, window_size=window_size)
+        results.append((out.detach(), *torch.autograd.grad(out, leaves, grad_out)))
+    for other in results[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_nothing_comes_through_the_ends_of_a_window(ops, dtype, bad):
+    """Bad keys in front and behind reach only the rows whose window has them, and of gradients only those of such rows
+    and of keys that these see."""
+    query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 100, 100, head_dim=16, batch=1, heads=2)
+    results = []
+    for one in (bad, None):
+        leaves = [query.clone(), *(x if one is None else spoil(x, [10, 80], one) for x in (key, value))]
+        leaves = [x.requires_grad_() for x in leaves]
+        out = options_attention(*leaves, window_size=(7, 5))
+        results.append((out.detach(), *torch.autograd.grad(out, leaves, grad_out)))
+    rows = [i for i in range(100) if not any(i - 7 <= j <= i + 5 for j in (10, 80))]
+    reached = [i for i in range(100) if i not in rows]
+    keys = [j for j in range(100) if not any(i - 7 <= j <= i + 5 for i in reached)]
+    assert len(rows) == 74 and keys
+    for found, expected, kept in zip(*results, (rows, rows, keys, keys), strict=True):
+        assert_near(found[:, :, kept], expected[:, :, kept])
+    assert not bool(results[0][0][:, :, reached].isfinite().all())
+
+
 # ---- packed sequences
 
 LENGTHS = {  # rows and keys of every sequence
@@ -227,7 +294,7 @@ def packed_tensors(ops, dtype, lengths, heads=4, kv_heads=2, head_dim=16) -> lis
     return [*rows, *(x.contiguous().to(ops.device) for x in boundaries.unbind(1))]
 
 
-@pytest.mark.parametrize("names", ["", "causal", "upper_left", "softcap sinks dropout causal"])
+@pytest.mark.parametrize("names", ["", "causal", "upper_left", "softcap sinks dropout causal", "window", "past causal"])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_packed_sequences(ops, dtype, lengths, names):
     """Every sequence is what options_attention, which the tests above hold to float64, makes of it alone: the same
@@ -310,8 +377,6 @@ def test_rows_of_no_sequence_are_zeros():
 
 
 # ---- what lies at hidden keys
-
-BAD = [math.nan, math.inf, -math.inf]
 
 
 def spoil(x: Tensor, where, bad: float) -> Tensor:
@@ -582,17 +647,143 @@ def test_a_compiled_graph_draws_its_seed(ops):
     assert not torch.equal(outs[0], outs[1]) and not torch.equal(outs[1], outs[2])
 
 
+@pytest.mark.gpu
+def test_a_cuda_graph_draws_its_seed_at_every_replay():
+    """Forward and backward, captured once: each replay leaves other weights out, and the generator decides which."""
+    ops = load(BuildRequest("flash_options", backend="cuda"))
+    query, key, _, grad_out = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)
+    value = torch.eye(8, device=ops.device)[None, None].contiguous()
+    leaves = [x.requires_grad_() for x in (query, key, value)]
+
+    def step() -> tuple[Tensor, ...]:
+        out = options_attention(*leaves, dropout_p=0.5)
+        return out, *torch.autograd.grad(out, leaves, grad_out)
+
+    step()  # built, loaded and warm before the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+
+    def replayed() -> list[Tensor]:
+        graph.replay()
+        torch.cuda.synchronize()
+        return [x.detach().clone() for x in captured]
+
+    torch.cuda.manual_seed(3)
+    first, second = replayed(), replayed()
+    torch.cuda.manual_seed(3)
+    again = replayed()
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+    assert not torch.equal(first[0], second[0])
+    for out, *_, grad_value in (first, second):
+        torch.testing.assert_close(grad_value, out.mT @ grad_out)  # the output is the weights, left out as in backward
+
+
+@pytest.mark.gpu
+def test_the_device_of_the_inputs_is_used():
+    """Inputs on the second GPU while the first is the current one; inputs on two GPUs are refused."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    ops = load(BuildRequest("flash_options", backend="cuda"))
+    query, key, value, grad_out = flash_inputs.tensors(ops, torch.float16)
+    results = []
+    for device in ("cuda:0", "cuda:1"):
+        leaves = [x.detach().to(device).requires_grad_() for x in (query, key, value)]
+        options = options_of("softcap sinks dropout window", leaves[0])
+        out = options_attention(*leaves, **options)
+        results.append((out, *torch.autograd.grad(out, leaves, grad_out.to(device))))
+        assert all(str(x.device) == device for x in results[-1])
+    assert all(torch.equal(x, y.to("cuda:0")) for x, y in zip(*results, strict=True))
+    with pytest.raises(ValueError, match="they must be on the same one"):
+        options_attention(query, key.to("cuda:1"), value)
+
+
 def test_what_has_no_derivative_says_so(ops):
     query, key, value, _ = flash_inputs.tensors(ops, torch.float32)
     leaf = query.clone().requires_grad_()
     (grad,) = torch.autograd.grad(options_attention(leaf, key, value).square().sum(), [leaf], create_graph=True)
     with pytest.raises(NotImplementedError, match="attention with options has no second derivative"):
         grad.sum().backward()
-    with pytest.raises(NotImplementedError, match=r"does not work under torch.func"):
-        torch.func.grad(lambda x: options_attention(x, key, value).sum())(query)
+    under = torch.func.grad(
+        lambda x: torch.func.grad(lambda y: options_attention(y, key, value).square().sum())(x).sum()
+    )
+    with pytest.raises(NotImplementedError, match="attention with options has no second derivative"):
+        under(query)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda x: options_attention(x, key, value), (query,), (query,))
     with pytest.raises(NotImplementedError, match="no forward-mode derivative"), torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(query, query)
         options_attention(dual, key, value)
+
+
+FUNC_OPTIONS = [*OPTIONS, "window lower_right", "softcap sinks dropout window"]
+
+
+@pytest.mark.parametrize("names", FUNC_OPTIONS)
+def test_under_torch_func(ops, names):
+    """grad, vmap and vmap of grad, over inputs and sinks, beside torch.autograd one sample after another."""
+    query, key, value, mask = (
+        torch.randn(size, generator=torch.Generator().manual_seed(2)).to(ops.device)
+        for size in ((3, 2, 4, 9, 8), (3, 2, 2, 11, 8), (3, 2, 2, 11, 8), (2, 1, 9, 11))
+    )
+    options = options_of(names, query, 2)
+    sinks = options.pop("sinks", None)
+    tensors = [query, key, value] + ([] if sinks is None else [sinks])
+
+    def total(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        return options_attention(query, key, value, sinks=sinks, mask=mask, **options).square().sum()
+
+    every = tuple(range(len(tensors)))
+    samples = [[x[i] if x.dim() == 5 else x for x in tensors] for i in range(3)]
+    leaves = [[x.detach().clone().requires_grad_() for x in sample] for sample in samples]
+    expected = [torch.autograd.grad(total(*x), x) for x in leaves]
+    for found, right in zip(torch.func.grad(total, every)(*samples[0]), expected[0], strict=True):
+        assert torch.equal(found, right)
+    dims = tuple(0 if x.dim() == 5 else None for x in tensors)
+    results = torch.vmap(total, dims)(*tensors)
+    torch.testing.assert_close(results, torch.stack([total(*x) for x in samples]), rtol=1e-5, atol=1e-5)
+    grads = torch.vmap(torch.func.grad(total, every), dims)(*tensors)
+    for found, right in zip(grads, zip(*expected, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(right), rtol=1e-5, atol=1e-5)
+    turned = [x.movedim(0, -1).contiguous() if x.dim() == 5 else x for x in tensors]
+    other = torch.vmap(total, tuple(-1 if x.dim() == 5 else None for x in tensors))(*turned)
+    torch.testing.assert_close(other, results, rtol=1e-5, atol=1e-5)
+
+
+def test_packed_sequences_and_sinks_of_each_sample_under_torch_func(ops):
+    query, key, value, _, *boundaries = packed_tensors(ops, torch.float32, LENGTHS["more keys"])
+    sinks = torch.linspace(-1, 2, 8, device=ops.device).view(2, 4)
+
+    def total(query: Tensor, sinks: Tensor) -> Tensor:
+        out = packed_attention(query, key, value, *boundaries, causal=True, sinks=sinks, window_size=(6, -1))
+        return out.square().sum()
+
+    for mapped in (query.expand(2, -1, -1, -1), torch.stack([query, 2 * query])):
+        grads = torch.vmap(torch.func.grad(total, (0, 1)))(mapped, sinks)
+        expected = []
+        for one, own in zip(mapped, sinks, strict=True):
+            leaves = [one.clone().requires_grad_(), own.clone().requires_grad_()]
+            expected.append(torch.autograd.grad(total(*leaves), leaves))
+        for found, right in zip(grads, zip(*expected, strict=True), strict=True):
+            torch.testing.assert_close(found, torch.stack(right))
+
+
+def test_dropout_under_vmap(ops):
+    """randomness="same": every sample loses the same weights; "different": others; without a word PyTorch refuses."""
+    query, key = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)[:2]
+    value = torch.eye(8, device=ops.device)[None, None]
+
+    def attend(query: Tensor) -> Tensor:
+        return options_attention(query, key, value, dropout_p=0.5)
+
+    queries = query.expand(3, *query.shape)
+    same = torch.vmap(attend, randomness="same")(queries)
+    assert torch.equal(same[0], same[1]) and torch.equal(same[0], same[2]) and bool((same[0] == 0).any())
+    different = torch.vmap(attend, randomness="different")(queries)
+    assert not torch.equal(different[0], different[1]) and not torch.equal(different[1], different[2])
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.vmap(attend)(queries)
 
 
 def test_only_the_gradients_that_are_asked_for(ops):
@@ -621,6 +812,10 @@ REFUSED = [
     ({"sinks": torch.zeros(1, 3)}, r"sinks has 2 dimensions, shape \[1, 3\]; it must be \[heads\]"),
     ({"query": torch.zeros(2, 3, 21, 257)}, "key has shape .* must equal dimension 3 of query"),
     ({x: torch.zeros(1, 1, 4, 257) for x in ("query", "key", "value")}, "head_dim = 257, .*it must be 1 .. 256"),
+    ({"window_size": (-2, 3)}, r"window_size is \(-2, 3\); it must be \(left, right\)"),
+    ({"window_size": 3}, "window_size is 3; it must be"),
+    ({"window_size": (1, 2.0)}, r"window_size is \(1, 2.0\)"),
+    ({"window_size": (2**31, 0)}, "window_left is 2147483648; it must be -1 .. 2147483392"),
     ({"mask": torch.zeros(5, 5)}, "mask has shape .*does not broadcast"),
     ({"mask": torch.zeros(21, 37, requires_grad=True)}, r"mask requires a gradient.*mask.detach\(\)"),
 ]
@@ -710,3 +905,4 @@ def test_no_races_and_no_bad_accesses(dtype):
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS["fewer keys"])
     options = (*boundaries, True, None, True, SOFTCAP, sinks_of(query), DROPOUT_P, seed_of("cpu"))
     run(operators.packed_attention, (query, key, value), grad_out, *options)
+    run(operators.packed_attention, (query, key, value), grad_out, *options, 9, 3)
