@@ -43,7 +43,7 @@ from common.measure.gpus import GpuSpec
 from common.testing import report
 from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import causes_of, failed
+from common.testing.failures import causes_of, failed, failed_stages
 from common.testing.judging import judge
 from common.testing.run import run_cases
 from common.testing.worker.here import Here
@@ -52,6 +52,7 @@ from common.testing.worker.worker import NotLoaded, Worker
 MOST_LOOKED_AT = 3  # failing cases
 MOST_FINDINGS = 2  # told of them
 USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
+OF_NUMBERS = "wrong_value"  # findings that explain nothing, and so contradict nothing
 MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
 EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
 LEADS = (
@@ -200,14 +201,19 @@ def sources_of(task: str, options: argparse.Namespace) -> list[Path]:
 
 
 def at_failures(
-    console: Console, verdicts: Sequence[Verdict], checked: Worker | Here, seed: int
+    console: Console,
+    verdicts: Sequence[Verdict],
+    checked: Worker | Here,
+    seed: int,
+    built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
     """What the checked build finds in failing cases: part -> findings. The smallest case of a part is looked at, and if
     nothing is found in that, another one in which threads share work.
 
-    Where it finds nothing that explains a wrong output, and no known mistake does, what flowed into that output is
-    looked at (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
-    be made there are no parts: the verdicts stand without it.
+    Where it finds nothing that explains a wrong output, what flowed into that output is looked at
+    (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
+    be made there are no parts: the verdicts stand without it. Of a part that is `built_of` another one that fails nothing
+    is followed.
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed)
@@ -215,7 +221,9 @@ def at_failures(
     found = found | _inside(console, more, checked, seed) if more else found
     for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
-        if not _is_explained(failures) and (told := _followed(console, failures, checked, seed)):
+        if failed_stages(part, {one.case.part for one in verdicts if failed(one)}, built_of or {}):
+            continue
+        if told := _followed(console, failures, checked, seed):
             found[part] = told + found[part]
             break  # other parts are built of this one, or follow from the same
     return found
@@ -228,13 +236,14 @@ def _is_explained(failures: Sequence[Verdict]) -> bool:
 
 
 def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
-    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow."""
+    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow; where in none an access
+    is wrong, the lines that a wrong number is made in."""
     sized = {
         one.case: size
         for one in failures
         if one.status == FAIL and not one.is_endless and (size := checked_run.small_size_of(one) or LARGE) < LARGE
     }
-    collected = Collected(checked)
+    collected, of_value = Collected(checked), []
     for case in sorted(sized, key=lambda case: abs(sized[case] - USUAL))[:MOST_FOLLOWED]:
         with working(console, f"following every access of {full_name(case)} ..."):
             try:
@@ -244,8 +253,11 @@ def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | H
                 say(console, f"{full_name(case)} could not be followed: {type(error).__name__}: {error}", "dim")
                 return []
         if findings:
-            return grouped([(full_name(case), findings)])
-    return []
+            found = grouped([(full_name(case), findings)])
+            if findings[0].kind != OF_NUMBERS or _is_explained(failures):
+                return found
+            of_value = of_value or found
+    return of_value
 
 
 def at_passes(
@@ -313,19 +325,32 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
     return smallest, [case for case in usual if sized[case] < LARGE]
 
 
+def leading(found: Mapping[str, Sequence[Group]]) -> dict[str, list[Group]]:
+    """The findings of at_failures without those that only say where a number is made: what comes before the verdicts."""
+    return {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in found.items()}
+
+
 def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
     """The findings of at_failures, those that matter most first; nothing if there are none."""
     console = wide(console)
-    every = [group for groups in found.values() for group in groups]
+    every = [group for groups in leading(found).values() for group in groups]
     if not every:
         return
     console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
     _print_most(console, every)
 
 
+def print_numbers(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
+    """Where a wrong number is made, if at_failures found it."""
+    if numbers := [group for groups in found.values() for group in groups if group.kind == OF_NUMBERS]:
+        console.print("\n[bold]Where the first wrong number is made:[/]", highlight=False)
+        print_findings(wide(console), numbers[:1])
+
+
 def print_nothing_found(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
-    """The parts in whose failing cases at_failures found nothing: what a report says last."""
-    if nothing := [part for part, groups in found.items() if not groups]:
+    """What a report says last: where a wrong number is made, and the parts in whose failing cases nothing was found."""
+    print_numbers(console, found)
+    if nothing := [part for part, groups in leading(found).items() if not groups]:
         what = "no race, nothing out of bounds, nothing read before it was written"
         console = wide(console)
         console.print()

@@ -98,8 +98,10 @@ def used_in(name: str, kernel: str, launch: Place) -> Place | None:
     every = sorted(functions_of(text, file), key=lambda one: one.name != kernel)
     for one in every:
         for number in _upwards(one.line, one.line + one.body.count("\n")):
-            if number != launch.line and re.search(rf"\b{re.escape(name)}\b", lines[number - 1]):
-                return Place(launch.file, number, one.name)
+            if number != launch.line and re.search(rf"(?<![\w.]){re.escape(name)}\b", lines[number - 1]):
+                pointer = re.search(rf"\*\s*(?:__restrict__\s+)?(\w+)\s*=[^=;]*(?<![\w.]){name}\b", lines[number - 1])
+                last = pointer and used_in(pointer[1], one.name, launch)
+                return last if last and last.line > number else Place(launch.file, number, one.name)
     return None
 
 
@@ -190,6 +192,22 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
             if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):
                 found.append((one, statement))
     return found
+
+
+def handed_to_before(array: str, launch: Place) -> list[Place]:
+    """The calls that an array was handed to before the one that ends in a launch, in the function that makes both."""
+    found = []
+    for call in _calls_of_launcher(launch):
+        around = _around(call)
+        if around is None or not re.fullmatch(r"\w+", array):
+            continue
+        _, lines, first = around
+        if not re.search(rf"\b{array}\b", _statement(lines, call.line)):
+            continue
+        passed = re.compile(rf"\w\s*\([^;]*(?<![\w.]){array}\b")
+        earlier = [number for number in _upwards(first, call.line - 1) if passed.search(lines[number - 1])]
+        found += [Place(call.file, number, call.function) for number in earlier]
+    return found[:MOST_WRITERS]
 
 
 def _calls_of_launcher(launch: Place) -> list[Place]:

@@ -6,6 +6,7 @@ In this order, the first that holds; what is said is what was recorded:
     other_element    what a thread wrote depends on one element, and it uses another one of the same input
     not_read         what a thread wrote depends on elements that neither it read nor a thread whose results it read
     stored_elsewhere what was written to an element is the right answer of another one
+    wrong_value      none of these: the number itself, and the lines that it is made in
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from common.inspect.flow.sources import Sources, sources_of
 from common.inspect.flow.stages import CLOSE, WrongStage, first_wrong
 from common.inspect.flow.stored_elsewhere import stored_elsewhere
 from common.inspect.flow.trace import Trace
+from common.inspect.flow.wrong_value import wrong_value
 from common.inspect.replay.recording import Launch
 from common.testing.case import Case
 
@@ -88,7 +90,7 @@ def _first(run: Run, out: Tensor, ref: Tensor, bound: float) -> Finding | None:
     found = not_stored(run) or needlessly_stored(run, ref)
     if not found and run.needs:
         found = other_element(run) or not_read(run)
-    return found or stored_elsewhere(run, out, ref, bound)
+    return found or stored_elsewhere(run, out, ref, bound) or wrong_value(run, out, ref)
 
 
 def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping[str, Tensor]) -> Finding:

@@ -31,6 +31,22 @@ def not_read(run: Run) -> Finding | None:
     return None
 
 
+def misses_nothing(run: Run, element: int) -> bool:
+    """Whether all that an element depends on can be told, and reaches the thread that stores it."""
+    reach = reached(run.trace, run.sources, run.threads) if run.needs and not run.sources.unknown else None
+    if reach is None:
+        return False
+    here = mask_of(reach[run.threads[run.writer[element]]], run.sources.count)
+    needed = run.needs.of([element])
+    if len(needed) < len(run.needs.leaves):
+        return False
+    return all(
+        name in run.sources.first and not bool((one.numpy() & ~here[run.slice_of(name)]).any())
+        for name, one in needed.items()
+        if bool(one.any())
+    )
+
+
 def _left_out(run: Run, reach: list[int], thread: int) -> dict[str, np.ndarray]:
     """For each input the elements that what a thread stores depends on and that do not reach it, if there are any."""
     here, found = mask_of(reach[thread], run.sources.count), {}

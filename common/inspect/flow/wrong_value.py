@@ -1,0 +1,51 @@
+"""A number that is wrong although all that it depends on is there: what was stored, and the lines that it is made in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.inspect.findings.model import Finding
+from common.inspect.flow.not_read import misses_nothing
+from common.inspect.flow.run import Run, finding_of
+from common.inspect.made_of import made_of
+from common.inspect.own_lines import owned
+
+MOST_LINES = 12  # that are told
+TOO_MANY = 24  # of which that many would say nothing
+
+
+def wrong_value(run: Run, out: Tensor, ref: Tensor) -> Finding | None:
+    """The first wrong element with the lines that its number is made in; None if none of these is the student's."""
+    stored = np.flatnonzero(run.wrong & (run.writer >= 0))
+    if not stored.size:
+        return None
+    got, right = out.cpu().double().reshape(-1), ref.cpu().double().reshape(-1)
+    finite = stored[torch.isfinite(got[stored]).numpy()]
+    element = int((finite if finite.size else stored)[0])
+    access = int(run.writer[element])
+    place = run.trace.entry_of(access).place
+    lines = owned(made_of(place, _files(run))) if place else []
+    if not lines:
+        return None
+    text = f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; right is {right[element]:.6g}. "
+    if misses_nothing(run, element):
+        text += "All inputs that it depends on reach this thread: what is computed of them goes wrong. "
+    above = [one for one in lines if (one.file, one.line) != (place.file, place.line)]
+    if len(above) > TOO_MANY:
+        return None
+    told = above[:MOST_LINES]
+    if len(above) > len(told):
+        text += f"{len(above)} of your lines have a part in it; those nearest to the store are shown."
+    found = finding_of(run, "wrong_value", access, "write", text.strip())
+    return replace(found, lines=tuple(sorted(told, key=lambda one: (one.file != place.file, one.file, one.line))))
+
+
+def _files(run: Run) -> list[str]:
+    """The sources of which the recorded launches ran a line."""
+    launches = run.trace.launches
+    every = [entry.place.file for launch in launches for entry in launch.entries if entry.place]
+    return list(dict.fromkeys([*every, *(launch.launch.file for launch in launches if launch.launch)]))
