@@ -212,8 +212,8 @@ def at_failures(
 
     Where it finds nothing that explains a wrong output, what flowed into that output is looked at
     (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
-    be made there are no parts: the verdicts stand without it. Of a part that is `built_of` another one that fails nothing
-    is followed.
+    be made there are no parts: the verdicts stand without it. Nothing is followed of a part that is `built_of` another
+    one that fails.
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed)
@@ -236,8 +236,8 @@ def _is_explained(failures: Sequence[Verdict]) -> bool:
 
 
 def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
-    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow; where in none an access
-    is wrong, the lines that a wrong number is made in."""
+    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow. Where no access is
+    wrong in any, the lines that a wrong number is made of."""
     sized = {
         one.case: size
         for one in failures
@@ -326,7 +326,7 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
 
 
 def leading(found: Mapping[str, Sequence[Group]]) -> dict[str, list[Group]]:
-    """The findings of at_failures without those that only say where a number is made: what comes before the verdicts."""
+    """The findings of at_failures that come before the verdicts: all but those that say what a number is made of."""
     return {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in found.items()}
 
 
@@ -343,7 +343,6 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
 def print_numbers(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
     """Where a wrong number is made, if at_failures found it."""
     if numbers := [group for groups in found.values() for group in groups if group.kind == OF_NUMBERS]:
-        console.print("\n[bold]Where the first wrong number is made:[/]", highlight=False)
         print_findings(wide(console), numbers[:1])
 
 

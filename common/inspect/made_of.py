@@ -2,11 +2,13 @@
 
 By the text of the functions, as in origins.py, but of values and not of addresses: every line that assigns a name which
 the stored value is made of, what a function does to such a name that it is handed, what one returns, and the loops and
-conditions around these lines. The way ends at the arguments of a kernel and at what is read from memory of other kernels.
+conditions around these lines. The way ends at what other
+kernels stored.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import re
@@ -64,6 +66,13 @@ def made_of(place: Place, files: Iterable[str]) -> list[Place]:
     search.follow(indices, where, 1 + OF_INDEX)
     search.run()
     return [Place(file, line) for file, line in sorted(search.found, key=lambda one: (search.found[one], one))]
+
+
+def function_begin(place: Place) -> int:
+    """The line in which the body of the function around a place begins; 0 if it cannot be read."""
+    text = _read(place.file)
+    around = text and _function_at(text, place.line)
+    return around.line if around else 0
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,7 @@ class _Search:
         return next((_Where(one, f) for one in self.texts for f in one.functions if f.name == name), None)
 
 
+@functools.lru_cache(maxsize=16)
 def _read(file: str) -> _Text | None:
     try:
         text = read_source(Path(file))
@@ -261,4 +271,4 @@ def _is_assigned(name: str, where: _Where, at: int) -> bool:
     if not re.search(r"[&*\[]", _parameters(where)[at]):
         return False
     function = where.function
-    return bool(_assignments(name).search(function.body) or re.search(rf"\w\s*\([^;]*\b{name}\b", function.body))
+    return bool(_assignments(name).search(function.body) or re.search(rf"[\w>]\s*\([^;]*\b{name}\b", function.body))

@@ -15,7 +15,7 @@ from common.console.words import counted
 from common.inspect.findings.model import OF_FLOW, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named
 from common.inspect.made_of import made_of
-from common.inspect.origins import MOST_DECIDING, calls, deciding, origins, handed_to_before, used_in, writers
+from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, origins, used_in, writers
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 
@@ -107,8 +107,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.kind == "wrong_result" and finding.launch:
         return [("What is passed:", calls(finding.launch, finding.launch))]
     if finding.kind == "wrong_value":
-        made = [("What this number is made of:", _with_text(finding.lines))] if finding.lines else []
-        return [*made, *_passed(finding, places)]
+        return [("What this number is made of:", _with_text(finding.lines))] if finding.lines else []
     if finding.kind == "not_read" and not places and finding.launch:
         return _where_used(finding)
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
@@ -116,8 +115,10 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     told = []
     stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
     if finding.kind == "uninitialized" and finding.launch and finding.space == "global":
-        if before := handed_to_before(finding.variable, finding.launch):
-            told.append(("What was given this array before, and should have written it:", _with_text(before)))
+        before = handed_to_before(finding.variable, finding.launch)
+        told += (
+            [("What was given this array before, and should have written it:", _with_text(before))] if before else []
+        )
     if stores:
         told.append(("It is written in:", _with_text(stores)))
     if finding.kind in _DECIDED and (lines := _deciding(places[-1])):
