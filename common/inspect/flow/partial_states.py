@@ -99,16 +99,19 @@ def _of_warp(run: Run, case: Case, scores: Tensor, inputs: Mapping[str, Tensor],
 
 
 def _rows(run: Run, accesses: np.ndarray, name: str, width: int) -> np.ndarray:
-    """The rows of an input of which these accesses read something."""
-    here, reads = run.slice_of(name), run.sources.of_read[accesses]
+    """The rows of an input of which these accesses read something; from the input itself, if any does."""
+    direct = accesses[run.trace.memory[accesses] == run.sources.memory_of[name]]
+    here, reads = run.slice_of(name), run.sources.of_read[direct if direct.size else accesses]
     return np.unique((reads[(reads >= here.start) & (reads < here.stop)] - here.start) // width)
 
 
-def _is_among(number: float, stored: np.ndarray) -> bool:
+def _is_among(number: float, stored: np.ndarray, least: float = 1e-3) -> bool:
+    """Whether a number is among these, which are in order; what is smaller than `least` as precisely as that."""
     at = np.searchsorted(stored, number)
     near = stored[max(0, at - 1) : at + 1]
-    return bool((np.abs(near - number) <= CLOSE * max(1e-3, abs(number))).any())
+    return bool((np.abs(near - number) <= CLOSE * max(least, abs(number))).any())
 
 
 def _are_among(numbers: Tensor, stored: np.ndarray) -> bool:
-    return all(_is_among(one, stored) for one in numbers.tolist())
+    least = 0.01 * float(numbers.abs().max())
+    return all(_is_among(one, stored, least) for one in numbers.tolist())
