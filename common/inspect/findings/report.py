@@ -121,7 +121,9 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
         )
     if stores:
         told.append(("It is written in:", _with_text(stores)))
-    if finding.kind in _DECIDED and (lines := _deciding(places[-1])):
+    if finding.lines:
+        return [("What the stored number is made of:", _with_text(finding.lines)), *_passed(finding, places)]
+    if finding.kind in _DECIDED and owned(places) and (lines := _deciding(places[-1])):
         told.append((_DECIDES, _with_text(lines)))
     if not owned(places):  # given code goes wrong by what it is handed
         files = [one.file for place in places for one in (*place.callers, *place.outer)]
@@ -149,13 +151,13 @@ def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[t
 
 def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     """Where an argument that nobody reads is used in the text, and what decides whether that runs."""
-    place = used_in(finding.variable, finding.kernel_name, finding.launch)
-    if place is None:
+    uses = used_in(finding.variable, finding.kernel_name, finding.launch)
+    if not uses:
         return [("What is passed:", calls(finding.launch, finding.launch))]
-    told = [(f"{finding.variable} is used in:", _with_text([place]))]
-    if lines := deciding(place):
+    told = [(f"{finding.variable} is used in:", _with_text(uses))]
+    if lines := deciding(uses[-1]):
         told.append((_DECIDES, _with_text(lines)))
-    return [*told, ("What the launch passes:", calls(place, finding.launch))]
+    return [*told, ("What the launch passes:", calls(uses[-1], finding.launch))]
 
 
 def _deciding(place: Place) -> list[Place]:

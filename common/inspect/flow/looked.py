@@ -14,7 +14,9 @@ from common.testing.judging import make_inputs, oracle
 
 
 def followed(case: Case, caller: Caller, collected: Collected, seed: int) -> list[Finding]:
-    """One finding at most, of the first draw of the inputs that fails; none where the case passes, gives no output, or is too large to be recorded.
+    """One finding at most, of the first draw of the inputs that fails.
+
+    None where the case passes, gives no output, or is too large to be recorded.
 
     Args:
         case: that failed.

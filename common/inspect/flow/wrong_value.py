@@ -32,7 +32,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     element = int((finite if finite.size else stored)[0])
     access = int(run.writer[element])
     place = run.trace.entry_of(access).place
-    lines = owned(made_of(place, _files(run))) if place else []
+    lines = owned(made_of(place, run.files)) if place else []
     if not lines:
         return None
     text = f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; right is {right[element]:.6g}. "
@@ -59,10 +59,3 @@ def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]
         if any(place.file == one.file and function_begin(place) == begin for place in places):
             found.append(one)
     return found
-
-
-def _files(run: Run) -> list[str]:
-    """The sources of which the recorded launches ran a line."""
-    launches = run.trace.launches
-    every = [entry.place.file for launch in launches for entry in launch.entries if entry.place]
-    return list(dict.fromkeys([*every, *(launch.launch.file for launch in launches if launch.launch)]))
