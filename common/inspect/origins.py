@@ -106,9 +106,13 @@ def deciding(place: Place) -> list[Place]:
 def _of_ternary(lines: list[str], first: int, line: int) -> list[int]:
     """Where a value is computed by which the line reads something or not (`weight != 0 ? row[k] : 0`), and what that is
     made of."""
-    chosen = re.search(r"\(?([^(?;=]*[^=?;]*)\?[^:;]*\[", _statement(lines, line))
+    before, mark, after = _statement(lines, line).partition("?")
+    depth, begin = 0, len(before)
+    while mark and begin and depth >= 0 and not re.search(r"(?<![=!<>])=\s?$", before[:begin]):
+        begin -= 1
+        depth += (before[begin] in ")]") - (before[begin] in "([")
     found: list[int] = []
-    names = [(name, line - 1) for name in _names(chosen[1])] if chosen else []
+    names = [(name, line - 1) for name in _names(before[begin:])] if "[" in after.split(":")[0] else []
     while names and len(found) < MOST_TERNARY:
         name, below = names.pop(0)
         at = _set_in(name, lines, first, below)
