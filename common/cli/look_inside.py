@@ -43,7 +43,7 @@ from common.measure.gpus import GpuSpec
 from common.testing import report
 from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import causes_of, failed, failed_stages
+from common.testing.failures import OF_ZEROS, causes_of, failed, failed_stages
 from common.testing.judging import judge
 from common.testing.run import run_cases
 from common.testing.worker.here import Here
@@ -210,8 +210,8 @@ def at_failures(
     """What the checked build finds in failing cases: part -> findings. The smallest case of a part is looked at, and if
     nothing is found in that, another one in which threads share work.
 
-    Where it finds nothing that explains a wrong output, what flowed into that output is looked at
-    (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
+    Where it finds nothing that explains a wrong output, and no known mistake does, what flowed into that output is
+    looked at (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
     be made there are no parts: the verdicts stand without it. Nothing is followed of a part that is `built_of` another
     one that fails.
     """
@@ -223,16 +223,19 @@ def at_failures(
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
         if failed_stages(part, {one.case.part for one in verdicts if failed(one)}, built_of or {}):
             continue
-        if told := _followed(console, failures, checked, seed):
+        told = [] if _is_explained(failures) else _followed(console, failures, checked, seed)
+        if told and not (found[part] and told[0].kind == OF_NUMBERS):  # what is unwritten explains the number
             found[part] = told + found[part]
             break  # other parts are built of this one, or follow from the same
     return found
 
 
 def _is_explained(failures: Sequence[Verdict]) -> bool:
-    """Whether all of them equal one known wrong answer."""
+    """Whether all of them equal one known wrong answer that tells more than that nothing came."""
     causes = causes_of(failures)
-    return len(causes) == 1 and causes[0].is_telling and not causes[0].verdicts[0].concluded
+    first = causes[0].verdicts[0]
+    of_nothing = first.mistakes[:1] in ([name] for name in OF_ZEROS)
+    return len(causes) == 1 and causes[0].is_telling and not first.concluded and not of_nothing
 
 
 def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
@@ -254,7 +257,7 @@ def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | H
                 return []
         if findings:
             found = grouped([(full_name(case), findings)])
-            if findings[0].kind != OF_NUMBERS or _is_explained(failures):
+            if findings[0].kind != OF_NUMBERS:
                 return found
             of_value = of_value or found
     return of_value

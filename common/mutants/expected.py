@@ -94,7 +94,7 @@ OF_WORDS = (
     (r"\bouts?\b|part_out", "outs"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
     (r"tanh|0\.0447|0\.5|SQRT|cube", "formula"),
-    (r"expf|exp2f?|logf|log2f|LOG2_E|exp\(|log\(", "exponential"),
+    (r"expf|exp2f?|logf|log2f|LOG2_E|exp\(|log\(|torch\.(?:exp|log)", "exponential"),
     (r"cache|slot|position|token", "cache"),
     (r"\blength\b|first_key|\binside\b", "length"),
     (r"\binside\b", "bound"),

@@ -23,6 +23,7 @@ MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
 MOST_ORIGINS = 4  # lines that an index is made in
+MOST_GUARDS = 2  # lines that let an access through that is outside
 MOST_OWN = 8  # lines of the student that an access in given code is made of
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
@@ -123,8 +124,9 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
         told.append(("It is written in:", _with_text(stores)))
     if finding.lines:
         return [("What the stored number is made of:", _with_text(finding.lines)), *_passed(finding, places)]
-    if finding.kind in _DECIDED and owned(places) and (lines := _deciding(places[-1])):
-        told.append((_DECIDES, _with_text(lines)))
+    has_guard = NO_GUARD not in explained(finding)
+    if finding.kind in _DECIDED and has_guard and owned(places) and (lines := _deciding(places[-1])):
+        told.append((_DECIDES, _with_text(lines[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])))
     if not owned(places):  # given code goes wrong by what it is handed
         files = [one.file for place in places for one in (*place.callers, *place.outer)]
         files += [finding.launch.file] if finding.launch else []
@@ -138,7 +140,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
-    if NO_GUARD not in explained(finding):
+    if has_guard:
         told += _passed(finding, places)
     return told
 

@@ -99,9 +99,7 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     access = int((mine if mine.size else own)[-1])
     found = finding_of(run, "not_read", access, "read", text)
     of_store = trace.entry_of(int(run.writer[elements[0]])).place
-    if of_store and not owned(
-        [trace.entry_of(access).place or of_store]
-    ):  # given code reads for it
+    if of_store and not owned([trace.entry_of(access).place or of_store]):  # given code reads for it
         lines = owned(made_of(of_store, run.files))[:MOST_LINES]
         found = replace(found, lines=tuple(sorted(lines, key=lambda one: (one.file, one.line))))
     return replace(found, space="global", **_element(run, name, missing))
