@@ -7,6 +7,7 @@ Compute (findings/compute_sanitizer.py and profile/ncu.py there). Both ways end 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from common.compiling.places import places_of
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError
 from common.console.files import write_whole
-from common.console.paths import build_root, shown_path
+from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say, wide, working
 from common.console.words import counted
 from common.inspect import checked_run, gpu_tools
@@ -33,10 +34,13 @@ from common.inspect.findings import compute_sanitizer
 from common.inspect.findings.model import Finding, Group, grouped
 from common.inspect.findings.report import print_findings
 from common.inspect.flow.looked import followed
+from common.inspect.origins import deciding
+from common.inspect.own_lines import owned
 from common.inspect.profile import ncu, pictures
 from common.inspect.profile.model import KernelProfile, with_registers
 from common.inspect.profile.report import print_kernel, print_legend
 from common.inspect.profile.roofline import bounds
+from common.inspect.source_lines import Place
 from common.inspect.worth_it import apart, kernels_of, worth_it
 from common.measure import gpus
 from common.measure.gpus import GpuSpec
@@ -53,6 +57,8 @@ MOST_LOOKED_AT = 3  # failing cases
 MOST_FINDINGS = 2  # told of them
 USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
 OF_NUMBERS = "wrong_value"  # findings that explain nothing, and so contradict nothing
+MOST_LOOPS = 8  # lines that may make a loop endless
+_AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
 MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
 EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
 LEADS = (
@@ -347,6 +353,22 @@ def print_numbers(console: Console, found: Mapping[str, Sequence[Group]]) -> Non
     """Where a wrong number is made, if at_failures found it."""
     if numbers := [group for groups in found.values() for group in groups if group.kind == OF_NUMBERS]:
         print_findings(wide(console), numbers[:1])
+
+
+def loops_of(failures: Sequence[Verdict]) -> list[Place]:
+    """Of the first case that did not end the student's lines that decide how often the loops around its place run."""
+    first = next((one for one in failures if one.is_endless), None)
+    chain = [_AT.search(line) for line in first.diagnosis] if first else []
+    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
+    return owned(dict.fromkeys(line for place in places for line in deciding(place)))[:MOST_LOOPS]
+
+
+def print_loops(console: Console, failures: Sequence[Verdict]) -> None:
+    """The same, if there are any."""
+    if lines := loops_of(failures):
+        say(console, "\nWhat decides how often the loops run that did not end:")
+        for place in lines:
+            say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
 
 
 def print_nothing_found(console: Console, found: Mapping[str, Sequence[Group]]) -> None:

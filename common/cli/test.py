@@ -227,6 +227,8 @@ def _report(
         look_inside.print_inside(console, inside)
     told = look_inside.leading(inside) if inside else {}
     print_failures(console, verdicts, told, options.all, test.built_of)
+    if in_kernels:
+        look_inside.print_loops(console, in_kernels)
     if sound:
         say(console, f"\n{', '.join(sound)}: these pass, tested alone. Look first at what calls them, and with what")
     if inside:

@@ -125,14 +125,8 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.lines:
         return [("What the stored number is made of:", _with_text(finding.lines)), *_passed(finding, places)]
     has_guard = NO_GUARD not in explained(finding)
-    if finding.kind in _DECIDED and has_guard and owned(places) and (lines := _deciding(places[-1])):
+    if finding.kind in _DECIDED and has_guard and (lines := _deciding(places[-1])):
         told.append((_DECIDES, _with_text(lines[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])))
-    if not owned(places):  # given code goes wrong by what it is handed
-        files = [one.file for place in places for one in (*place.callers, *place.outer)]
-        files += [finding.launch.file] if finding.launch else []
-        if lines := owned(made_of(places[0], files))[:MOST_OWN]:
-            lines.sort(key=lambda one: (one.file, one.line))
-            return [("Your lines that it is made of:", _with_text(lines)), *_passed(finding, places)]
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
     told_before = {(one.file, one.line) for _, several in told for one, _ in several}
     places_at = {(one.file, one.line): one for one in every}
@@ -140,9 +134,19 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
+    if not owned([*places, *(place for _, several in told for place, _ in several)]):
+        told = _handed_to_given(finding, places) or told
     if has_guard:
         told += _passed(finding, places)
     return told
+
+
+def _handed_to_given(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
+    """Of given code, which goes wrong by what it is handed: the student's lines that this is made of."""
+    files = [one.file for place in places for one in (*place.callers, *place.outer)]
+    files += [finding.launch.file] if finding.launch else []
+    lines = sorted(owned(made_of(places[0], files))[:MOST_OWN], key=lambda one: (one.file, one.line))
+    return [("Your lines that it is made of:", _with_text(lines))] if lines else []
 
 
 def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
