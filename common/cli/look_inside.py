@@ -7,6 +7,7 @@ Compute (findings/compute_sanitizer.py and profile/ncu.py there). Both ways end 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from common.compiling.places import places_of
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError
 from common.console.files import write_whole
-from common.console.paths import build_root, shown_path
+from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say, wide, working
 from common.console.words import counted
 from common.inspect import checked_run, gpu_tools
@@ -33,17 +34,20 @@ from common.inspect.findings import compute_sanitizer
 from common.inspect.findings.model import Finding, Group, grouped
 from common.inspect.findings.report import print_findings
 from common.inspect.flow.looked import followed
+from common.inspect.origins import deciding
+from common.inspect.own_lines import owned
 from common.inspect.profile import ncu, pictures
 from common.inspect.profile.model import KernelProfile, with_registers
 from common.inspect.profile.report import print_kernel, print_legend
 from common.inspect.profile.roofline import bounds
+from common.inspect.source_lines import Place
 from common.inspect.worth_it import apart, kernels_of, worth_it
 from common.measure import gpus
 from common.measure.gpus import GpuSpec
 from common.testing import report
 from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import causes_of, failed
+from common.testing.failures import OF_ZEROS, causes_of, failed, failed_stages
 from common.testing.judging import judge
 from common.testing.run import run_cases
 from common.testing.worker.here import Here
@@ -52,6 +56,9 @@ from common.testing.worker.worker import NotLoaded, Worker
 MOST_LOOKED_AT = 3  # failing cases
 MOST_FINDINGS = 2  # told of them
 USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
+OF_NUMBERS = "wrong_value"  # findings that explain nothing, and so contradict nothing
+MOST_LOOPS = 8  # lines that may make a loop endless
+_AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
 MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
 EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
 LEADS = (
@@ -200,14 +207,19 @@ def sources_of(task: str, options: argparse.Namespace) -> list[Path]:
 
 
 def at_failures(
-    console: Console, verdicts: Sequence[Verdict], checked: Worker | Here, seed: int
+    console: Console,
+    verdicts: Sequence[Verdict],
+    checked: Worker | Here,
+    seed: int,
+    built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
     """What the checked build finds in failing cases: part -> findings. The smallest case of a part is looked at, and if
     nothing is found in that, another one in which threads share work.
 
     Where it finds nothing that explains a wrong output, and no known mistake does, what flowed into that output is
     looked at (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
-    be made there are no parts: the verdicts stand without it.
+    be made there are no parts: the verdicts stand without it. Nothing is followed of a part that is `built_of` another
+    one that fails.
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed)
@@ -215,26 +227,32 @@ def at_failures(
     found = found | _inside(console, more, checked, seed) if more else found
     for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
-        if not _is_explained(failures) and (told := _followed(console, failures, checked, seed)):
+        if failed_stages(part, {one.case.part for one in verdicts if failed(one)}, built_of or {}):
+            continue
+        told = [] if _is_explained(failures) else _followed(console, failures, checked, seed)
+        if told and not (found[part] and told[0].kind == OF_NUMBERS):  # what is unwritten explains the number
             found[part] = told + found[part]
             break  # other parts are built of this one, or follow from the same
     return found
 
 
 def _is_explained(failures: Sequence[Verdict]) -> bool:
-    """Whether all of them equal one known wrong answer."""
+    """Whether all of them equal one known wrong answer that tells more than that nothing came."""
     causes = causes_of(failures)
-    return len(causes) == 1 and causes[0].is_telling and not causes[0].verdicts[0].concluded
+    first = causes[0].verdicts[0]
+    of_nothing = first.mistakes[:1] in ([name] for name in OF_ZEROS)
+    return len(causes) == 1 and causes[0].is_telling and not first.concluded and not of_nothing
 
 
 def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
-    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow."""
+    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow. Where no access is
+    wrong in any, the lines that a wrong number is made of."""
     sized = {
         one.case: size
         for one in failures
         if one.status == FAIL and not one.is_endless and (size := checked_run.small_size_of(one) or LARGE) < LARGE
     }
-    collected = Collected(checked)
+    collected, of_value = Collected(checked), []
     for case in sorted(sized, key=lambda case: abs(sized[case] - USUAL))[:MOST_FOLLOWED]:
         with working(console, f"following every access of {full_name(case)} ..."):
             try:
@@ -244,8 +262,11 @@ def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | H
                 say(console, f"{full_name(case)} could not be followed: {type(error).__name__}: {error}", "dim")
                 return []
         if findings:
-            return grouped([(full_name(case), findings)])
-    return []
+            found = grouped([(full_name(case), findings)])
+            if findings[0].kind != OF_NUMBERS:
+                return found
+            of_value = of_value or found
+    return of_value
 
 
 def at_passes(
@@ -313,19 +334,47 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
     return smallest, [case for case in usual if sized[case] < LARGE]
 
 
+def leading(found: Mapping[str, Sequence[Group]]) -> dict[str, list[Group]]:
+    """The findings of at_failures that come before the verdicts: all but those that say what a number is made of."""
+    return {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in found.items()}
+
+
 def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
     """The findings of at_failures, those that matter most first; nothing if there are none."""
     console = wide(console)
-    every = [group for groups in found.values() for group in groups]
+    every = [group for groups in leading(found).values() for group in groups]
     if not every:
         return
     console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
     _print_most(console, every)
 
 
+def print_numbers(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
+    """Where a wrong number is made, if at_failures found it."""
+    if numbers := [group for groups in found.values() for group in groups if group.kind == OF_NUMBERS]:
+        print_findings(wide(console), numbers[:1])
+
+
+def loops_of(failures: Sequence[Verdict]) -> list[Place]:
+    """Of the first case that did not end the student's lines that decide how often the loops around its place run."""
+    first = next((one for one in failures if one.is_endless), None)
+    chain = [_AT.search(line) for line in first.diagnosis] if first else []
+    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
+    return owned(dict.fromkeys(line for place in places for line in deciding(place)))[:MOST_LOOPS]
+
+
+def print_loops(console: Console, failures: Sequence[Verdict]) -> None:
+    """The same, if there are any."""
+    if lines := loops_of(failures):
+        say(console, "\nWhat decides how often the loops run that did not end:")
+        for place in lines:
+            say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
+
+
 def print_nothing_found(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
-    """The parts in whose failing cases at_failures found nothing: what a report says last."""
-    if nothing := [part for part, groups in found.items() if not groups]:
+    """What a report says last: where a wrong number is made, and the parts in whose failing cases nothing was found."""
+    print_numbers(console, found)
+    if nothing := [part for part, groups in leading(found).items() if not groups]:
         what = "no race, nothing out of bounds, nothing read before it was written"
         console = wide(console)
         console.print()

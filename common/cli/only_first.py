@@ -44,7 +44,8 @@ def only_first(
         looked_at = [one for one in wrong[:1] if one.case.part not in in_python]
         inside = look_inside.at_failures(console, looked_at, workers.checked, seed)
         look_inside.print_inside(console, inside)
-        print_failures(console, wrong[:1], inside)
+        print_failures(console, wrong[:1], look_inside.leading(inside))
+        look_inside.print_numbers(console, inside)
     elif unfilled:
         print_failures(console, unfilled[:1])
     words = [f"\n{passed} of {counted(here, 'case')} pass"]

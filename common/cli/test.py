@@ -223,10 +223,12 @@ def _report(
     if in_kernels:
         from common.cli import look_inside
 
-        inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed)
-    if inside:
+        inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
         look_inside.print_inside(console, inside)
-    print_failures(console, verdicts, inside, options.all, test.built_of)
+    told = look_inside.leading(inside) if inside else {}
+    print_failures(console, verdicts, told, options.all, test.built_of)
+    if in_kernels:
+        look_inside.print_loops(console, in_kernels)
     if sound:
         say(console, f"\n{', '.join(sound)}: these pass, tested alone. Look first at what calls them, and with what")
     if inside:
@@ -235,7 +237,7 @@ def _report(
     found = found and _found_in_passing(console, test, verdicts, workers, options.seed)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
     if in_kernels or workers.compiles:
-        print_next(console, program, verdicts, in_kernels, inside, bool(options.cases))
+        print_next(console, program, verdicts, in_kernels, told, bool(options.cases))
     return found
 
 

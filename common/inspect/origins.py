@@ -20,6 +20,8 @@ from common.simulator.rewriter import blanked
 MOST = 4  # lines that are told
 MOST_DECIDING = 6
 MOST_WRITERS = 2
+MOST_USES = 4
+MOST_TERNARY = 3
 MOST_CALLS = 2  # besides the launch
 SMALL = 12  # lines of a function whose result is followed
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")
@@ -58,10 +60,23 @@ def origins(place: Place, variable: str = "") -> list[Place]:
             continue
         if line != place.line and line not in found:
             found.append(line)
+        found += [one for one in _changed_below(name, text, lines, place) if one not in found]
         right = _right_of(name, _statement(lines, line))
         found += [one for one in _returned(right, text, Path(place.file)) if one not in found and line != place.line]
         wanted += [(other, line) for other in _names(right)]
     return [Place(place.file, line, place.function) for line in found[:MOST]]
+
+
+def _changed_below(name: str, text: str, lines: list[str], place: Place) -> list[int]:
+    """The lines below a place, in its function, that change what a name holds: for the next turn of a loop."""
+    around = next((one for one in functions_of(text, Path(place.file)) if _is_in(one, place.line)), None)
+    change = re.compile(rf"^\s*(?:\w[^;=]*\)\s*)?{name}\s*(?:[-+*/%|&]|<<|>>)=(?!=)|(?:\+\+|--){name}\s*;")
+    last = around.line + around.body.count("\n") if around else place.line
+    return [number for number in range(place.line + 1, last + 1) if change.search(lines[number - 1])][:1]
+
+
+def _is_in(function: Function, line: int) -> bool:
+    return function.line <= line <= function.line + function.body.count("\n")
 
 
 def deciding(place: Place) -> list[Place]:
@@ -75,7 +90,8 @@ def deciding(place: Place) -> list[Place]:
         return []
     text, lines, first = around
     heads = _heads(lines, first, place.line)
-    found = list(heads)
+    found = _of_ternary(lines, first, place.line)
+    found += [head for head in heads if head not in found]
     for head in heads:
         statement = _statement(lines, head)
         for name in _names(statement):
@@ -87,22 +103,50 @@ def deciding(place: Place) -> list[Place]:
     return [Place(place.file, line, place.function) for line in found[:MOST_DECIDING]]
 
 
-def used_in(name: str, kernel: str, launch: Place) -> Place | None:
-    """The last line of a kernel that mentions an argument of this name; else of another function of its file."""
+def _of_ternary(lines: list[str], first: int, line: int) -> list[int]:
+    """Where a value is computed by which the line reads something or not (`weight != 0 ? row[k] : 0`), and what that is
+    made of."""
+    before, mark, after = _statement(lines, line).partition("?")
+    depth, begin = 0, len(before)
+    while mark and begin and depth >= 0 and not re.search(r"(?<![=!<>])=\s?$", before[:begin]):
+        begin -= 1
+        depth += (before[begin] in ")]") - (before[begin] in "([")
+    found: list[int] = []
+    names = [(name, line - 1) for name in _names(before[begin:])] if "[" in after.split(":")[0] else []
+    while names and len(found) < MOST_TERNARY:
+        name, below = names.pop(0)
+        at = _set_in(name, lines, first, below)
+        if at is not None and at not in found and at != line:
+            found.append(at)
+            names += [(one, at - 1) for one in _names(_right_of(name, _statement(lines, at)))]
+    return found
+
+
+def used_in(name: str, kernel: str, launch: Place) -> list[Place]:
+    """The last lines of a kernel that mention an argument of this name, or a pointer that is made of it, at most
+    MOST_USES, in their order; else of another function of its file."""
     file = Path(launch.file)
     try:
         text = read_source(file)
     except (OSError, ValueError):
-        return None
+        return []
     lines = blanked(text).split("\n")
     every = sorted(functions_of(text, file), key=lambda one: one.name != kernel)
     for one in every:
-        for number in _upwards(one.line, one.line + one.body.count("\n")):
-            if number != launch.line and re.search(rf"\b{re.escape(name)}\b", lines[number - 1]):
-                return Place(launch.file, number, one.name)
-    return None
+        names, found = {name}, []
+        for number in range(one.line, one.line + one.body.count("\n") + 1):
+            line = lines[number - 1]
+            if number == launch.line or not any(re.search(rf"(?<![\w.]){re.escape(each)}\b", line) for each in names):
+                continue
+            found.append(Place(launch.file, number, one.name))
+            if pointer := _POINTER.search(line):
+                names.add(pointer[1])
+        if found:
+            return found[-MOST_USES:]
+    return []
 
 
+_POINTER = re.compile(r"\*\s*(?:__restrict__\s+)?(\w+)\s*=(?!=)")
 _HEAD = re.compile(r"^\s*(?:\}\s*)?(?:else\s+)?(?:for|if|while)\b")
 _LEAVES = re.compile(r"\b(?:return|continue|break)\b[^;]*;")
 
@@ -190,6 +234,22 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
             if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):
                 found.append((one, statement))
     return found
+
+
+def handed_to_before(array: str, launch: Place) -> list[Place]:
+    """The calls that an array was handed to before the one that ends in a launch, in the function that makes both."""
+    found = []
+    for call in _calls_of_launcher(launch):
+        around = _around(call)
+        if around is None or not re.fullmatch(r"\w+", array):
+            continue
+        _, lines, first = around
+        if not re.search(rf"\b{array}\b", _statement(lines, call.line)):
+            continue
+        passed = re.compile(rf"\w\s*\([^;]*(?<![\w.]){array}\b")
+        earlier = [number for number in _upwards(first, call.line - 1) if passed.search(lines[number - 1])]
+        found += [Place(call.file, number, call.function) for number in earlier]
+    return found[:MOST_WRITERS]
 
 
 def _calls_of_launcher(launch: Place) -> list[Place]:

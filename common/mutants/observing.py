@@ -113,7 +113,7 @@ def observed(planted: TaskMutants, mutant: Mutant | None) -> Observation:
     found.failed = found.failed or list(inside)
     found.passed = [part for part in dict.fromkeys(one.case.part for one in verdicts) if part not in found.failed]
     if found.failed:
-        inside = inside or look_inside.at_failures(quiet, verdicts, planted.checked, SEED)
+        inside = inside or look_inside.at_failures(quiet, verdicts, planted.checked, SEED, planted.test.built_of)
         _keep_report(found, verdicts, inside, planted.test.built_of)
     return found
 
@@ -132,9 +132,15 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     page = io.StringIO()
     console = Console(file=page, width=120)
     look_inside.print_inside(console, inside)
-    print_failures(console, verdicts, inside, built_of=built_of)
+    leading = look_inside.leading(inside)
+    print_failures(console, verdicts, leading, built_of=built_of)
+    look_inside.print_loops(console, verdicts)
     look_inside.print_nothing_found(console, inside)
     found.report = page.getvalue()
+    if loops := look_inside.loops_of(verdicts):
+        part = next(one.case.part for one in verdicts if one.is_endless)
+        lines = tuple((Path(one.file).name, one.line) for one in loops)
+        found.claims.append(Claim("ended", "endless", "What decides how often the loops run", part, lines))
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.lead_of(one[1]))
     for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):
@@ -143,7 +149,7 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
         lines = dict.fromkeys((Path(one.file).name, one.line) for one in places)
         if group.first.launch:
             lines |= {(Path(group.first.launch.file).name, group.first.launch.line): None} if not accesses else {}
-        made = made_in(group.first) if number == 0 else []
+        made = made_in(group.first) if number == 0 or group.kind == look_inside.OF_NUMBERS else []
         lines |= {(Path(one.file).name, one.line): None for _, places in made for one, _ in places}
         says = explained(group.first)
         if may_be_the_index(group.first):
@@ -161,7 +167,7 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))
         for cause in causes[:4]:
             of_little = not cause.says or cause.verdicts[0].concluded
-            found.claims.append(_claim_of(part, cause, hidden=bool(inside.get(part)) and of_little))
+            found.claims.append(_claim_of(part, cause, hidden=bool(leading.get(part)) and of_little))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
 
 

@@ -118,7 +118,7 @@ def print_failures(
     everything: bool = False,
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Of each part the cause that most cases share in full, of the others a line.
+    """Of each part the cause that most cases share in full, of the others a line; beside a finding a line of each.
 
     Args:
         console: where to print.
@@ -148,7 +148,7 @@ def print_failures(
         if told := only_these(failures, verdicts):
             say(console, f"\n{part}: {told[1]}")
         with_finding = bool(inside.get(part))
-        if not with_finding:
+        if not any(inside.values()):
             _print_whole(console, causes.pop(0), part in inside)
         for cause in causes[:MOST_BRIEF]:
             _print_brief(console, cause, with_finding)

@@ -175,11 +175,12 @@ def stale(block_mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def no_blocks(block_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The lists with counts that are too large, and behind the blocks numbers that no block has."""
+    """The lists with counts that are too large, and before and behind the blocks numbers that no block has."""
     counts, columns = naive_compress_block_mask(block_mask)
     wild = torch.tensor([-1, 2**31 - 1, -(2**31), columns.size(-1)], dtype=columns.dtype, device=columns.device)
     wild = wild.repeat(-(-columns.size(-1) // 4))[: columns.size(-1)]
-    return counts + 1000, torch.where(columns < 0, wild, columns)
+    listed, has_room = torch.where(columns < 0, wild, columns), columns[..., -1:] < 0
+    return counts + 1000, torch.where(has_room, listed.roll(1, -1), listed)
 
 
 def block_case(

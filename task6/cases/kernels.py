@@ -85,7 +85,8 @@ def _decode_inputs(
 ):
     """Makes the inputs of a decode step; slots past a sequence's length hold NaN.
 
-    masked: keys with the score -inf. below: all scores are below 0, far below where sharpness is large.
+    masked: keys with the score -inf. below: all scores are below 0, far below where sharpness is large; in
+    all sequences but the first that of key 30 is far above the others.
     """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -96,6 +97,8 @@ def _decode_inputs(
         k_cache = sharpness * normal(batch, kv_heads, max_seq_len)
         if below:
             k_cache = -k_cache.abs()
+            k_cache[1:] *= 2
+            k_cache[1:, :, 30:31] *= 0.25
         v_cache = 2 + normal(batch, kv_heads, max_seq_len)
         for sequence, length in enumerate(lengths):
             k_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)

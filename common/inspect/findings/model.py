@@ -17,7 +17,7 @@ from common.inspect.source_lines import Place, SourceLines, instance_of, place_o
 # What changes no result by itself: writes of equal values, a plain read that an atomicCAS checks.
 HARMLESS = ("same_value", "stale_read")
 # What flowed into a wrong output and should not have, see flow/
-OF_FLOW = ("not_stored", "not_read", "other_element", "stored_elsewhere", "wrong_result")
+OF_FLOW = ("not_stored", "not_read", "other_element", "stored_elsewhere", "wrong_result", "wrong_value")
 ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then reports an error as well
 
 
@@ -52,6 +52,7 @@ class Finding:
         count: how often it happened.
         accesses: the one that was noticed, then the earlier one that it conflicts with.
         detail: further text of the tool.
+        lines: further ones that it tells of.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Finding:
     count: int = 1
     accesses: tuple[Access, ...] = ()
     detail: str = ""
+    lines: tuple[Place, ...] = ()
 
     @property
     def kernel_name(self) -> str:

@@ -14,17 +14,21 @@ from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import OF_FLOW, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named
-from common.inspect.origins import MOST_DECIDING, calls, deciding, origins, used_in, writers
+from common.inspect.made_of import made_of
+from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, origins, used_in, writers
+from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
 MOST_ORIGINS = 4  # lines that an index is made in
+MOST_GUARDS = 2  # lines that let an access through that is outside
+MOST_OWN = 8  # lines of the student that an access in given code is made of
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
 _DECIDES = "What decides whether that line runs, and how often:"
-_DECIDED = ("not_stored", "not_read")  # that a line did not run for an element may be the mistake
+_DECIDED = ("not_stored", "not_read", "out_of_bounds")  # that a line ran for an element, or did not, may be the mistake
 _VERBS = {
     "read": "reads",
     "write": "writes",
@@ -103,16 +107,26 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     places = [access.place for access in finding.accesses if access.place]
     if finding.kind == "wrong_result" and finding.launch:
         return [("What is passed:", calls(finding.launch, finding.launch))]
+    if finding.kind == "wrong_value":
+        return [("What this number is made of:", _with_text(finding.lines))] if finding.lines else []
     if finding.kind == "not_read" and not places and finding.launch:
         return _where_used(finding)
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
         return []
     told = []
     stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
+    if finding.kind == "uninitialized" and finding.launch and finding.space == "global":
+        before = handed_to_before(finding.variable, finding.launch)
+        told += (
+            [("What was given this array before, and should have written it:", _with_text(before))] if before else []
+        )
     if stores:
         told.append(("It is written in:", _with_text(stores)))
-    if finding.kind in _DECIDED and (lines := _deciding(places[-1])):
-        told.append((_DECIDES, _with_text(lines)))
+    if finding.lines:
+        return [("What the stored number is made of:", _with_text(finding.lines)), *_passed(finding, places)]
+    has_guard = NO_GUARD not in explained(finding)
+    if finding.kind in _DECIDED and has_guard and (lines := _deciding(places[-1])):
+        told.append((_DECIDES, _with_text(lines[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])))
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
     told_before = {(one.file, one.line) for _, several in told for one, _ in several}
     places_at = {(one.file, one.line): one for one in every}
@@ -120,21 +134,36 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
-    passed = calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch)
-    if passed and NO_GUARD not in explained(finding):
-        told.append((f"What {'these calls pass' if len(passed) > 1 else 'the launch passes'}:", passed))
+    if not owned([*places, *(place for _, several in told for place, _ in several)]):
+        told = _handed_to_given(finding, places) or told
+    if has_guard:
+        told += _passed(finding, places)
     return told
+
+
+def _handed_to_given(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
+    """Of given code, which goes wrong by what it is handed: the student's lines that this is made of."""
+    files = [one.file for place in places for one in (*place.callers, *place.outer)]
+    files += [finding.launch.file] if finding.launch else []
+    lines = sorted(owned(made_of(places[0], files))[:MOST_OWN], key=lambda one: (one.file, one.line))
+    return [("Your lines that it is made of:", _with_text(lines))] if lines else []
+
+
+def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
+    """The calls through which the code got its arguments."""
+    passed = calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch)
+    return [(f"What {'these calls pass' if len(passed) > 1 else 'the launch passes'}:", passed)] if passed else []
 
 
 def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     """Where an argument that nobody reads is used in the text, and what decides whether that runs."""
-    place = used_in(finding.variable, finding.kernel_name, finding.launch)
-    if place is None:
+    uses = used_in(finding.variable, finding.kernel_name, finding.launch)
+    if not uses:
         return [("What is passed:", calls(finding.launch, finding.launch))]
-    told = [(f"{finding.variable} is used in:", _with_text([place]))]
-    if lines := deciding(place):
+    told = [(f"{finding.variable} is used in:", _with_text(uses))]
+    if lines := deciding(uses[-1]):
         told.append((_DECIDES, _with_text(lines)))
-    return [*told, ("What the launch passes:", calls(place, finding.launch))]
+    return [*told, ("What the launch passes:", calls(uses[-1], finding.launch))]
 
 
 def _deciding(place: Place) -> list[Place]:

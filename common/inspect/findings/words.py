@@ -52,6 +52,7 @@ TITLES = {
     "other_element": "wrong element",
     "stored_elsewhere": "wrong content",
     "wrong_result": "unexpected content",
+    "wrong_value": "wrong number",
     "error": "error",
 }
 

@@ -6,6 +6,7 @@ In this order, the first that holds; what is said is what was recorded:
     other_element    what a thread wrote depends on one element, and it uses another one of the same input
     not_read         what a thread wrote depends on elements that neither it read nor a thread whose results it read
     stored_elsewhere what was written to an element is the right answer of another one
+    wrong_value      none of these: the number itself, and the lines that it is made in
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from common.inspect.flow.sources import Sources, sources_of
 from common.inspect.flow.stages import CLOSE, WrongStage, first_wrong
 from common.inspect.flow.stored_elsewhere import stored_elsewhere
 from common.inspect.flow.trace import Trace
+from common.inspect.flow.wrong_value import wrong_value
 from common.inspect.replay.recording import Launch
 from common.testing.case import Case
 
@@ -53,9 +55,9 @@ def concluded(
         return []
     sources = sources_of(trace, inputs, out)
     if stage := first_wrong(trace, case, inputs, [memory for memory, _ in sources.outputs]):
-        return [_of_stage(trace.up_to(stage.launch), sources, stage, inputs)]
+        return [_of_stage(trace.up_to(stage.launch), sources, stage, inputs, case)]
     run = _run_of(trace, sources, inputs, case.reference, 0, out, ref, bound) if sources.outputs else None
-    found = run and _first(run, out, ref, bound)
+    found = run and _first(run, out, ref, bound, case)
     return [found] if found else []
 
 
@@ -84,14 +86,14 @@ def _run_of(
     return Run(trace, sources, needs, inputs, wrong, writer, threads_of(trace), launch)
 
 
-def _first(run: Run, out: Tensor, ref: Tensor, bound: float) -> Finding | None:
+def _first(run: Run, out: Tensor, ref: Tensor, bound: float, case: Case) -> Finding | None:
     found = not_stored(run) or needlessly_stored(run, ref)
     if not found and run.needs:
         found = other_element(run) or not_read(run)
-    return found or stored_elsewhere(run, out, ref, bound)
+    return found or stored_elsewhere(run, out, ref, bound) or wrong_value(run, out, ref, case)
 
 
-def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping[str, Tensor]) -> Finding:
+def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping[str, Tensor], case: Case) -> Finding:
     """What went wrong in the first launch whose result is wrong."""
     array = trace.memories[stage.memory].array
     launch = trace.launches[stage.launch]
@@ -113,7 +115,7 @@ def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping
         )
         sizes = stage.held, stage.right, bound
         run = _run_of(trace, cut, inputs, stage.function, stage.launch, *sizes)
-        if run and (found := _first(run, *sizes)):
+        if run and (found := _first(run, *sizes, case)):
             return replace(found, detail=f"{text} {found.detail}")
     size = {"shape": array.shape, "element_bytes": array.element_bytes, "byte_offset": 0}
     return Finding("wrong_result", launch.kernel, launch.launch, variable=array.name, **size, detail=text)

@@ -14,7 +14,9 @@ from common.testing.judging import make_inputs, oracle
 
 
 def followed(case: Case, caller: Caller, collected: Collected, seed: int) -> list[Finding]:
-    """One finding at most; none where the case passes, gives no output, or is too large to be recorded.
+    """One finding at most, of the first draw of the inputs that fails.
+
+    None where the case passes, gives no output, or is too large to be recorded.
 
     Args:
         case: that failed.
@@ -22,13 +24,16 @@ def followed(case: Case, caller: Caller, collected: Collected, seed: int) -> lis
         collected: reads what that one collects.
         seed: of the inputs.
     """
-    inputs = make_inputs(case, seed)
-    try:
-        out = caller.call(case, inputs, replace(POISONED, recorded=True)).out
-    except CallFailed:
-        return []
-    ref, bound = oracle(case, inputs)
-    if out is None or out.shape != ref.shape or max_error_of(out, ref) <= bound:
-        return []
-    launches, whole = collected.launches()
-    return concluded(case, inputs, out, ref, bound, launches) if whole else []
+    for draw in range(case.draws):
+        inputs = make_inputs(case, seed, draw)
+        try:
+            out = caller.call(case, inputs, replace(POISONED, recorded=True)).out
+        except CallFailed:
+            return []
+        ref, bound = oracle(case, inputs)
+        if out is None or out.shape != ref.shape:
+            return []
+        if not max_error_of(out, ref) <= bound:
+            launches, whole = collected.launches()
+            return concluded(case, inputs, out, ref, bound, launches) if whole else []
+    return []

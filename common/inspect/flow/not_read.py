@@ -9,6 +9,10 @@ import numpy as np
 from common.inspect.findings.model import Finding
 from common.inspect.flow.reached import bits_of, mask_of, reached
 from common.inspect.flow.run import Run, finding_of, spread, which_depend
+from common.inspect.made_of import made_of
+from common.inspect.own_lines import owned
+
+MOST_LINES = 8  # of the student, where given code reads
 
 
 def not_read(run: Run) -> Finding | None:
@@ -29,6 +33,22 @@ def not_read(run: Run) -> Finding | None:
             if found := _told(run, reach, thread, name, left[thread][name]):
                 return found
     return None
+
+
+def misses_nothing(run: Run, element: int) -> bool:
+    """Whether all that an element depends on can be told, and reaches the thread that stores it."""
+    reach = reached(run.trace, run.sources, run.threads) if run.needs and not run.sources.unknown else None
+    if reach is None:
+        return False
+    here = mask_of(reach[run.threads[run.writer[element]]], run.sources.count)
+    needed = run.needs.of([element])
+    if len(needed) < len(run.needs.leaves):
+        return False
+    return all(
+        name in run.sources.first and not bool((one.numpy() & ~here[run.slice_of(name)]).any())
+        for name, one in needed.items()
+        if bool(one.any())
+    )
 
 
 def _left_out(run: Run, reach: list[int], thread: int) -> dict[str, np.ndarray]:
@@ -76,7 +96,12 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     read[sources.of_read[mine[of_input[mine]]] - here.start] = True
     if read.any() and not (read & needed).any():
         text += f" It reads {run.said(name, read)}."
-    found = finding_of(run, "not_read", int((mine if mine.size else own)[-1]), "read", text)
+    access = int((mine if mine.size else own)[-1])
+    found = finding_of(run, "not_read", access, "read", text)
+    of_store = trace.entry_of(int(run.writer[elements[0]])).place
+    if of_store and not owned([trace.entry_of(access).place or of_store]):  # given code reads for it
+        lines = owned(made_of(of_store, run.files))[:MOST_LINES]
+        found = replace(found, lines=tuple(sorted(lines, key=lambda one: (one.file, one.line))))
     return replace(found, space="global", **_element(run, name, missing))
 
 

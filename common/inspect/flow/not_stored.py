@@ -24,6 +24,10 @@ def not_stored(run: Run) -> Finding | None:
     every = np.flatnonzero(run.is_store)
     if every.size > stores.size:
         stored += f" {counted(every.size, 'store')} went to the other {stores.size:,}."
+    here = max(start for _, start in run.sources.outputs if start <= left[0])
+    memory = next(memory for memory, start in run.sources.outputs if start == here)
+    mine = stores[trace.memory[stores] == memory]
+    stores = mine if mine.size else stores  # an output of several arrays: those to the one that lacks elements
     last = int(stores[np.lexsort((trace.thread[stores], trace.block[stores], trace.launch[stores]))[-1]])
     detail = f"{stored} The access shown is that of the last thread that stores: its index, the loop or the condition "
     detail += "around it, or the launch leaves them out."

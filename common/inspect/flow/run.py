@@ -43,6 +43,13 @@ class Run:
     launch: int
 
     @functools.cached_property
+    def files(self) -> list[str]:
+        """The sources of which the recorded launches ran a line."""
+        launches = self.trace.launches
+        every = [entry.place.file for launch in launches for entry in launch.entries if entry.place]
+        return list(dict.fromkeys([*every, *(launch.launch.file for launch in launches if launch.launch)]))
+
+    @functools.cached_property
     def _stored(self) -> np.ndarray:
         return np.flatnonzero(self.writer >= 0)
 

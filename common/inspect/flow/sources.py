@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.inspect.flow.trace import Trace
+from common.inspect.flow.trace import Memory, Trace
 
+LEAST_FLOAT = 1 << 23  # the bits of a float32 that is not 0 and no subnormal number
 MOST_HOPS = 24  # 2 to the power of so many copies of copies
 NARROW = (torch.float16, torch.bfloat16)  # what a case's float32 inputs may be given as
 
@@ -78,19 +79,27 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
     of_read = np.where(reads, np.where(known, held[trace.seen], begin), -1)
     made_by = np.where(reads & known, computed[trace.seen], -1)
     unknown = any(
-        memory.array.initialized and memory.initial is not None and number not in of_memory
+        memory.array.initialized and number not in of_memory and not _is_of_whole_numbers(memory)
         for number, memory in enumerate(trace.memories)
     )
     memory_of = {name: number for number, name in of_memory.items()}
     return Sources(list(first), memory_of, first, count, of_read, made_by, copied_from, unknown, _outputs(trace, out))
 
 
-def _is(memory, x: Tensor) -> bool:
+def _is(memory: Memory, x: Tensor) -> bool:
     """Whether a memory held an input at first."""
     array = memory.array
     if array.name and x.is_floating_point() and memory.unit == 2:
         return any(_same(memory.array.initial, x.to(dtype)) for dtype in NARROW)
     return _same(memory.array.initial, x)
+
+
+def _is_of_whole_numbers(memory: Memory) -> bool:
+    """Whether a memory is of small whole numbers, such as counts, or shared: it brings no element of an input."""
+    if memory.initial is None:
+        return True
+    bits = memory.initial.astype(np.uint32).view(np.int32) if memory.unit == 4 else memory.initial.astype(np.int64)
+    return memory.unit >= 4 and bool((np.abs(bits.astype(np.int64)) < LEAST_FLOAT).all())
 
 
 def _same(data: bytes, x: Tensor) -> bool:

@@ -3,17 +3,19 @@
 import re
 
 import pytest
-from kernel_mistakes import TASK2
+from kernel_mistakes import TASK2, TASK6
 
 import task2.cases
+import task6.cases
 from common.inspect.checked_library import CHECK, CheckedCaller, Collected
 from common.inspect.findings.report import made_in
 from common.inspect.flow.looked import followed
 
 CASES = {
-    "task2": {f"{case.part}: {case.name}": case for case in task2.cases.cases()},
+    task: {f"{case.part}: {case.name}": case for case in cases()}
+    for task, cases in (("task2", task2.cases.cases), ("task6", task6.cases.cases))
 }
-SOLUTIONS = {"task2": TASK2}
+SOLUTIONS = {"task2": TASK2, "task6": TASK6}
 
 # task, mistake, case, kind, what the detail says, and what stands in a line among those that are shown
 PLANTED = [
@@ -40,6 +42,30 @@ PLANTED = [
         "not_read",
         r"sums\[0\] depends on x\[0, :\]\. Nothing that reaches the thread .* made of 128 elements of x\[0, 1:256\]",
         r"partial\[threadIdx\.x\] \+=|partial\[threadIdx\.x \+ active\]",
+    ),
+    (
+        "task6",
+        "l_not_rescaled",
+        "decode: lengths 1, 7, 31, 203",
+        "wrong_value",
+        r"The largest score of the keys that a warp read is among .* the sum of exponentials relative to it is not",
+        r"state\.l \+= p;",
+    ),
+    (
+        "task6",
+        "o_not_rescaled",
+        "decode: lengths 1, 7, 31, 203",
+        "wrong_value",
+        r"The sum of the exponentials of the keys that a warp read is among .* weighted with these, are not",
+        r"state\.o\[c\] \*= rescale",
+    ),
+    (
+        "task6",
+        "outputs_without_weights",
+        "decode: lengths 1, 7, 31, 203",
+        "wrong_value",
+        r"What each warp stores of the keys that it read is right",
+        r"o_all \+= o\[w \* D \+ col\];",
     ),
 ]  # fmt: skip
 

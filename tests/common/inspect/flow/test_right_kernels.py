@@ -50,5 +50,7 @@ def test_nothing_is_said_of_what_is_right(task, variant):
         followed += len(launches)
         held = torch.where(torch.isfinite(ref), 7 - 3 * ref, 1.0)  # no number of it is right
         found = concluded(case, inputs, called.out, held, bound, launches)
-        assert not found, f"{full_name(case)}: {found[0].kind}: {found[0].detail}"
+        # that a number is wrong is what it was told; of how it came about nothing may be
+        claims = [one for one in found if one.kind != "wrong_value"]
+        assert not claims, f"{full_name(case)}: {claims[0].kind}: {claims[0].detail}"
     assert followed

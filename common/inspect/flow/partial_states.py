@@ -1,0 +1,117 @@
+"""How far attention is right whose warps each take some of a row's keys: handed_on(...), by what they store.
+
+A warp that read the keys of some positions hands on what an online softmax knows of them: a number m, mostly the
+largest score, the sum of exp(score - m), and the rows of V weighted with these. Which keys it read was recorded, and
+so were the numbers that it stored: so it can be told which of the three are among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.inspect.flow.run import Run, spread
+from common.inspect.source_lines import Place
+from common.testing.case import Case
+
+WARP = 32
+CLOSE = 1e-4  # of a number: how far float32 may be away
+UNITS = (1.0, math.log2(math.e))  # of scores: to base e or 2
+SCORES, SUMS, OUTPUTS, AFTER = range(4)  # what is wrong first
+SAYS = {
+    SCORES: "None of the numbers that a warp stores is the largest score of the keys that it read, or a sum made of "
+    "their scores. If it should store these, the scores are wrong, or what is taken of them first.",
+    SUMS: "The largest score of the keys that a warp read is among the numbers that it stores, the sum of exponentials "
+    "relative to it is not. If it should store that too, this is where it goes wrong.",
+    OUTPUTS: "The sum of the exponentials of the keys that a warp read is among the numbers that it stores, their rows "
+    "of V, weighted with these, are not. If it should store these too, this is where it goes wrong.",
+    AFTER: "What each warp stores of the keys that it read is right, so what is made of it afterwards is not.",
+}
+
+
+def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, list[Place]] | None:
+    """Which of the above is wrong first, and the lines at which keys (for SCORES) or values are read, or none (AFTER).
+
+    None where it cannot be told: no attention, or warps that have several rows of queries, or store nothing.
+    """
+    names = ("query", case.keys, case.values)
+    if case.stages is None or any(name not in run.sources.first for name in names):
+        return None
+    doubles = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+    scores = case.stages(**doubles)["S"]
+    trace, found = run.trace, []
+    warps = (trace.launch.astype(np.int64) * (int(trace.block.max()) + 1) + trace.block) * WARP + trace.thread // WARP
+    wrong = run.writer[np.flatnonzero(run.wrong & (run.writer >= 0))]
+    blocks = set(zip(trace.launch[wrong].tolist(), trace.block[wrong].tolist(), strict=True))
+    mine = [
+        int(warps[first])
+        for first in np.unique(warps, return_index=True)[1]
+        if (int(trace.launch[first]), int(trace.block[first])) in blocks
+    ]
+    for warp in spread(mine):
+        one = _of_warp(run, case, scores, doubles, np.flatnonzero(warps == warp))
+        if one is not None:
+            found.append(one)
+    if not found:
+        return None
+    first = min(found)
+    if first == AFTER:
+        return first, []
+    read = run.sources.memory_of[case.keys if first == SCORES else case.values]
+    of_input = np.flatnonzero((trace.memory == read) & ~trace.is_write)
+    places = [trace.entry_of(int(i)).place for i in of_input[np.unique(trace.entry[of_input], return_index=True)[1]]]
+    return first, [place for place in places if place]
+
+
+def _of_warp(run: Run, case: Case, scores: Tensor, inputs: Mapping[str, Tensor], accesses: np.ndarray) -> int | None:
+    """The same of one warp."""
+    query, value = inputs["query"], inputs[case.values]
+    row = _rows(run, accesses, "query", query.size(-1))
+    keys = _rows(run, accesses, case.values, value.size(-1))
+    keys = keys if keys.size else _rows(run, accesses, case.keys, inputs[case.keys].size(-1))
+    if row.size != 1 or not keys.size or query.dim() != 4 or value.dim() != 4:
+        return None
+    of_scores = scores.expand(query.shape[0], query.shape[1], query.shape[2], value.size(2)).reshape(-1, value.size(2))
+    matrix, positions = np.unique(keys // value.size(2)), torch.from_numpy(keys % value.size(2))
+    s, v = of_scores[int(row[0])][positions], value.reshape(-1, *value.shape[2:])[int(matrix[0])][positions]
+    own = run.trace.is_write[accesses] & ~run.is_store[accesses]
+    units = np.array([one.unit for one in run.trace.memories])[run.trace.memory[accesses]]
+    stored = run.trace.value[accesses[own & (units == 4)]].astype(np.uint32).view(np.float32).astype(np.float64)
+    stored = np.unique(stored[np.isfinite(stored)])
+    if matrix.size != 1 or not bool(torch.isfinite(s).all()) or not stored.size:
+        return None
+    largest, is_largest = float(s.max()), False
+    told = SCORES
+    for unit in UNITS:
+        is_largest |= _is_among(largest * unit, stored)
+        near = stored[np.abs(stored / unit - largest) < 60]
+        for m in [largest, *(near / unit).tolist()]:
+            p = torch.exp(s - m)
+            has_sum, has_output = _is_among(float(p.sum()), stored), _are_among(p @ v, stored)
+            if has_sum and has_output:
+                return AFTER
+            told = max(told, OUTPUTS if has_sum and s.numel() > 1 else SUMS if has_output else SCORES)
+    return max(told, SUMS) if is_largest else told
+
+
+def _rows(run: Run, accesses: np.ndarray, name: str, width: int) -> np.ndarray:
+    """The rows of an input of which these accesses read something; from the input itself, if any does."""
+    direct = accesses[run.trace.memory[accesses] == run.sources.memory_of[name]]
+    here, reads = run.slice_of(name), run.sources.of_read[direct if direct.size else accesses]
+    return np.unique((reads[(reads >= here.start) & (reads < here.stop)] - here.start) // width)
+
+
+def _is_among(number: float, stored: np.ndarray, least: float = 1e-3) -> bool:
+    """Whether a number is among these, which are in order; what is smaller than `least` as precisely as that."""
+    at = np.searchsorted(stored, number)
+    near = stored[max(0, at - 1) : at + 1]
+    return bool((np.abs(near - number) <= CLOSE * max(least, abs(number))).any())
+
+
+def _are_among(numbers: Tensor, stored: np.ndarray) -> bool:
+    least = 0.01 * float(numbers.abs().max())
+    return all(_is_among(one, stored, least) for one in numbers.tolist())

@@ -1,0 +1,61 @@
+"""A number that is wrong although all that it depends on is there: where it is stored, and what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.inspect.findings.model import Finding
+from common.inspect.flow.not_read import misses_nothing
+from common.inspect.flow.partial_states import SAYS, handed_on
+from common.inspect.flow.run import Run, finding_of
+from common.inspect.made_of import function_begin, made_of
+from common.inspect.own_lines import owned
+from common.inspect.source_lines import Place
+from common.testing.case import Case
+
+MOST_LINES = 10  # that are told
+TOO_MANY = 20  # of which that many would say nothing
+
+
+def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | None:
+    """The first wrong element with the lines that its number is made in; None if none of these is the student's."""
+    stored = np.flatnonzero(run.wrong & (run.writer >= 0))
+    if not stored.size:
+        return None
+    got, right = out.cpu().double().reshape(-1), ref.cpu().double().reshape(-1)
+    finite = stored[torch.isfinite(got[stored]).numpy()]
+    element = int((finite if finite.size else stored)[0])
+    access = int(run.writer[element])
+    place = run.trace.entry_of(access).place
+    lines = owned(made_of(place, run.files)) if place else []
+    if not lines:
+        return None
+    text = f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; right is {right[element]:.6g}. "
+    if misses_nothing(run, element):
+        text += "All inputs that it depends on reach this thread: what is computed of them goes wrong. "
+    above = [one for one in lines if (one.file, one.line) != (place.file, place.line)]
+    if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
+        text += SAYS[handed[0]] + " "
+        above = _in_functions_of(handed[1] or [place], above)
+    if len(above) > TOO_MANY:
+        return None
+    told = above[:MOST_LINES]
+    if len(above) > len(told):
+        text += f"{len(above)} of your lines have a part in it; those nearest to the store are shown."
+    found = finding_of(run, "wrong_value", access, "write", text.strip())
+    return replace(found, lines=tuple(sorted(told, key=lambda one: (one.file != place.file, one.file, one.line))))
+
+
+def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]:
+    """Those lines that stand in a function in which one of the places does."""
+    found = []
+    for one in lines:
+        begin = function_begin(one)
+        if any(place.file == one.file and function_begin(place) == begin for place in places):
+            found.append(one)
+    return found

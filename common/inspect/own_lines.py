@@ -1,0 +1,53 @@
+"""Which lines of a source a student wrote: own_lines(file), those that the file as it was given out does not have."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.compiling.manifest import read_manifest, tasks
+from common.compiling.student_gaps import GapError, given_out
+from common.console.files import read_source
+from common.console.paths import ROOT
+from common.inspect.source_lines import Place
+from common.simulator.rewriter import blanked
+
+
+@functools.cache
+def own_lines(file: str) -> frozenset[int] | None:
+    """The numbers of these lines, none in what is given; None where it is not known what was given out.
+
+    Args:
+        file: a student's file, or another version of it: a solution, or one with planted mistakes.
+    """
+    path = Path(file)
+    task = next((one for one in tasks() if one in path.parts), None)
+    if task is None:
+        return frozenset() if path.parts[-3:-1] == ("common", "cuda") else None
+    if path.name not in read_manifest(task).files or "given" in path.parts:
+        return frozenset()
+    try:
+        given = _code(given_out(ROOT / task / path.name))
+        now = _code(read_source(path))
+    except (GapError, OSError, ValueError):
+        return None
+    own = set(range(1, len(now) + 1))
+    for block in difflib.SequenceMatcher(None, given, now, autojunk=False).get_matching_blocks():
+        own -= set(range(block.b + 1, block.b + block.size + 1))
+    return frozenset(number for number in own if len(now[number - 1]) > 1)
+
+
+def owned(places: Iterable[Place]) -> list[Place]:
+    """Those of these places that the student wrote, in the same order; all in a file of which nothing was given out."""
+    found = []
+    for one in places:
+        own = own_lines(one.file)
+        if own is None or one.line in own:
+            found.append(one)
+    return found
+
+
+def _code(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in blanked(text).split("\n")]
