@@ -163,7 +163,7 @@ __device__ __forceinline__ void readers_sync() { asm volatile("bar.sync 1, %0;" 
 
 struct Patience {
     long long end;
-    __device__ __forceinline__ void look() const {
+    __device__ __forceinline__ void operator()() const {
 #ifndef CUDA_SIMULATOR
         if (clock64() > end) __trap();
 #endif
@@ -256,7 +256,7 @@ struct Residual {
         unsigned* const counter =
             mail.counters + ((turn.heads ? 0 : s.counters) + static_cast<int>(blockIdx.x) % s.counters) * LINE;
         if (threadIdx.x == 0)
-            while (Word(*counter).load(cuda::memory_order_acquire) < target) patience.look();
+            while (Word(*counter).load(cuda::memory_order_acquire) < target) patience();
         readers_sync();
     }
 
@@ -281,7 +281,7 @@ struct Residual {
             if (threadIdx.x < 32) {
                 const int word = s.width / 32 * static_cast<int>(threadIdx.x) / 2 * 2;
                 const unsigned target = count_of(before[0].x) + count;
-                while (((count_of(counted::peek(from + word).x) ^ target) & 255) != 0) patience.look();
+                while (((count_of(counted::peek(from + word).x) ^ target) & 255) != 0) patience();
             }
             readers_sync();
         }
@@ -298,7 +298,7 @@ struct Residual {
                 now[i] = counted::peek(from + word_of(i));
                 missing = true;
             }
-            if (missing) patience.look();
+            if (missing) patience();
         }
         float* const x = shared.x[turn.number & 1];
         UNROLL
@@ -348,7 +348,7 @@ struct Residual {
         const unsigned count = addends(s, turn);
         counted::Pair now = counted::peek(from);
         while (!both_whole(now, before[0], count)) {
-            patience.look();
+            patience();
             now = counted::peek(from);
         }
         const float first = take(turn, word, counted::since(now.x, before[0].x, count), stream[0][0]);
@@ -365,7 +365,7 @@ struct Residual {
             const int cluster = quarter + 4 * i;
             return mine && cluster < clusters ? mail.parts + (turn.set * s.groups + cluster) * s.width + word : nullptr;
         };
-        tagged::get_all(pairs, place, turn.number + 1);
+        tagged::get_all(pairs, place, turn.number + 1, patience);
         float first = 0.0f, second = 0.0f;
         UNROLL
         for (int i = 0; i < MAX_CLUSTERS / 4; ++i)
@@ -395,7 +395,7 @@ struct Residual {
         else
             gather_all(turn, before);
         if (E == SHARED || E == PARTED) {
-            while (!mail_has_come(shared.sum_box, turn.number)) patience.look();
+            while (!mail_has_come(shared.sum_box, turn.number)) patience();
             if (threadIdx.x == 0) mail_expect(shared.sum_box, turn.number + 2, 4 * s.width);
         }
         readers_sync();
@@ -431,7 +431,7 @@ __device__ __forceinline__ bool hop(const Sizes& s, const Mail& mail, Shared& sh
             const int pair = threadIdx.x + i * THREADS;
             return pair < s.group * words / 2 ? group_words + 2 * pair : nullptr;
         };
-        tagged::get_all(pairs, place, number);
+        tagged::get_all(pairs, place, number, patience);
         UNROLL
         for (int i = 0; i < AT_ONCE; ++i) {
             if (place(i) == nullptr) continue;
@@ -452,7 +452,7 @@ __device__ __forceinline__ bool hop(const Sizes& s, const Mail& mail, Shared& sh
     }
     if (H == MEETING) cluster_meet();
     if (H == ASYNC) {
-        while (!mail_has_come(shared.hop_boxes[which], letter)) patience.look();
+        while (!mail_has_come(shared.hop_boxes[which], letter)) patience();
         if (threadIdx.x == 0) mail_expect(shared.hop_boxes[which], letter + 2, 4 * words * s.group);
     }
     for (int from = warp; from < s.group; from += WARPS) {
@@ -485,12 +485,12 @@ __device__ __forceinline__ void use_part(const Part& part, PieceReader& reader, 
 }
 
 // Each block's largest logit, to all.
-__device__ __forceinline__ bool find_best(const Sizes& s, const Mail& mail, unsigned tag) {
+__device__ __forceinline__ bool find_best(const Sizes& s, const Mail& mail, const Patience& patience, unsigned tag) {
     if (threadIdx.x == 0) tagged::put_pair(mail.best + 2 * blockIdx.x, tag, blockIdx.x, tag);
     bool wrong = false;
     if (threadIdx.x < s.blocks) {
         const tagged::Word* const its = mail.best + 2 * threadIdx.x;
-        const uint2 best = tagged::settle(tagged::peek(its), its, tag);
+        const uint2 best = tagged::settle(tagged::peek(its), its, tag, patience);
         wrong = best.x != tag || best.y != threadIdx.x;
     }
     readers_sync();
@@ -559,7 +559,7 @@ __global__ void __launch_bounds__(THREADS + 32, 1)
             ++turn.number;
         }
         use_part<STREAMS>(shared.parts[LOGITS], reader, sum);
-        if (E != NONE) wrong |= find_best(s, mail, step + 1);
+        if (E != NONE) wrong |= find_best(s, mail, patience, step + 1);
     }
     if (CLUSTERS && !STREAMS) cluster_meet();
     if (wrong || residual.wrong) atomicOr(mail.errors, 1u);
