@@ -21,6 +21,7 @@ from common.kernels.cuda_graph import captured
 from common.kernels.gpt2.decode_step import DecodeState
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, up_to_last_attention
+from common.kernels.gpt2.prefill_products import PrefillProducts
 from common.kernels.gpt2.weights import Weights
 
 
@@ -58,11 +59,20 @@ class Prefill:
     caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are filled.
     step: TorchStep, FusedStep or PersistentStep: its `state` says where the prompts end, and it takes the first new
         tokens. sampled: whether they are drawn.
+    products: PrefillProducts; None: torch's products and the kernels between them.
     """
 
     def __init__(
-        self, weights: Weights, kernels: EngineKernels, caches, step, seq_len: int, sampled: bool = False
+        self,
+        weights: Weights,
+        kernels: EngineKernels,
+        caches,
+        step,
+        seq_len: int,
+        sampled: bool = False,
+        products: PrefillProducts | None = None,
     ) -> None:
+        self.caches, self.products = caches, products
         self.weights, self.kernels, self.step, self.seq_len, self.sampled = weights, kernels, step, seq_len, sampled
         batch = len(step.state.positions)
         self.tokens = step.state.prompts(seq_len)
@@ -72,8 +82,11 @@ class Prefill:
     def run(self) -> None:
         """The whole pass; nothing in it waits for the device, so it can be captured."""
         weights = self.weights
-        x = (F.embedding(self.tokens, weights.wte) + weights.wpe[: self.seq_len]).view(-1, weights.width)
-        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend)
+        x = F.embedding(self.tokens, weights.wte) + weights.wpe[: self.seq_len]
+        if self.products is None:
+            x, heads = up_to_last_attention(weights, self.kernels.gpt2, x.view(-1, weights.width), self.attend)
+        else:
+            x, heads = self.products.up_to_last_attention(weights, self.kernels, x, self.caches)
         last = self.first_rows + self.step.state.positions  # behind the attention no other row is needed
         self.step.finish(x.index_select(0, last), heads.index_select(0, last), self.sampled)
 
