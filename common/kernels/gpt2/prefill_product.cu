@@ -4,6 +4,7 @@
 //   2. Producer     produce       asks for tiles; for weights before its predecessor has ended
 //   3. Consumers    consume       products; of an input that is to be normalised also the rows' moments
 //                   store         layernorm, bias, gelu, addition; rows -> memory
+//                   keep_sums, store_sums    the same for a product whose K is divided among the blocks of a cluster
 //   4. Launcher     prefill_fits, prefill_product
 //
 //   common/cuda/    hopper_tiles.cuh: tiles, products, slots, roles
@@ -29,10 +30,12 @@ void prefill_product(const PrefillProduct&) { throw std::invalid_argument("prefi
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
 #include "common/cuda/check.h"
+#include "common/cuda/cluster.cuh"
 #include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/hopper_rows.cuh"
 #include "common/cuda/hopper_tiles.cuh"
@@ -45,19 +48,29 @@ void prefill_product(const PrefillProduct&) { throw std::invalid_argument("prefi
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
 // A block computes ROWS rows of COLS columns, in steps of 64 along K. A slot is a tile of x and a tile of weights.
+// SPLIT blocks, a cluster, share the steps of a tile.
 
-template <int GROUPS_, int COLS_, int SLOTS_>
+template <int GROUPS_, int COLS_, int SLOTS_, int SPLIT_ = 1>
 struct Shape {
-    static constexpr int GROUPS = GROUPS_, COLS = COLS_, SLOTS = SLOTS_, STEP = 64;
+    static constexpr int GROUPS = GROUPS_, COLS = COLS_, SLOTS = SLOTS_, SPLIT = SPLIT_, STEP = 64;
     static constexpr int ROWS = hopper::GROUP_ROWS * GROUPS, THREADS = hopper::GROUP_THREADS * (1 + GROUPS);
     using X = hopper::Tile<ROWS, STEP>;
     using W = hopper::Tile<COLS, STEP>;
     // Shared memory, in bytes: x [SLOTS][ROWS][64], weights [SLOTS][COLS][64]
     static constexpr int W_AT = SLOTS * X::BYTES, BYTES = W_AT + SLOTS * W::BYTES + hopper::ALIGNMENT;
-    static_assert(BYTES <= hopper::MAX_SHARED);
+    // In place of the tiles, when they have been read: sums [ROWS][SUM_COLS]; 8 more, so that rows lie in other banks
+    static constexpr int SUM_COLS = COLS + 8;
+    static_assert(BYTES <= hopper::MAX_SHARED && ROWS * SUM_COLS * 4 <= W_AT + SLOTS * W::BYTES && ROWS % SPLIT == 0);
 };
 using Large = Shape<2, 128, 6>;
 using Small = Shape<1, 64, 8>;
+using Split = Shape<2, 128, 6, 4>;
+
+// Which steps are this block's.
+template <class S>
+__device__ __forceinline__ int first_step(int steps, int rank) {
+    return S::SPLIT == 1 ? rank * steps : static_cast<int>(int64_t{steps} * rank / S::SPLIT);
+}
 
 // PrefillProduct as the kernel wants it; names as there. Maps: x [sequences][K / 64][seq_len][64], weight [K / 64][N][64]
 struct Problem {
@@ -74,21 +87,23 @@ struct Problem {
 template <class S>
 __device__ __forceinline__ void produce(const Problem& a, hopper::Slots<S::SLOTS>& slots, unsigned char* shared) {
     using namespace hopper;
-    const int sequence = blockIdx.y / a.tiles, row = blockIdx.y % a.tiles * S::ROWS, col = blockIdx.x * S::COLS;
+    const int sequence = blockIdx.y / a.tiles, row = blockIdx.y % a.tiles * S::ROWS;
+    const int col = blockIdx.x / S::SPLIT * S::COLS, rank = blockIdx.x % S::SPLIT;
+    const int first = first_step<S>(a.steps, rank), steps = first_step<S>(a.steps, rank + 1) - first;
     const auto ask_weights = [&](int slot, int step) {
         mbarrier_expect(slots.full[slot], S::X::BYTES + S::W::BYTES);
-        tma_load(shared + S::W_AT + slot * S::W::BYTES, a.weight, slots.full[slot], 0, col, step, 0);
+        tma_load(shared + S::W_AT + slot * S::W::BYTES, a.weight, slots.full[slot], 0, col, first + step, 0);
     };
-    const int ahead = min(S::SLOTS, a.steps);
+    const int ahead = min(S::SLOTS, steps);
     for (int step = 0; step < ahead; ++step) ask_weights(step, step);  // all slots are empty
     wait_for_predecessor();
     Ring<S::SLOTS> ring;
-    for (int step = 0; step < a.steps; ++step) {
+    for (int step = 0; step < steps; ++step) {
         if (step >= ahead) {
             wait_until_empty(slots, ring);
             ask_weights(ring.slot(), step);
         }
-        tma_load(shared + ring.slot() * S::X::BYTES, a.x, slots.full[ring.slot()], 0, row, step, sequence);
+        tma_load(shared + ring.slot() * S::X::BYTES, a.x, slots.full[ring.slot()], 0, row, first + step, sequence);
         ring.advance();
     }
 }
@@ -158,17 +173,61 @@ __device__ __forceinline__ void store(const Problem& a, float (&d)[S::COLS / 8][
         }
 }
 
+// A block's part of the sums, to its shared memory. d [64][COLS]: of which this warp has 16 rows.
+template <class S>
+__device__ __forceinline__ void keep_sums(float* sums, const float (&d)[S::COLS / 8][4], int group) {
+    const int lane = threadIdx.x % 32, warp_row = hopper::GROUP_ROWS * group + threadIdx.x / 32 % 4 * 16;
+    UNROLL
+    for (int n = 0; n < S::COLS / 8; ++n)
+        UNROLL
+        for (int half = 0; half < 2; ++half)
+            *reinterpret_cast<float2*>(sums + (warp_row + lane / 4 + 8 * half) * S::SUM_COLS + 8 * n + lane % 4 * 2) =
+                make_float2(d[n][2 * half], d[n][2 * half + 1]);
+}
+
+// The tile as the sum over the cluster's blocks, in the order of their ranks; each takes ROWS / SPLIT of its rows. Bias
+// and addition only.
+template <typename T, class S>
+__device__ __forceinline__ void store_sums(const Problem& a, float* sums) {
+    constexpr int UNITS = S::COLS / 8, ROWS = S::ROWS / S::SPLIT, CONSUMERS = hopper::GROUP_THREADS * S::GROUPS;
+    const int rank = blockIdx.x % S::SPLIT, first_col = blockIdx.x / S::SPLIT * S::COLS;
+    for (int i = threadIdx.x - hopper::GROUP_THREADS; i < ROWS * UNITS; i += CONSUMERS) {
+        const int row = rank * ROWS + i / UNITS, tile_col = i % UNITS * 8, col = first_col + tile_col;
+        const int sequence = blockIdx.y / a.tiles, token = blockIdx.y % a.tiles * S::ROWS + row;
+        if (token >= a.seq_len || col >= a.n) continue;
+        uint4* const to = reinterpret_cast<uint4*>(static_cast<T*>(a.out) +
+                                                   (int64_t{sequence} * a.seq_len + token) * a.n + col);
+        float y[8], x[8];
+        UNROLL
+        for (int j = 0; j < 8; ++j) y[j] = a.bias[col + j];
+        UNROLL
+        for (int block = 0; block < S::SPLIT; ++block) {
+            const float4* from = reinterpret_cast<const float4*>(in_block(sums, block) + row * S::SUM_COLS + tile_col);
+            const float4 low = from[0], high = from[1];
+            y[0] += low.x, y[1] += low.y, y[2] += low.z, y[3] += low.w;
+            y[4] += high.x, y[5] += high.y, y[6] += high.z, y[7] += high.w;
+        }
+        if (a.add) {
+            Vector<T>::unpack(x, *to);
+            UNROLL
+            for (int j = 0; j < 8; ++j) y[j] += x[j];
+        }
+        *to = Vector<T>::pack(y);
+    }
+}
+
 template <typename T, class S>
 __device__ __forceinline__ void consume(const Problem& a, hopper::Slots<S::SLOTS>& slots, const unsigned char* shared,
-                                        int group) {
+                                        int group, float (&d)[S::COLS / 8][4]) {
     using namespace hopper;
     const int group_row = GROUP_ROWS * group, warp_row = group_row + threadIdx.x / 32 % 4 * 16;
     const KMajor x_at = k_major<typename S::X>(shared, group_row), w_at = k_major<typename S::W>(shared + S::W_AT);
-    float d[S::COLS / 8][4], sum = 0.0f, squares = 0.0f;
+    float sum = 0.0f, squares = 0.0f;
     Ring<S::SLOTS> ring;
+    const int rank = blockIdx.x % S::SPLIT, steps = first_step<S>(a.steps, rank + 1) - first_step<S>(a.steps, rank);
     int before = 0;  // the slot of the step before
     NO_UNROLL
-    for (int step = 0; step < a.steps; ++step) {
+    for (int step = 0; step < steps; ++step) {
         const int slot = ring.slot();
         wait_for(slots, ring);
         wgmma_begin();
@@ -186,6 +245,7 @@ __device__ __forceinline__ void consume(const Problem& a, hopper::Slots<S::SLOTS
     }
     wgmma_wait<0>();
     keep_order(d);
+    if constexpr (S::SPLIT > 1) return;
     float mean[2], inverse_std[2];
     const float k = 64.0f * a.steps;
     sum += __shfl_xor_sync(FULL_WARP, sum, 1), squares += __shfl_xor_sync(FULL_WARP, squares, 1);
@@ -212,14 +272,26 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill_product_kernel(const __
     __syncthreads();
     launch_dependents();
     const int group = hopper::role_of_warpgroup();
+    float d[S::COLS / 8][4];  // of a consumer: its warpgroup's 64 rows
     if (group == hopper::PRODUCER) {
         if (threadIdx.x == 0)
             produce<S>(a, slots, shared);
         else
             wait_for_predecessor();
+        __syncwarp();
     } else {
         wait_for_predecessor();
-        consume<T, S>(a, slots, shared, group);
+        consume<T, S>(a, slots, shared, group, d);
+    }
+    if constexpr (S::SPLIT > 1) {
+        float* sums = reinterpret_cast<float*>(shared);
+        __syncthreads();  // all tiles have been read
+        if (group != hopper::PRODUCER) keep_sums<S>(sums, d, group);
+        cluster_arrive();
+        cluster_wait();
+        if (group != hopper::PRODUCER) store_sums<T, S>(a, sums);
+        cluster_arrive();
+        cluster_wait();  // nobody reads this block's sums any more
     }
 #endif
 }
@@ -244,22 +316,27 @@ static bool launch(const PrefillProduct& a, bool dry) {
     p.max_seq_len = a.max_seq_len, p.eps = a.eps, p.gelu = a.gelu, p.add = a.add;
     const auto kernel = prefill_product_kernel<T, S>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    const dim3 grid(ceil_div(a.n, S::COLS), p.tiles * a.sequences);
-    launch_after(kernel, grid, S::THREADS, S::BYTES, a.stream, p);
+    const dim3 grid(ceil_div(a.n, S::COLS) * S::SPLIT, p.tiles * a.sequences);
+    launch_clusters_after(kernel, S::SPLIT, grid, S::THREADS, S::BYTES, a.stream, p);
     return true;
 }
 
-// How long a shape takes: rounds of all multiprocessors times the bytes of a step.
+// How long a shape takes: rounds of all multiprocessors times the rows of all tiles that one of them reads. SUM: what
+// adding up takes, in rows of tiles; a guess.
 template <class S>
 static double estimate(const PrefillProduct& a) {
+    constexpr double SUM = 1200;
     const double tiles = 1.0 * ceil_div(a.seq_len, S::ROWS) * a.sequences * ceil_div(a.n, S::COLS);
-    return std::ceil(tiles / device_attribute(cudaDevAttrMultiProcessorCount)) * (S::ROWS + S::COLS);
+    const double rounds = std::ceil(tiles * S::SPLIT / device_attribute(cudaDevAttrMultiProcessorCount));
+    return rounds * (a.k / 64 / S::SPLIT * (S::ROWS + S::COLS) + (S::SPLIT > 1 ? SUM : 0));
 }
 
 template <typename T>
 static bool run(const PrefillProduct& a, bool dry) {
     if (a.k % 64 != 0 || a.n % 8 != 0 || device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
     if (int64_t{ceil_div(a.seq_len, 64)} * a.sequences > MAX_GRID_YZ) return false;
+    const bool sums = a.weight_sum == nullptr && !a.gelu && a.k_cache == nullptr && a.k / 64 >= Split::SPLIT;
+    if (sums && estimate<Split>(a) < std::min(estimate<Small>(a), estimate<Large>(a))) return launch<T, Split>(a, dry);
     return estimate<Small>(a) <= estimate<Large>(a) ? launch<T, Small>(a, dry) : launch<T, Large>(a, dry);
 }
 

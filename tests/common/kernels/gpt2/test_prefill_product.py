@@ -39,8 +39,8 @@ def assert_near(found, expected, dtype, size):
     assert float((found.double() - expected).abs().max()) <= 1.25 * torch.finfo(dtype).eps * size
 
 
-# Tiles that are cut at both ends, several steps and more of them than slots, several sequences
-SHAPES = [(1, 5, 8, 64), (1, 150, 200, 128), (2, 70, 136, 192), (1, 64, 64, 768)]
+# Tiles cut at both ends, more steps than slots, several sequences; of the last two K is divided among blocks
+SHAPES = [(1, 5, 8, 64), (1, 150, 200, 128), (2, 70, 136, 192), (1, 64, 64, 768), (2, 130, 136, 1408), (1, 5, 72, 1600)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -120,6 +120,14 @@ def test_the_whole_prefill(model, kernels, lengths):
         ours, theirs = (engine.cache[:, :, sequence].double() for engine in engines)
         assert float((ours[..., :length, :] - theirs[..., :length, :]).abs().max()) <= 1e-2 * float(theirs.abs().max())
         assert not bool(ours[..., max(lengths) :, :].any())
+    engine, cache = engines[0], engines[0].cache.clone()
+    engine._seq_len = lambda longest: 160
+    engine.weights.wpe[max(lengths) :] = torch.nan  # for the padding
+    assert engine.generate(prompts, max_new_tokens=1).tokens == found
+    assert bool(engine.cache[..., max(lengths) :, :].isnan().all())
+    for sequence, length in enumerate(lengths):
+        padded, exact = (one[:, :, sequence, :, :length] for one in (engine.cache, cache))
+        torch.testing.assert_close(padded, exact, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.gpu
@@ -135,3 +143,22 @@ def test_a_captured_prefill_in_products_of_its_own(model):
         prompts = [torch.randint(97, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
         found, expected = (engine.generate(prompts, max_new_tokens=4).tokens for engine in (captured, plain))
         assert found == expected, lengths
+
+
+@pytest.mark.parametrize(("seq_len", "n", "k", "norm"), [(70, 192, 576, True), (20, 72, 1280, False)])
+def test_no_race_and_no_stray_access(seq_len, n, k, norm):
+    """Slots that are filled again, the rows' moments beside the products, sums in place of the tiles."""
+    from common.inspect.checked_library import CHECK, CheckedLibrary
+
+    checked = load(BuildRequest("gpt2", backend="simulator", arch="sm_90a", checked=True, label="hopper"))
+    library = CheckedLibrary(checked.libraries[0].path)
+    x, weight = torch.randn(1, seq_len, k).half(), torch.randn(n, k).half()
+    out, numbers = torch.zeros(1, seq_len, n).half(), torch.randn(n)
+    caches = [torch.zeros(1, n // 192, 80, 64).half() for _ in range(2 * norm)]
+    library.begin(CHECK)
+    try:
+        checked.prefill_product(x, weight, numbers, numbers if norm else None, EPS, False, out, *caches)
+        checked.store_heads(torch.zeros(1, 3, 5, 8).half(), torch.zeros(5, 72).half(), None, None)
+        assert library.report()["findings"] == []
+    finally:
+        library.begin(0)
