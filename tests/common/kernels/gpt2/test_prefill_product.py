@@ -116,18 +116,22 @@ def test_the_whole_prefill(model, kernels, lengths):
     assert [engine.how_prefill(5).startswith("fused products") for engine in engines] == [True, False]
     found, expected = (engine.generate(prompts, max_new_tokens=1).tokens for engine in engines)
     assert found == expected
-    for sequence, length in enumerate(lengths):
-        ours, theirs = (engine.cache[:, :, sequence].double() for engine in engines)
-        assert float((ours[..., :length, :] - theirs[..., :length, :]).abs().max()) <= 1e-2 * float(theirs.abs().max())
-        assert not bool(ours[..., max(lengths) :, :].any())
-    engine, cache = engines[0], engines[0].cache.clone()
-    engine._seq_len = lambda longest: 160
-    engine.weights.wpe[max(lengths) :] = torch.nan  # for the padding
-    assert engine.generate(prompts, max_new_tokens=1).tokens == found
-    assert bool(engine.cache[..., max(lengths) :, :].isnan().all())
-    for sequence, length in enumerate(lengths):
-        padded, exact = (one[:, :, sequence, :, :length] for one in (engine.cache, cache))
-        torch.testing.assert_close(padded, exact, rtol=2e-3, atol=2e-3)
+    caches = [engine.cache[:, :, : len(prompts)].clone() for engine in engines]
+    assert not bool(caches[0][..., max(lengths) :, :].any())
+
+    def assert_alike(found, expected):
+        for sequence, length in enumerate(lengths):
+            ours, theirs = (cache[:, :, sequence, :, :length].double() for cache in (found, expected))
+            assert float((ours - theirs).abs().max()) <= 1e-2 * float(theirs.abs().max())
+
+    assert_alike(*caches)
+    # Padding that is NaN: attention computes a row once more whose tile holds such keys, in other roundings
+    engines[0]._seq_len = lambda longest: 160
+    engines[0].weights.wpe[max(lengths) :] = torch.nan
+    assert engines[0].generate(prompts, max_new_tokens=1).tokens == found
+    padded = engines[0].cache[:, :, : len(prompts)]
+    assert bool(padded[..., max(lengths) :, :].isnan().all())
+    assert_alike(padded, caches[0])
 
 
 @pytest.mark.gpu
