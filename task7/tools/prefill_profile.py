@@ -1,7 +1,7 @@
 """What a prefill of the lean engine is made of, on a GPU: python -m task7.tools.prefill_profile [tokens]
 
-GPT-2 124M with random weights, float16, one prompt; with torch's products and with those of common/kernels/gpt2. For each
-the time to first token, the graph's time on the GPU, what the host does before and at its launch, and its kernels.
+GPT-2 124M with random weights, float16, one prompt; with torch's products and with those of common/kernels/gpt2. For
+each the time to first token, the graph's time on the GPU, what the host does before and at its launch, its kernels.
 """
 
 from __future__ import annotations
