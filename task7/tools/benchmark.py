@@ -3,7 +3,6 @@
 Random weights; greedy, unless it says otherwise; by default GPT-2 124M in float16, one sequence, a prompt of 512
 tokens. Beside the engine on the tuned kernels:
 
-    prefill         the prefill in products of its own, too
     persistent      all steps as one kernel
     drawn           that kernel, tokens drawn: temperature 0.8, top-k 40, top-p 0.9
     fp32            ours, a CUDA graph of fused kernels, in float32
@@ -54,7 +53,7 @@ from task7.tools.peers import (
     weight_bytes,
 )
 
-ENGINE, PEERS = "engine", ("prefill", "persistent", "drawn", "fp32", "unfused", "launched", "eager", "sdpa", "static")
+ENGINE, PEERS = "engine", ("persistent", "drawn", "fp32", "unfused", "launched", "eager", "sdpa", "static")
 FLOAT32 = ("fp32", "unfused", "launched")  # whose weights have 4 bytes
 
 
@@ -138,7 +137,6 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
 
     makers = {
         ours: with_parts(dtype),
-        "prefill": with_parts(dtype, fused_prefill=True),
         "persistent": with_parts(dtype, persistent=True),
         "drawn": with_parts(dtype, drawn=DRAWN, persistent=True),
         "fp32": with_parts("float32"),

@@ -1,7 +1,7 @@
 """What a prefill of the lean engine is made of, on a GPU: python -m task7.tools.prefill_profile [tokens]
 
-GPT-2 124M with random weights, float16, one prompt; with torch's products and with those of common/kernels/gpt2. For
-each the time to first token, the graph's time on the GPU, what the host does before and at its launch, its kernels.
+GPT-2 124M with random weights, float16, one prompt: the time to first token, the graph's time on the GPU, what the host
+does before and at its launch, its kernels.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ def main() -> int:
     model = random_model("gpt2", torch.float16)
     prompt = torch.randint(model.config.vocab_size, (tokens,)).tolist()
     kernels = load_engine_kernels("tuned", "cuda")
-    for fused in (False, True):
-        describe(Engine(model, kernels, "float16", 1, min(tokens + 128, 1024), fused_prefill=fused), prompt)
+    describe(Engine(model, kernels, "float16", 1, min(tokens + 128, 1024)), prompt)
     return 0
 
 

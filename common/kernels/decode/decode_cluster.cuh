@@ -23,7 +23,7 @@
 #include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/unroll.cuh"
-#include "common/cuda/cluster.cuh"
+#include "common/kernels/decode/cluster.cuh"
 #include "common/kernels/decode/decode_common.cuh"
 
 // ------------------------------------------------------------------------------------------------------ 1. Plan

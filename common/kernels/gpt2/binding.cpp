@@ -10,14 +10,6 @@
 //       qkv, out             [batch * seq_len, 3 heads head_dim], [batch * seq_len, heads head_dim]
 //       k_cache, v_cache     [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are written
 //
-//   prefill_product(x, weight, bias, weight_sum or None, eps, gelu, out!, k_cache! or None, v_cache! or None)
-//   prefill_product_add(x, weight, bias, out!)                   out += x @ weight^T + bias
-//   prefill_fits(x, weight) -> bool                              whether there is a kernel for such a product
-//
-//       x                    [sequences, seq_len, K] or, of an attention, [sequences, K / 64, seq_len, 64]
-//       weight, out          [N, K], [sequences, seq_len, N]; bias, weight_sum: float32 [N], see gpt2.h
-//       k_cache, v_cache     [sequences, N / 192, max_seq_len, 64]; slots 0 .. seq_len - 1 are written
-//
 //   step_qkv(residual, norm_weight, weight_sum, eps, weight, bias, positions, query!, k_cache!, v_cache!, early)
 //   step_residual(x, weight, bias, residual!, early)             residual += x @ weight^T + bias
 //   step_gelu(residual, norm_weight, weight_sum, eps, weight, bias, out!, early)
@@ -156,86 +148,6 @@ Tensor store_heads_operator(const Tensor& attended, const Tensor& qkv, const std
     a.stream = current_stream(attended);
     store_heads(a);
     return out;
-}
-
-// x and weight; all else is still missing.
-PrefillProduct prefill_product_of(const Tensor& x, const Tensor& weight) {
-    PrefillProduct p = {};
-    p.type = float_type(weight, "weight");
-    check_tensor(weight, "weight", {"N", "K"}, weight.scalar_type());
-    p.x_by_heads = x.dim() == 4;
-    if (p.x_by_heads)
-        check_tensor(x, "x", {"sequences", "K / 64", "seq_len", "64"}, weight.scalar_type());
-    else
-        check_tensor(x, "x", {"sequences", "seq_len", "K"}, weight.scalar_type());
-    check_same_device(x, "x", weight, "weight");
-    const int64_t k = p.x_by_heads ? x.size(1) * x.size(3) : x.size(2);
-    check(k == weight.size(1) && (!p.x_by_heads || x.size(3) == 64), "x has shape ", shape_of(x), ", weight ",
-          shape_of(weight), "; x must be [sequences, seq_len, K] or [sequences, K / 64, seq_len, 64]");
-    for (int64_t i = 0; i < x.dim(); ++i) check_at_most(x.size(i), INT32_MAX, "a size", x, "x", COLUMN_NUMBERS);
-    check_at_most(weight.size(0), INT32_MAX, "N", weight, "weight", COLUMN_NUMBERS);
-    p.sequences = static_cast<int>(x.size(0)), p.seq_len = static_cast<int>(x.size(p.x_by_heads ? 2 : 1));
-    p.n = static_cast<int>(weight.size(0)), p.k = static_cast<int>(k);
-    p.x = x.data_ptr(), p.weight = weight.data_ptr();
-    return p;
-}
-
-bool prefill_fits_operator(const Tensor& x, const Tensor& weight) {
-    const PrefillProduct p = prefill_product_of(x, weight);
-    DeviceScope device(weight);
-    return prefill_fits(p);
-}
-
-void run_prefill_product(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                         const std::optional<Tensor>& weight_sum, double eps, bool gelu, bool add, Tensor out,
-                         const std::optional<Tensor>& k_cache, const std::optional<Tensor>& v_cache) {
-    PrefillProduct p = prefill_product_of(x, weight);
-    const auto numbers_of = [&](const Tensor& vector, const char* name) {
-        check_tensor(vector, name, {"N"});
-        check_same_size(vector, name, 0, weight, "weight", 0);
-        check_same_device(vector, name, weight, "weight");
-        return data<float>(vector);
-    };
-    p.bias = numbers_of(bias, "bias");
-    if (weight_sum) p.weight_sum = numbers_of(*weight_sum, "weight_sum");
-    check_eps(eps);
-    p.eps = static_cast<float>(eps);
-    check_tensor(out, "out", {"sequences", "seq_len", "N"}, weight.scalar_type());
-    check_same_device(out, "out", weight, "weight");
-    check(out.size(0) == p.sequences && out.size(1) == p.seq_len && out.size(2) == p.n, "out has shape ", shape_of(out),
-          "; it must be [", p.sequences, ", ", p.seq_len, ", ", p.n, "]");
-    check(all_aligned({out.data_ptr()}), "out begins at an address that is no multiple of 16");
-    check(k_cache.has_value() == v_cache.has_value(), "k_cache and v_cache must both be given, or neither of them");
-    if (k_cache) {
-        for (const auto& [cache, name] : {std::pair<const Tensor&, const char*>{*k_cache, "k_cache"},
-                                          std::pair<const Tensor&, const char*>{*v_cache, "v_cache"}}) {
-            check_tensor(cache, name, {"sequences", "N / 192", "max_seq_len", "64"}, weight.scalar_type());
-            check_same_device(cache, name, weight, "weight");
-            check_same_size(cache, name, 2, *k_cache, "k_cache", 2);
-            check(cache.size(0) == p.sequences && 192 * cache.size(1) == p.n && cache.size(3) == 64 &&
-                      cache.size(2) >= p.seq_len,
-                  name, " has shape ", shape_of(cache), "; it must be [", p.sequences, ", N / 192, ", p.seq_len,
-                  " or more, 64], and N is ", p.n);
-            check(all_aligned({cache.data_ptr()}), name, " begins at an address that is no multiple of 16");
-        }
-        p.k_cache = k_cache->data_ptr(), p.v_cache = v_cache->data_ptr();
-        p.max_seq_len = static_cast<int>(k_cache->size(2));
-    }
-    p.gelu = gelu, p.add = add;
-    p.out = out.data_ptr();
-    DeviceScope device(weight);
-    p.stream = current_stream(weight);
-    prefill_product(p);
-}
-
-void prefill_product_operator(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                              const std::optional<Tensor>& weight_sum, double eps, bool gelu, Tensor out,
-                              const std::optional<Tensor>& k_cache, const std::optional<Tensor>& v_cache) {
-    run_prefill_product(x, weight, bias, weight_sum, eps, gelu, false, out, k_cache, v_cache);
-}
-
-void prefill_product_add(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor out) {
-    run_prefill_product(x, weight, bias, std::nullopt, 0.0, false, true, out, std::nullopt, std::nullopt);
 }
 
 // ------------------------------------------------------------------------------------------------ decode step
@@ -593,11 +505,6 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
 TASK_OPERATORS(m) {
     m.def("layernorm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)");
     m.def("bias_gelu(Tensor x, Tensor bias) -> Tensor");
-    m.def(
-        "prefill_product(Tensor x, Tensor weight, Tensor bias, Tensor? weight_sum, float eps, bool gelu, Tensor(a!) out, "
-        "Tensor(b!)? k_cache=None, Tensor(c!)? v_cache=None) -> ()");
-    m.def("prefill_product_add(Tensor x, Tensor weight, Tensor bias, Tensor(a!) out) -> ()");
-    m.def("prefill_fits(Tensor x, Tensor weight) -> bool");
     m.def("store_heads(Tensor attended, Tensor qkv, Tensor(a!)? k_cache, Tensor(b!)? v_cache) -> Tensor");
     m.def(
         "step_qkv(Tensor residual, Tensor norm_weight, Tensor weight_sum, float eps, Tensor weight, Tensor bias, "
@@ -629,9 +536,6 @@ TASK_OPERATORS(m) {
 TASK_KERNELS(m) {
     m.impl("layernorm", TORCH_BOX(&layernorm_operator));
     m.impl("bias_gelu", TORCH_BOX(&bias_gelu_operator));
-    m.impl("prefill_product", TORCH_BOX(&prefill_product_operator));
-    m.impl("prefill_product_add", TORCH_BOX(&prefill_product_add));
-    m.impl("prefill_fits", TORCH_BOX(&prefill_fits_operator));
     m.impl("store_heads", TORCH_BOX(&store_heads_operator));
     m.impl("step_qkv", TORCH_BOX(&step_qkv));
     m.impl("step_residual", TORCH_BOX(&step_residual));

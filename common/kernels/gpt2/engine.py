@@ -31,7 +31,6 @@ from common.kernels.gpt2.forward import PrefillAttention, blocks, embed
 from common.kernels.gpt2.generations import Generations
 from common.kernels.gpt2.persistent_step import PackedWeights, PersistentStep, Plan
 from common.kernels.gpt2.prefill import Captured, Prefill, PromptBuffer
-from common.kernels.gpt2.prefill_products import PrefillProducts
 from common.kernels.gpt2.request import check_request
 from common.kernels.gpt2.sampling import uniform_numbers
 from common.kernels.gpt2.token_reader import TokenReader
@@ -55,8 +54,6 @@ class Engine:
     fused: whether steps run in the tuned step kernels where they fit (None: on a GPU); else task 7's other kernels
         stand between torch's matrix products.
     persistent: whether all steps of a text run as one kernel where that fits; see `how`. It is slower (README.md).
-    fused_prefill: whether a prefill runs in products of this room where they fit, see `how_prefill`; they have a second
-        copy of most weights (prefill_products.py). Else torch's.
 
     Raises ValueError for a model, dtype or size that is not supported.
     """
@@ -71,7 +68,6 @@ class Engine:
         graphs: bool | None = None,
         fused: bool | None = None,
         persistent: bool = False,
-        fused_prefill: bool = False,
     ) -> None:
         if dtype not in kernels.dtypes:
             allowed = ", ".join(map(repr, kernels.dtypes))
@@ -95,9 +91,6 @@ class Engine:
         shape = (len(self.weights.layers), 2, max_batch, self.weights.heads, self.max_seq_len, self.weights.head_dim)
         self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
         self.caches = [(keys, values) for keys, values in self.cache]
-        self._products = None
-        if fused_prefill and PrefillProducts.fit(self.weights, kernels):
-            self._products = PrefillProducts.of(self.weights)
         self._packed = None  # PackedWeights, once they are needed
         self._plans = {}  # (batch, sampled) -> Plan or None
         self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
@@ -119,10 +112,9 @@ class Engine:
 
     def how_prefill(self, longest: int) -> str:
         """What the prefill of prompts of up to so many tokens is, in words."""
-        kernels = "fused products" if self._products else "torch's matrix products and kernels between them"
         if not self.graphs:
-            return f"{kernels}, one after another"
-        return f"a CUDA graph for {self._seq_len(longest)} tokens of {kernels}"
+            return "one kernel after another"
+        return f"a CUDA graph for {self._seq_len(longest)} tokens"
 
     @torch.no_grad()
     def warm_up(self, longest: int, batch: int = 1, sampled: bool = False) -> None:
@@ -299,7 +291,7 @@ class Engine:
         def made():
             step.state.begin(torch.zeros_like(step.state.positions), None)  # see _captured
             caches = [(k[:batch], v[:batch]) for k, v in self.caches]
-            return Prefill(self.weights, self.kernels, caches, step, seq_len, sampled, self._products).run
+            return Prefill(self.weights, self.kernels, caches, step, seq_len, sampled).run
 
         return self._prefills.get((batch, sampled, seq_len), made) if self.graphs else made()
 

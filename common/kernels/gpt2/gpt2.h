@@ -2,7 +2,6 @@
 //
 //   layernorm, bias_gelu          what stands between the products of any number of rows        elementwise.cu
 //   StoreHeads, store_heads       what follows a prefill's attention                            store_heads.cu
-//   PrefillProduct, prefill_product   a product of a prefill with what stands around it     prefill_product.cu
 //   StepProduct, step_product     a product of a decode step, with all that stands around it    step_product.cuh
 //   NextToken, next_token         what follows the last product of a step                       next_token.cu
 //
@@ -52,30 +51,6 @@ struct StoreHeads {
 };
 
 void store_heads(const StoreHeads& arguments);
-
-// y[s, r, n] = sum over k of x[s, r, k] * weight[n, k], + bias[n]: Hopper GPUs, float16 and bfloat16.
-//
-// With a weight_sum x is normalised first: y = (sum - mean[s, r] * weight_sum[n]) / std[s, r] + bias[n], the layernorm's
-// weight being part of `weight` and its bias of `bias`.
-struct PrefillProduct {
-    FloatType type;
-    int sequences, seq_len, n, k;
-    const void* x;    // T [sequences, seq_len, K], or by_heads [sequences, K / 64, seq_len, 64]
-    bool x_by_heads;
-    const void* weight;       // T [N, K]
-    const float* bias;        // [N]
-    const float* weight_sum;  // [N], of the weights as they are; nullptr: x is taken as it is
-    float eps;
-    bool gelu, add;           // out = gelu(y); out += y
-    void* out;                // T [sequences, seq_len, N]
-    void *k_cache, *v_cache;  // T [sequences, N / 192, max_seq_len, 64] for columns N / 3 ... and 2 N / 3 ..., or nullptr
-    int max_seq_len;
-    cudaStream_t stream;
-};
-
-// Whether there is such a kernel. K is a multiple of 64, N of 8 and, with caches, of 192.
-bool prefill_fits(const PrefillProduct& product);
-void prefill_product(const PrefillProduct& product);
 
 constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 to a block, at most 2^31 - 1 blocks
 constexpr int64_t MAX_GELU_ELEMENTS = int64_t{1} << 37;

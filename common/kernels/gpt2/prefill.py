@@ -11,6 +11,7 @@ positions, and a step sees no slot of the caches behind a sequence's length; it 
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
@@ -21,7 +22,6 @@ from common.kernels.cuda_graph import captured
 from common.kernels.gpt2.decode_step import DecodeState
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, up_to_last_attention
-from common.kernels.gpt2.prefill_products import PrefillProducts
 from common.kernels.gpt2.weights import Weights
 
 
@@ -32,7 +32,7 @@ class PromptBuffer:
         self.state = state
         on_gpu = state.inputs.is_cuda
         self.host = torch.zeros(state.inputs.shape, dtype=torch.int32, pin_memory=on_gpu)
-        self._numbers = self.host.numpy()
+        self._bytes = memoryview(self.host.numpy()).cast("B")
         self._copied = torch.cuda.Event() if on_gpu else None
 
     def put(self, prompts: Sequence[Sequence[int]], seq_len: int, stop_token: int | None) -> None:
@@ -40,14 +40,14 @@ class PromptBuffer:
         if self._copied is not None:
             self._copied.synchronize()  # nothing reads the memory any more that is now written
         batch = len(self.state.positions)
-        numbers, count = self._numbers, 4 * batch + 1 + batch * seq_len
         ends = [len(prompt) for prompt in prompts]
-        numbers[:count] = 0  # steps, finished, padding
-        numbers[:batch], numbers[batch : 2 * batch] = [end - 1 for end in ends], ends
-        numbers[4 * batch] = -1 if stop_token is None else stop_token
-        for sequence, prompt in enumerate(prompts):
-            first = 4 * batch + 1 + sequence * seq_len
-            numbers[first : first + len(prompt)] = prompt
+        values = [end - 1 for end in ends] + ends + [0] * (2 * batch)  # positions, lengths, steps, finished
+        values.append(-1 if stop_token is None else stop_token)
+        for prompt, end in zip(prompts, ends, strict=True):
+            values += prompt
+            values += [0] * (seq_len - end)
+        count = len(values)
+        struct.pack_into(f"{count}i", self._bytes, 0, *values)
         self.state.inputs[:count].copy_(self.host[:count], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
@@ -59,20 +59,11 @@ class Prefill:
     caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are filled.
     step: TorchStep, FusedStep or PersistentStep: its `state` says where the prompts end, and it takes the first new
         tokens. sampled: whether they are drawn.
-    products: PrefillProducts; None: torch's products and the kernels between them.
     """
 
     def __init__(
-        self,
-        weights: Weights,
-        kernels: EngineKernels,
-        caches,
-        step,
-        seq_len: int,
-        sampled: bool = False,
-        products: PrefillProducts | None = None,
+        self, weights: Weights, kernels: EngineKernels, caches, step, seq_len: int, sampled: bool = False
     ) -> None:
-        self.caches, self.products = caches, products
         self.weights, self.kernels, self.step, self.seq_len, self.sampled = weights, kernels, step, seq_len, sampled
         batch = len(step.state.positions)
         self.tokens = step.state.prompts(seq_len)
@@ -82,11 +73,8 @@ class Prefill:
     def run(self) -> None:
         """The whole pass; nothing in it waits for the device, so it can be captured."""
         weights = self.weights
-        x = F.embedding(self.tokens, weights.wte) + weights.wpe[: self.seq_len]
-        if self.products is None:
-            x, heads = up_to_last_attention(weights, self.kernels.gpt2, x.view(-1, weights.width), self.attend)
-        else:
-            x, heads = self.products.up_to_last_attention(weights, self.kernels, x, self.caches)
+        x = (F.embedding(self.tokens, weights.wte) + weights.wpe[: self.seq_len]).view(-1, weights.width)
+        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend)
         last = self.first_rows + self.step.state.positions  # behind the attention no other row is needed
         self.step.finish(x.index_select(0, last), heads.index_select(0, last), self.sampled)
 

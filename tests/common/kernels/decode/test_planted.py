@@ -23,7 +23,7 @@ from common.testing.calling import Guarded
 
 STATES = "attention_states.cuh"  # of common/cuda
 HEADERS = (
-    *("decode.h", "cache_layout.cuh", STATES, "decode_common.cuh"),
+    *("decode.h", "cluster.cuh", "cache_layout.cuh", STATES, "decode_common.cuh"),
     *("decode_mma.cuh", "decode_simt.cuh", "decode_cluster.cuh", "decode_work.cuh", "decode_list.cuh"),
 )
 SOURCE = """
