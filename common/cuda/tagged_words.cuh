@@ -9,6 +9,8 @@
 //                                   trip for all; waiting for one after the other takes a trip for each
 //   get_all(pairs, words, tag)      asks for N pairs and waits for them
 //
+// Those that wait take a function as their last argument, which they call whenever something is still missing.
+//
 // All in namespace tagged.
 //
 // A barrier between blocks takes four trips to the L2 cache: the data is written, then the counter behind it, the
@@ -82,14 +84,22 @@ __device__ __forceinline__ Pair peek(const Word* words) {
 
 __device__ __forceinline__ bool has_tag(const Pair& pair, unsigned tag) { return pair.y == tag && pair.w == tag; }
 
-__device__ __forceinline__ uint2 settle(Pair pair, const Word* words, unsigned tag) {
-    while (!has_tag(pair, tag)) pair = peek(words);
+struct Nothing {
+    __device__ __forceinline__ void operator()() const {}
+};
+
+template <class Meanwhile = Nothing>
+__device__ __forceinline__ uint2 settle(Pair pair, const Word* words, unsigned tag, Meanwhile meanwhile = {}) {
+    while (!has_tag(pair, tag)) {
+        meanwhile();
+        pair = peek(words);
+    }
     return make_uint2(pair.x, pair.z);
 }
 
 // words(i): where pair i lies, nullptr: there is none.
-template <int N, class Words>
-__device__ __forceinline__ void settle_all(Pair (&pairs)[N], Words words, unsigned tag) {
+template <int N, class Words, class Meanwhile = Nothing>
+__device__ __forceinline__ void settle_all(Pair (&pairs)[N], Words words, unsigned tag, Meanwhile meanwhile = {}) {
     bool missing = true;
     while (missing) {
         missing = false;
@@ -100,18 +110,19 @@ __device__ __forceinline__ void settle_all(Pair (&pairs)[N], Words words, unsign
             pairs[i] = peek(from);
             missing = true;
         }
+        if (missing) meanwhile();
     }
 }
 
 // Pairs that are asked for and waited for together: those in which words(i) is not nullptr.
-template <int N, class Words>
-__device__ __forceinline__ void get_all(Pair (&pairs)[N], Words words, unsigned tag) {
+template <int N, class Words, class Meanwhile = Nothing>
+__device__ __forceinline__ void get_all(Pair (&pairs)[N], Words words, unsigned tag, Meanwhile meanwhile = {}) {
     UNROLL
     for (int i = 0; i < N; ++i) {
         const Word* const from = words(i);
         if (from != nullptr) pairs[i] = peek(from);
     }
-    settle_all(pairs, words, tag);
+    settle_all(pairs, words, tag, meanwhile);
 }
 
 }  // namespace tagged

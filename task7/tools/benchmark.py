@@ -14,134 +14,47 @@ tokens. Beside the engine on the tuned kernels:
 Everything runs in one process, every peer after a run that is not counted. Times are the host's, from one token's
 arrival there to the next one's; every peer brings every token to the host. A step reads all weights once and computes
 next to nothing with them, so what it takes at least is their bytes over the bandwidth of a copy, measured here too.
+
+With --sizes or --batches there is one table of all of those instead, and the limit counts the KV cache, too: survey.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, StaticCache
 
 from common.cli.benchmark import FAILED, MEASURED, positive
 from common.cli.options import EXPECTED_ERRORS, add_variant_arguments, command_of
 from common.compiling.variant import Variant
 from common.console.terminal import say, wide
 from common.console.words import counted, error_words
-from common.kernels.gpt2.engine import Engine
 from common.measure import report
 from common.measure.limits import measure_limits
 from common.measure.timing import middle
-from task7.given.operators import load_engine_kernels
+from task7.tools import survey
 from task7.tools.options import DTYPES
+from task7.tools.peers import (
+    DRAWN,
+    SIZES,
+    EnginePeer,
+    Measured,
+    compiled_peer,
+    measure,
+    random_model,
+    transformers_peer,
+    weight_bytes,
+)
 
 ENGINE, PEERS = "engine", ("persistent", "drawn", "fp32", "unfused", "launched", "eager", "sdpa", "static")
-DRAWN = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 FLOAT32 = ("fp32", "unfused", "launched")  # whose weights have 4 bytes
-SIZES = {  # n_embd, n_layer, n_head
-    "gpt2": (768, 12, 12),
-    "gpt2-medium": (1024, 24, 16),
-    "gpt2-large": (1280, 36, 20),
-    "gpt2-xl": (1600, 48, 25),
-}
-
-# generate(prompts, new_tokens) -> (time to first token, times between tokens), milliseconds
-Generate = Callable[[list, int], tuple[float, list]]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Of one version, in milliseconds: times to first token, one per run, and times between tokens of the last run."""
-
-    ttft: list
-    tbt: list
-
-    @property
-    def tbt_median(self) -> float:
-        return statistics.median(self.tbt)
-
-
-def measure(generate: Generate, prompts: list, new_tokens: int, rounds: int) -> Measured:
-    """Two runs that do not count, then `rounds`."""
-    for _ in range(2):
-        generate(prompts, new_tokens)
-    results = [generate(prompts, new_tokens) for _ in range(rounds)]
-    return Measured([ttft for ttft, _ in results], results[-1][1])
-
-
-class EnginePeer:
-    """Ours, as a Generate. drawn: what Engine.generate takes to draw. parts: graphs, fused, persistent, see Engine."""
-
-    def __init__(self, model, dtype: str, variant: str, batch: int, max_seq_len: int, drawn=None, **parts) -> None:
-        self.drawn = drawn or {}
-        self.engine = Engine(model, load_engine_kernels(variant, "cuda"), dtype, batch, max_seq_len, **parts)
-        self.how = self.engine.how(batch, bool(drawn))
-
-    def __call__(self, prompts, new_tokens):
-        result = self.engine.generate(prompts, max_new_tokens=new_tokens, **self.drawn)
-        return result.ttft_ms, result.tbt_ms
-
-
-def transformers_peer(model, attention: str) -> Generate:
-    """transformers' modules with a DynamicCache. attention: "eager" or "sdpa"."""
-
-    @torch.no_grad()
-    def generate(prompts, new_tokens):
-        model.set_attn_implementation(attention)
-        cache = DynamicCache(config=model.config)
-
-        def step(tokens):
-            return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-
-        return _timed(step, prompts, new_tokens, lambda number: step)
-
-    return generate
-
-
-def compiled_peer(model, max_seq_len: int) -> Generate:
-    """transformers' modules with a StaticCache; the steps are compiled, CUDA graphs included."""
-    model.set_attn_implementation("sdpa")
-    compiled = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
-    cache = StaticCache(config=model.config, max_cache_len=max_seq_len)
-
-    @torch.no_grad()
-    def generate(prompts, new_tokens):
-        model.set_attn_implementation("sdpa")
-        cache.reset()
-        positions = torch.arange(max_seq_len, device=model.device)
-        cached = {"past_key_values": cache, "use_cache": True}
-
-        def prefill(tokens):
-            return model(tokens, cache_position=positions[: len(prompts[0])], logits_to_keep=1, **cached).logits
-
-        def step(number):
-            here = positions[len(prompts[0]) + number - 1 :][:1]
-            return lambda tokens: compiled(tokens, cache_position=here, position_ids=here[None], **cached).logits
-
-        return _timed(prefill, prompts, new_tokens, step)
-
-    return generate
-
-
-def _timed(prefill, prompts: list, new_tokens: int, step) -> tuple[float, list]:
-    """Greedy generation. prefill(tokens) and step(number)(tokens) give logits [batch, tokens, vocab]."""
-    times = [time.perf_counter()]
-    tokens = torch.tensor(prompts, device="cuda")
-    for number in range(new_tokens):
-        tokens = (step(number) if number else prefill)(tokens)[:, -1:].argmax(-1)
-        tokens.tolist()  # waits
-        times.append(time.perf_counter())
-    between = [1e3 * (after - before) for before, after in itertools.pairwise(times)]
-    return between[0], between[1:]
 
 
 def table(measured: Mapping[str, Measured], limits: Mapping[str, float], title: str, batch: int = 1) -> Table:
@@ -173,12 +86,25 @@ def parser() -> argparse.ArgumentParser:
     add("--versions", nargs="+", choices=PEERS, default=PEERS, metavar="NAME", help=f"beside ours: {', '.join(PEERS)}")
     add("--model", choices=SIZES, default="gpt2", metavar="NAME", help=f"sizes of {', '.join(SIZES)} (default gpt2)")
     add("--batch", type=positive(int), default=1, metavar="N", help="sequences at once (default 1)")
+    add("--sizes", type=_sizes, metavar="NAMES", help=f"one table for several, by commas: {','.join(SIZES)}")
+    add("--batches", type=_batches, metavar="NUMBERS", help="the same for several batches, such as 1,8,32,128")
     add("--prompt", type=positive(int), default=512, metavar="N", help="tokens (default 512)")
     add("--new-tokens", type=positive(int), default=128, metavar="N", help="tokens (default 128)")
     add("--dtype", choices=DTYPES, default="fp16", help="default: %(default)s")
     add("--rounds", type=positive(int), default=5, metavar="N", help="prefills of each version (default 5)")
     add("--json", type=argparse.FileType("w"), metavar="FILE", help="write the numbers to FILE")
     return made
+
+
+def _sizes(words: str) -> list[str]:
+    names = words.split(",")
+    if wrong := [name for name in names if name not in SIZES]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is no size; allowed: {', '.join(SIZES)}")
+    return names
+
+
+def _batches(words: str) -> list[int]:
+    return [positive(int)(word) for word in words.split(",")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,20 +117,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = wide(Console())
     if not report.gpu_is_there(console):
         return report.NEEDS_GPU
-    return run(options, total, console, command_of("task7.benchmark", argv))
+    command = command_of("task7.benchmark", argv)
+    if options.sizes or options.batches:
+        return survey.run(options, console, command)
+    return run(options, total, console, command)
 
 
 def run(options: argparse.Namespace, total: int, console: Console, command: str) -> int:
     """Times all versions and prints; the exit status."""
     dtype = DTYPES[options.dtype]
-    torch.manual_seed(0)
-    with torch.device("cuda"):
-        width, layers, heads = SIZES[options.model]
-        config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads)
-        model = GPT2LMHeadModel(config).to(getattr(torch, dtype)).eval()
-    prompts = torch.randint(config.vocab_size, (options.batch, options.prompt)).tolist()
-    # Every step reads all matrices, vectors and the head; of the embeddings one row
-    read = sum(x.numel() * x.element_size() for x in model.parameters()) - model.transformer.wpe.weight.nbytes
+    model = random_model(options.model, getattr(torch, dtype))
+    prompts = torch.randint(model.config.vocab_size, (options.batch, options.prompt)).tolist()
+    read = weight_bytes(model)
     copy = measure_limits(matmul=()).copy
     ours = f"{ENGINE}, {options.variant}"
 
@@ -228,7 +152,7 @@ def run(options: argparse.Namespace, total: int, console: Console, command: str)
             peer = makers[name]()
             measured[name] = measure(peer, prompts, options.new_tokens, options.rounds)
             if isinstance(peer, EnginePeer):
-                say(console, f"{name}: a step is {peer.how}")
+                say(console, f"{name}: a step is {peer.how}; the prefill is {peer.how_prefill(options.prompt)}")
         except (*EXPECTED_ERRORS, RuntimeError) as error:
             say(console, f"{name}: {error_words(error)}", "red")
             status = FAILED

@@ -14,6 +14,7 @@ from common.kernels.gpt2 import engine
 from common.kernels.gpt2 import forward as gpt2_forward
 from common.kernels.gpt2.decode_step import DecodeState, TorchStep
 from common.kernels.gpt2.engine import Engine
+from common.kernels.gpt2.prefill import PromptBuffer
 from task7.cases import model as task7_model
 from task7.front_door.cache import KernelCacheLayer
 from task7.front_door.kernel_attention import KernelAttention
@@ -158,12 +159,14 @@ def first_token_dropped(monkeypatch):
 
 def ends_of_the_longest_prompt(monkeypatch):
     """The first new token is read where the longest prompt ends, for shorter ones behind their padding."""
-    right = DecodeState.begin
+    right = PromptBuffer.put
 
-    def begin(self, last_slots, stop_token):
-        right(self, last_slots.fill_(last_slots.max()), stop_token)
+    def put(self, prompts, seq_len, stop_token):
+        right(self, prompts, seq_len, stop_token)
+        self.state.positions.fill_(self.state.positions.max())
+        self.state.lengths.fill_(self.state.lengths.max())
 
-    monkeypatch.setattr(DecodeState, "begin", begin)
+    monkeypatch.setattr(PromptBuffer, "put", put)
 
 
 def position_is_stale(monkeypatch):

@@ -5,7 +5,7 @@ import torch
 from planted import Planted, assert_all_pass, assert_told
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from common.kernels.gpt2 import decode_step, engine
+from common.kernels.gpt2 import decode_step, prefill
 from common.kernels.gpt2 import forward as gpt2_forward
 from common.kernels.gpt2.engine import Engine
 from common.testing.judging import judge
@@ -126,10 +126,12 @@ def length_not_advanced(monkeypatch):
 
 
 def prompts_end_at_the_longest(monkeypatch):
-    def begin(self, last_slots, stop_token, right=decode_step.DecodeState.begin):
-        right(self, last_slots.max().expand_as(last_slots).contiguous(), stop_token)
+    def put(self, prompts, seq_len, stop_token, right=prefill.PromptBuffer.put):
+        right(self, prompts, seq_len, stop_token)
+        self.state.positions.fill_(self.state.positions.max())
+        self.state.lengths.fill_(self.state.lengths.max())
 
-    monkeypatch.setattr(decode_step.DecodeState, "begin", begin)
+    monkeypatch.setattr(prefill.PromptBuffer, "put", put)
 
 
 def prefill_not_causal(monkeypatch):
@@ -145,7 +147,7 @@ def prefill_not_causal(monkeypatch):
             super().__init__(weights, kernels, batch, caches)
             self.kernels = type(kernels)(Flash(kernels.flash), kernels.decode, kernels.gpt2, kernels.variant)
 
-    monkeypatch.setattr(engine, "PrefillAttention", Full)
+    monkeypatch.setattr(prefill, "PrefillAttention", Full)
 
 
 def last_norm_without_residual(monkeypatch):

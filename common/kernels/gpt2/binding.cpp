@@ -4,6 +4,11 @@
 //   layernorm(x, residual, weight, bias, eps) -> (out, sum)      x, residual, out, sum [rows, width]; residual may be
 //                                                                None; weight, bias [width]
 //   bias_gelu(x, bias) -> out                                    x, out [rows, width], bias [width]
+//   store_heads(attended, qkv, k_cache! or None, v_cache! or None) -> out
+//
+//       attended             [batch, heads, seq_len, head_dim], what a prefill's attention found
+//       qkv, out             [batch * seq_len, 3 heads head_dim], [batch * seq_len, heads head_dim]
+//       k_cache, v_cache     [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are written
 //
 //   step_qkv(residual, norm_weight, weight_sum, eps, weight, bias, positions, query!, k_cache!, v_cache!, early)
 //   step_residual(x, weight, bias, residual!, early)             residual += x @ weight^T + bias
@@ -101,6 +106,47 @@ Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
     Tensor out = new_like(x, "out");
     bias_gelu(type, x.data_ptr(), bias.data_ptr(), out.data_ptr(), x.size(0), static_cast<int>(x.size(1)),
               current_stream(x));
+    return out;
+}
+
+// ---------------------------------------------------------------------------------------------- prefill
+
+Tensor store_heads_operator(const Tensor& attended, const Tensor& qkv, const std::optional<Tensor>& k_cache,
+                            const std::optional<Tensor>& v_cache) {
+    check_float_type(attended, "attended");
+    const ScalarType dtype = attended.scalar_type();
+    check_tensor(attended, "attended", {"batch", "heads", "seq_len", "head_dim"}, dtype);
+    check_tensor(qkv, "qkv", {"rows", "3 width"}, dtype);
+    check_same_device(qkv, "qkv", attended, "attended");
+    const int64_t rows = attended.size(0) * attended.size(2), width = attended.size(1) * attended.size(3);
+    check(qkv.size(0) == rows && qkv.size(1) == 3 * width, "qkv has shape ", shape_of(qkv), ", attended ",
+          shape_of(attended), "; qkv must be [batch * seq_len, 3 heads head_dim]");
+    check_at_most(3 * width, INT32_MAX, "3 heads head_dim", attended, "attended", COLUMN_NUMBERS);
+    check(k_cache.has_value() == v_cache.has_value(), "k_cache and v_cache must both be given, or neither of them");
+    StoreHeads a = {};
+    if (k_cache) {
+        for (const auto& [cache, name] : {std::pair<const Tensor&, const char*>{*k_cache, "k_cache"},
+                                          std::pair<const Tensor&, const char*>{*v_cache, "v_cache"}}) {
+            check_tensor(cache, name, {"batch", "heads", "max_seq_len", "head_dim"}, dtype);
+            for (int64_t i : {0, 1, 3}) check_same_size(cache, name, i, attended, "attended", i);
+            check_same_size(cache, name, 2, *k_cache, "k_cache", 2);
+            check_same_device(cache, name, attended, "attended");
+        }
+        check(attended.size(2) <= k_cache->size(2), "attended has seq_len = ", attended.size(2), "; at most ",
+              k_cache->size(2), " fit into the cache of a sequence");
+        a.k_cache = k_cache->data_ptr(), a.v_cache = v_cache->data_ptr();
+        a.qkv = qkv.data_ptr();
+        a.max_seq_len = static_cast<int>(k_cache->size(2));
+    }
+    DeviceScope device(attended);
+    Tensor out = new_output(attended, "out", {rows, width});
+    a.attended = attended.data_ptr();
+    a.out = out.data_ptr();
+    a.batch = static_cast<int>(attended.size(0)), a.heads = static_cast<int>(attended.size(1));
+    a.seq_len = static_cast<int>(attended.size(2)), a.head_dim = static_cast<int>(attended.size(3));
+    a.element_bytes = static_cast<int>(attended.element_size());
+    a.stream = current_stream(attended);
+    store_heads(a);
     return out;
 }
 
@@ -459,6 +505,7 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
 TASK_OPERATORS(m) {
     m.def("layernorm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)");
     m.def("bias_gelu(Tensor x, Tensor bias) -> Tensor");
+    m.def("store_heads(Tensor attended, Tensor qkv, Tensor(a!)? k_cache, Tensor(b!)? v_cache) -> Tensor");
     m.def(
         "step_qkv(Tensor residual, Tensor norm_weight, Tensor weight_sum, float eps, Tensor weight, Tensor bias, "
         "Tensor positions, Tensor(a!) query, Tensor(b!) k_cache, Tensor(c!) v_cache, bool early=False) -> ()");
@@ -489,6 +536,7 @@ TASK_OPERATORS(m) {
 TASK_KERNELS(m) {
     m.impl("layernorm", TORCH_BOX(&layernorm_operator));
     m.impl("bias_gelu", TORCH_BOX(&bias_gelu_operator));
+    m.impl("store_heads", TORCH_BOX(&store_heads_operator));
     m.impl("step_qkv", TORCH_BOX(&step_qkv));
     m.impl("step_residual", TORCH_BOX(&step_residual));
     m.impl("step_gelu", TORCH_BOX(&step_gelu));

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.kernels.gpt2.engine_kernels import EngineKernels
-from common.kernels.gpt2.forward import DecodeAttention, blocks, embed
+from common.kernels.gpt2.forward import DecodeAttention, blocks, embed, rest
 from common.kernels.gpt2.sampling import draw
 from common.kernels.gpt2.weights import Affine, Weights
 
@@ -32,6 +32,8 @@ class DecodeState:
     stop: int32 [1], the token that finishes a sequence; -1: none.
     history: int32 [max_seq_len, batch], the tokens made, by step.
     uniforms: float64 [max_seq_len, batch]; temperature, top_p: float64 [1]; top_k: int64 [1]: see sampling.draw.
+    inputs: int32 [4 batch + 1 + batch * max_seq_len], what a text begins with, one behind the other: positions,
+        lengths, steps, finished, stop, which are views of it, and prompts, see `prompts`.
     """
 
     positions: Tensor
@@ -44,6 +46,7 @@ class DecodeState:
     temperature: Tensor
     top_k: Tensor
     top_p: Tensor
+    inputs: Tensor
 
     @classmethod
     def empty(cls, batch: int, max_seq_len: int, device: torch.device) -> DecodeState:
@@ -53,18 +56,26 @@ class DecodeState:
         def doubles(*shape: int) -> Tensor:
             return torch.ones(shape, dtype=torch.float64, device=device)
 
+        inputs = ints(4 * batch + 1 + batch * max_seq_len)
+        positions, lengths, steps, finished = inputs[: 4 * batch].view(4, batch)
         return cls(
-            positions=ints(batch),
-            lengths=ints(batch),
-            steps=ints(batch),
-            finished=ints(batch),
-            stop=ints(1),
+            positions=positions,
+            lengths=lengths,
+            steps=steps,
+            finished=finished,
+            stop=inputs[4 * batch : 4 * batch + 1],
             history=ints(max_seq_len, batch),
             uniforms=doubles(max_seq_len, batch),
             temperature=doubles(1),
             top_k=torch.ones(1, dtype=torch.int64, device=device),
             top_p=doubles(1),
+            inputs=inputs,
         )
+
+    def prompts(self, seq_len: int) -> Tensor:
+        """int32 [batch, seq_len], the part of `inputs` for prompts of up to so many tokens, padded on the right."""
+        batch = len(self.positions)
+        return self.inputs[4 * batch + 1 :][: batch * seq_len].view(batch, seq_len)
 
     def begin(self, last_slots: Tensor, stop_token: int | None) -> None:
         """A new text: the prompts' last tokens lie at last_slots, int32 [batch], and no token is made yet."""
@@ -111,8 +122,19 @@ class TorchStep:
         """The newest tokens through the model, the next ones chosen and written down."""
         x = embed(self.weights, self.tokens, self.state.positions)
         normed = blocks(self.weights, self.kernels.gpt2, x, self.attend)
-        logits = F.linear(normed, self.weights.head).float()
-        self.advance(self.state.choose(logits, sampled))
+        self.advance(self.state.choose(F.linear(normed, self.weights.head).float(), sampled))
+
+    def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
+        """The end of a prefill: from the last block's attention on, see up_to_last_attention. [batch, width] each."""
+        self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
+
+
+def first_tokens(
+    weights: Weights, kernels: EngineKernels, state: DecodeState, x: Tensor, heads: Tensor, sampled: bool
+) -> Tensor:
+    """The tokens int64 [batch] behind the prompts, of what up_to_last_attention gave for their last tokens."""
+    logits = F.linear(rest(weights, kernels.gpt2, x, heads), weights.head).float()
+    return state.choose(logits, sampled)
 
 
 @dataclass(frozen=True)
@@ -198,29 +220,42 @@ class FusedStep:
 
     def run(self, sampled: bool) -> None:
         """The newest tokens through the model, the next ones chosen and written down."""
-        ops, state, residual = self.kernels.gpt2, self.state, self.residual
+        ops, state = self.kernels.gpt2, self.state
         attend = self.kernels.decode.decode_attention
-
-        def normed(product: NormedProduct) -> tuple:
-            return (
-                residual,
-                product.norm_weight,
-                product.weight_sum,
-                self.weights.eps,
-                product.weight,
-                product.bias,
-            )
-
-        for number, (qkv, projection, expand, contract) in enumerate(self.products):
+        for number, (qkv, *_) in enumerate(self.products):
             k_cache, v_cache = self.caches[number]
             # No kernel stands before the first one in a graph, so there is none that it could overlap
-            ops.step_qkv(*normed(qkv), state.positions, self.query, k_cache, v_cache, early=number > 0)
+            ops.step_qkv(*self._normed(qkv), state.positions, self.query, k_cache, v_cache, early=number > 0)
             heads = attend(self.query, k_cache, v_cache, state.lengths, self.weights.layers[number].scale)
-            ops.step_residual(heads.view(len(residual), -1), projection.weight, projection.bias, residual, early=True)
-            ops.step_gelu(*normed(expand), self.hidden, early=True)
-            ops.step_residual(self.hidden, contract.weight, contract.bias, residual, early=True)
-        ops.step_logits(*normed(self.head), self.logits, self.best, early=True)
+            self._behind_attention(number, heads.view(len(self.residual), -1), early=True)
+        self._choose(sampled)
+
+    def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
+        """As TorchStep's."""
+        self.residual.copy_(x)  # which need not be a kernel
+        self._behind_attention(len(self.products) - 1, heads, early=False)
+        self._choose(sampled)
+
+    def _normed(self, product: NormedProduct) -> tuple:
+        return (
+            self.residual,
+            product.norm_weight,
+            product.weight_sum,
+            self.weights.eps,
+            product.weight,
+            product.bias,
+        )
+
+    def _behind_attention(self, number: int, heads: Tensor, early: bool) -> None:
+        """The end of a block. heads: [batch, width]."""
+        ops, (_, projection, expand, contract) = self.kernels.gpt2, self.products[number]
+        ops.step_residual(heads, projection.weight, projection.bias, self.residual, early=early)
+        ops.step_gelu(*self._normed(expand), self.hidden, early=True)
+        ops.step_residual(self.hidden, contract.weight, contract.bias, self.residual, early=True)
+
+    def _choose(self, sampled: bool) -> None:
+        self.kernels.gpt2.step_logits(*self._normed(self.head), self.logits, self.best, early=True)
         if sampled:
-            self._next_token(None, state.choose(self.logits, True), False)
+            self._next_token(None, self.state.choose(self.logits, True), False)
         else:
             self._next_token(self.best, None, True)

@@ -1,13 +1,15 @@
 // elementwise.cu - layernorm and bias + gelu for every dtype, 16 bytes at once.
 //
-//   layernorm_kernel    one warp per row
-//   bias_gelu_kernel    one thread per 16 bytes
+//   layernorm_kernel            one warp per row
+//   short_layernorm_kernel      the same; a row stays in the warp's registers between its three passes
+//   bias_gelu_kernel            one thread per 16 bytes
 //
 // The prefill runs them. Sums are float32; the residual stream is rounded to T when it is written, and what is
 // normalised is the rounded sum, as in transformers. UNIT: elements that a thread takes at once, or 1 for widths and
 // pointers that are no multiple of 16 bytes.
 #include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
+#include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/gelu.cuh"
@@ -70,6 +72,55 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+// Rows of up to PIECES * 32 * 16 bytes. It may be started before its predecessor has ended.
+template <typename T, int PIECES>
+__global__ void __launch_bounds__(THREADS)
+    short_layernorm_kernel(const T* x, const T* residual, const T* weight, const T* bias, T* out, T* sum, int64_t rows,
+                           int width, float eps) {
+    constexpr int UNIT = Vector<T>::SIZE;
+    const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
+    const int first = static_cast<int>(threadIdx.x) % 32 * UNIT;
+    const auto for_pieces = [&](auto f) {
+        UNROLL
+        for (int i = 0; i < PIECES; ++i)
+            if (const int col = first + i * 32 * UNIT; col < width) f(i, col);
+    };
+    wait_for_predecessor();
+    launch_dependents();
+    if (row >= rows) return;
+    uint4 bits[PIECES], more[PIECES];
+    for_pieces([&](int i, int col) { bits[i] = *reinterpret_cast<const uint4*>(x + row * width + col); });
+    if (residual)
+        for_pieces([&](int i, int col) { more[i] = *reinterpret_cast<const uint4*>(residual + row * width + col); });
+    float a[PIECES][UNIT], total = 0.0f, squares = 0.0f;
+    for_pieces([&](int i, int col) {
+        Vector<T>::unpack(a[i], bits[i]);
+        if (residual) {
+            float b[UNIT];
+            Vector<T>::unpack(b, more[i]);
+            UNROLL
+            for (int j = 0; j < UNIT; ++j) a[i][j] = to_float(from_float<T>(a[i][j] + b[j]));
+        }
+        store(sum + row * width + col, a[i]);
+        UNROLL
+        for (int j = 0; j < UNIT; ++j) total += a[i][j];
+    });
+    const float mean = warp_sum(total) / width;
+    for_pieces([&](int i, int) {
+        UNROLL
+        for (int j = 0; j < UNIT; ++j) squares += (a[i][j] - mean) * (a[i][j] - mean);
+    });
+    const float inverse_std = rsqrtf(warp_sum(squares) / width + eps);
+    for_pieces([&](int i, int col) {
+        float b[UNIT], c[UNIT];
+        load<T>(b, weight + col);
+        load<T>(c, bias + col);
+        UNROLL
+        for (int j = 0; j < UNIT; ++j) a[i][j] = (a[i][j] - mean) * inverse_std * b[j] + c[j];
+        store(out + row * width + col, a[i]);
+    });
+}
+
 template <typename T, int UNIT>
 __global__ void __launch_bounds__(THREADS)
     bias_gelu_kernel(const T* x, const T* bias, T* out, int64_t units, int row_units) {
@@ -99,10 +150,20 @@ static void launch_layernorm(const void* x, const void* residual, const void* we
                                                static_cast<T*>(out), static_cast<T*>(sum), rows, width, eps);
         CUDA_CHECK_LAUNCH();
     };
-    if (vectors_fit<T>(width, {x, residual, weight, bias, out, sum}))
-        launch(layernorm_kernel<T, Vector<T>::SIZE>);
-    else
+    const auto launch_short = [&](auto kernel) {
+        launch_after(kernel, blocks, THREADS, 0, stream, static_cast<const T*>(x), static_cast<const T*>(residual),
+                     static_cast<const T*>(weight), static_cast<const T*>(bias), static_cast<T*>(out),
+                     static_cast<T*>(sum), rows, width, eps);
+    };
+    constexpr int PIECE = 32 * Vector<T>::SIZE;
+    if (!vectors_fit<T>(width, {x, residual, weight, bias, out, sum}))
         launch(layernorm_kernel<T, 1>);
+    else if (width <= 4 * PIECE)
+        launch_short(short_layernorm_kernel<T, 4>);
+    else if (width <= 8 * PIECE)
+        launch_short(short_layernorm_kernel<T, 8>);
+    else
+        launch(layernorm_kernel<T, Vector<T>::SIZE>);
 }
 
 template <typename T>

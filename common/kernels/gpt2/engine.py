@@ -9,7 +9,7 @@ transformers' module says what is computed and gives the weights; its code does 
     prefill   all prompts at once, padded on the right: under a causal mask no token sees the padding behind it
     graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
               Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
-              moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens.
+              moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens (prefill.py).
     one kernel for all steps, if asked for: up to 4 sequences, Hopper and later (persistent_step.py)
     sampling  is the step's last part: the token goes from there straight into the next step
     the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
@@ -30,6 +30,7 @@ from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, blocks, embed
 from common.kernels.gpt2.generations import Generations
 from common.kernels.gpt2.persistent_step import PackedWeights, PersistentStep, Plan
+from common.kernels.gpt2.prefill import Captured, Prefill, PromptBuffer
 from common.kernels.gpt2.request import check_request
 from common.kernels.gpt2.sampling import uniform_numbers
 from common.kernels.gpt2.token_reader import TokenReader
@@ -37,6 +38,7 @@ from common.kernels.gpt2.weights import weights_of
 
 STEPS_AHEAD = 2  # that are launched before the tokens of a step are waited for
 PREFILL_UNIT = 64  # tokens: a captured prefill has a multiple of these, or max_seq_len
+MOST_PREFILLS = 32  # graphs: all lengths of a context of 1024, drawn and greedy, for one number of prompts
 
 
 class Engine:
@@ -46,8 +48,11 @@ class Engine:
     kernels: see engine_kernels.py. dtype: of weights, activations and KV cache: "float32", "float16", "bfloat16"
         (the taught kernels: "float32" only).
     max_batch: sequences at once. max_seq_len: tokens of a sequence, prompt and new ones (None: the model's context).
-    graphs: whether steps are captured as CUDA graphs (None: on a GPU). fused: whether steps run in the tuned step
-        kernels where they fit (None: on a GPU); else task 7's other kernels stand between torch's matrix products.
+    graphs: whether steps and prefills are captured as CUDA graphs (None: on a GPU). Of prefills MOST_PREFILLS are kept,
+        by number of prompts, length in steps of PREFILL_UNIT tokens, and whether tokens are drawn; they share their
+        memory, and the one that was not needed for the longest time goes first.
+    fused: whether steps run in the tuned step kernels where they fit (None: on a GPU); else task 7's other kernels
+        stand between torch's matrix products.
     persistent: whether all steps of a text run as one kernel where that fits; see `how`. It is slower (README.md).
 
     Raises ValueError for a model, dtype or size that is not supported.
@@ -90,7 +95,9 @@ class Engine:
         self._plans = {}  # (batch, sampled) -> Plan or None
         self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
         self._readers = {}  # the same -> TokenReader
-        self._runs = {}  # the same -> what runs a step; (batch, sampled, seq_len) -> (prefill, its input)
+        self._runs = {}  # the same -> what runs a step
+        self._buffers = {}  # the same -> PromptBuffer
+        self._prefills = Captured(MOST_PREFILLS)  # (batch, sampled, seq_len)
 
     def how(self, batch: int, sampled: bool = False) -> str:
         """What a step of so many sequences is, in words, and why not part of one kernel where it could be."""
@@ -102,6 +109,25 @@ class Engine:
         if not self.persistent or self.kernels.variant != "tuned":
             return words
         return f"{words} (not one persistent kernel: it does not fit this model, batch or GPU)"
+
+    def how_prefill(self, longest: int) -> str:
+        """What the prefill of prompts of up to so many tokens is, in words."""
+        if not self.graphs:
+            return "one kernel after another"
+        return f"a CUDA graph for {self._seq_len(longest)} tokens"
+
+    @torch.no_grad()
+    def warm_up(self, longest: int, batch: int = 1, sampled: bool = False) -> None:
+        """Captures what `generate` needs for so many prompts of up to `longest` tokens, so that no call has to wait.
+
+        sampled: whether tokens will be drawn. Raises ValueError for what this engine has no room for.
+        """
+        if not 1 <= longest < self.max_seq_len:
+            raise ValueError(f"longest is {longest}; allowed: 1 to {self.max_seq_len - 1}, less than max_seq_len")
+        if not 1 <= batch <= self.max_batch:
+            raise ValueError(f"batch is {batch}; allowed: 1 to max_batch, which is {self.max_batch}")
+        step, _, _ = self._prepared_step(batch, sampled)
+        self._prepared_prefill(step, sampled, self._seq_len(longest))
 
     @torch.no_grad()
     def generate(
@@ -127,22 +153,18 @@ class Engine:
             the GPU made it.
 
         What is captured at the first call for a number of prompts and for a length is captured before the clock
-        starts.
+        starts, so ttft_ms is without it, and the call itself takes that much longer; see `warm_up`.
         Raises ValueError, before anything runs, for an argument that cannot be: see check_request.
         """
         self._check(prompts, max_new_tokens, temperature, top_k, top_p)
         batch, sampled = len(prompts), temperature > 0
         step, run, reader = self._prepared_step(batch, sampled)
-        prefill, tokens = self._prepared_prefill(step, sampled, max(map(len, prompts)))
+        seq_len = self._seq_len(max(map(len, prompts)))
+        prefill = self._prepared_prefill(step, sampled, seq_len)
         state = step.state
         start = time.perf_counter()
 
-        padded = torch.zeros(tokens.shape, dtype=torch.int64)
-        for row, prompt in zip(padded, prompts, strict=True):
-            row[: len(prompt)] = torch.tensor(prompt)
-        self._upload(tokens, padded)
-        ends = torch.tensor([len(prompt) - 1 for prompt in prompts], dtype=torch.int32)
-        state.begin(self._upload(state.positions, ends), stop_token)
+        self._buffers[batch, sampled].put(prompts, seq_len, stop_token)
         if sampled:
             self._upload(state.uniforms[:max_new_tokens], uniform_numbers(seed, batch, max_new_tokens))
             state.temperature.fill_(temperature)
@@ -197,7 +219,9 @@ class Engine:
             raise ValueError(
                 f"tokens has shape {list(tokens.shape)}; the model's context is {self.weights.context} tokens"
             )
-        normed = self._hidden(tokens.to(self.device), None)
+        positions = torch.arange(tokens.size(1), device=self.device).repeat(len(tokens))
+        x = embed(self.weights, tokens.to(self.device).view(-1), positions)
+        normed = blocks(self.weights, self.kernels.gpt2, x, PrefillAttention(self.weights, self.kernels, len(tokens)))
         return F.linear(normed, self.weights.head).float().view(*tokens.shape, -1)
 
     def _check(self, prompts, max_new_tokens, temperature, top_k, top_p):
@@ -224,6 +248,7 @@ class Engine:
             state = DecodeState.empty(batch, self.max_seq_len, self.device)
             self._steps[batch, sampled] = step = self._new_step(batch, sampled, state)
             self._readers[batch, sampled] = TokenReader(state.history)
+            self._buffers[batch, sampled] = PromptBuffer(state)
             self._runs[batch, sampled] = self._prepared_run(step, sampled)
         return self._steps[batch, sampled], self._runs[batch, sampled], self._readers[batch, sampled]
 
@@ -254,29 +279,21 @@ class Engine:
             self._plans[batch, sampled] = Plan.of(self.weights, self.kernels, batch, self.max_seq_len, sampled)
         return self._plans[batch, sampled]
 
-    def _prepared_prefill(self, step, sampled, longest):
-        """(a function that runs the prefill, its input int64 [batch, seq_len]) for prompts of up to `longest` tokens.
-
-        The prefill fills the caches with all prompts, padded on the right, and chooses the first new tokens. It takes
-        from step.state where the prompts end.
-        """
-        batch = len(step.state.positions)
+    def _seq_len(self, longest):
+        """For how many tokens the prefill of prompts of up to `longest` is made."""
         unit = PREFILL_UNIT if self.graphs else 1
-        seq_len = min(-(-longest // unit) * unit, self.max_seq_len)
-        if (batch, sampled, seq_len) not in self._runs:
-            tokens = torch.zeros(batch, seq_len, dtype=torch.int64, device=self.device)
+        return min(-(-longest // unit) * unit, self.max_seq_len)
+
+    def _prepared_prefill(self, step, sampled, seq_len):
+        """What runs the prefill of what is in step.state.inputs: itself, or a graph of it."""
+        batch = len(step.state.positions)
+
+        def made():
+            step.state.begin(torch.zeros_like(step.state.positions), None)  # see _captured
             caches = [(k[:batch], v[:batch]) for k, v in self.caches]
+            return Prefill(self.weights, self.kernels, caches, step, seq_len, sampled).run
 
-            def prefill():
-                rows = torch.arange(batch, device=self.device)
-                hidden = self._hidden(tokens, caches).view(batch, seq_len, -1)
-                logits = F.linear(hidden[rows, step.state.positions.long()], self.weights.head).float()
-                step.advance(step.state.choose(logits, sampled))
-
-            if not self.graphs:
-                return prefill, tokens
-            self._runs[batch, sampled, seq_len] = self._captured(step, prefill), tokens
-        return self._runs[batch, sampled, seq_len]
+        return self._prefills.get((batch, sampled, seq_len), made) if self.graphs else made()
 
     def _captured(self, step, call):
         """What runs `call`, which works with this step's state: itself, or a graph of it."""
@@ -285,10 +302,3 @@ class Engine:
         # Capturing runs it once, from the beginning of a sequence; what it writes there the next prefill writes again
         step.state.begin(torch.zeros_like(step.state.positions), None)
         return captured(call)
-
-    def _hidden(self, tokens, caches):
-        """What stands before the head, [batch * seq_len, width]."""
-        batch, seq_len = tokens.shape
-        positions = torch.arange(seq_len, device=self.device).repeat(batch)
-        attend = PrefillAttention(self.weights, self.kernels, batch, caches)
-        return blocks(self.weights, self.kernels.gpt2, embed(self.weights, tokens.view(-1), positions), attend)

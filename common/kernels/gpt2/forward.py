@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.kernels.gpt2.engine_kernels import EngineKernels
-from common.kernels.gpt2.weights import Weights
+from common.kernels.gpt2.weights import Affine, Weights
 
 # attend(layer, qkv): qkv [rows, 3 * width] -> the heads' outputs [rows, width]
 Attend = Callable[[int, Tensor], Tensor]
@@ -27,19 +27,45 @@ def embed(weights: Weights, tokens: Tensor, positions: Tensor) -> Tensor:
 
 
 def blocks(weights: Weights, gpt2, x: Tensor, attend: Attend) -> Tensor:
-    """All blocks and the last layernorm: embeddings [rows, width] -> [rows, width].
+    """All blocks and the last layernorm: embeddings [rows, width] -> [rows, width]. gpt2: task 7's operators."""
+    return rest(weights, gpt2, *up_to_last_attention(weights, gpt2, x, attend))
 
-    gpt2: task 7's operators. Every `x +` of the model is done by the layernorm that follows it.
+
+def up_to_last_attention(weights: Weights, gpt2, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+    """(residual stream, what the last block's heads found), both [rows, width].
+
+    From here on rows have nothing to do with each other. Every `x +` of the model is done by the layernorm that follows
+    it.
     """
-    addend = None  # what the residual stream x still lacks
+    heads = addend = None  # addend: what the residual stream x still lacks
     for number, layer in enumerate(weights.layers):
+        if number > 0:
+            x, addend = _behind_attention(weights, gpt2, number - 1, x, heads)
         normed, x = gpt2.layernorm(x, addend, layer.norm_1.weight, layer.norm_1.bias, weights.eps)
         heads = attend(number, F.linear(normed, layer.qkv.weight, layer.qkv.bias))
-        addend = F.linear(heads, layer.projection.weight, layer.projection.bias)
-        normed, x = gpt2.layernorm(x, addend, layer.norm_2.weight, layer.norm_2.bias, weights.eps)
-        hidden = gpt2.bias_gelu(F.linear(normed, layer.expand.weight), layer.expand.bias)
-        addend = F.linear(hidden, layer.contract.weight, layer.contract.bias)
+    return x, heads
+
+
+def rest(weights: Weights, gpt2, x: Tensor, heads: Tensor) -> Tensor:
+    """The last block behind its attention and the last layernorm: [rows, width], for any of the rows."""
+    x, addend = _behind_attention(weights, gpt2, len(weights.layers) - 1, x, heads)
     return gpt2.layernorm(x, addend, weights.norm.weight, weights.norm.bias, weights.eps)[0]
+
+
+def _behind_attention(weights: Weights, gpt2, number: int, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
+    """(residual stream, what it still lacks) at the end of a block."""
+    layer = weights.layers[number]
+    addend = F.linear(heads, layer.projection.weight, layer.projection.bias)
+    normed, x = gpt2.layernorm(x, addend, layer.norm_2.weight, layer.norm_2.bias, weights.eps)
+    return x, F.linear(_expanded(gpt2, normed, layer.expand), layer.contract.weight, layer.contract.bias)
+
+
+def _expanded(gpt2, normed: Tensor, expand: Affine) -> Tensor:
+    """gelu(normed @ weight^T + bias), the one with tanh."""
+    if normed.is_cuda and normed.dtype != torch.float32:
+        # cuBLASLt does bias and gelu behind the product. float32 is not left to its approximation of tanh.
+        return torch._addmm_activation(expand.bias, normed, expand.weight.t(), use_gelu=True)
+    return gpt2.bias_gelu(F.linear(normed, expand.weight), expand.bias)
 
 
 def split_heads(weights: Weights, qkv: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,12 +87,15 @@ class PrefillAttention:
 
     def __call__(self, number: int, qkv: Tensor) -> Tensor:
         query, key, value = split_heads(self.weights, qkv, self.batch)
-        if self.kernels.variant != "tuned":  # the taught kernels want them contiguous
-            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        scale = self.weights.layers[number].scale
+        caches = (None, None) if self.caches is None else self.caches[number]
+        if self.kernels.variant == "tuned":
+            heads = self.kernels.flash.flash_attention(query, key, value, True, scale)
+            return self.kernels.gpt2.store_heads(heads, qkv, *caches)
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         if self.caches is not None:
-            self.kernels.decode.update_cache(*self.caches[number], key, value, self.positions)
-        out = self.kernels.flash.flash_attention(query, key, value, True, self.weights.layers[number].scale)
-        return out.transpose(1, 2).reshape(len(qkv), -1)
+            self.kernels.decode.update_cache(*caches, key, value, self.positions)
+        return self.kernels.flash.flash_attention(query, key, value, True, scale).transpose(1, 2).reshape(len(qkv), -1)
 
 
 class DecodeAttention:

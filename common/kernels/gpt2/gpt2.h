@@ -1,6 +1,7 @@
 // gpt2.h - the launchers of what stands between GPT-2's attention layers, which binding.cpp calls.
 //
 //   layernorm, bias_gelu          what stands between the products of any number of rows        elementwise.cu
+//   StoreHeads, store_heads       what follows a prefill's attention                            store_heads.cu
 //   StepProduct, step_product     a product of a decode step, with all that stands around it    step_product.cuh
 //   NextToken, next_token         what follows the last product of a step                       next_token.cu
 //
@@ -38,6 +39,18 @@ void layernorm(FloatType type, const void* x, const void* residual, const void* 
 //   x, out T [rows, width]; bias T [width]
 void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
                cudaStream_t stream);
+
+// out[b, s, h, d] = attended[b, h, s, d]; keys and values of qkv to the caches' slots 0 .. seq_len - 1.
+struct StoreHeads {
+    const void* attended;  // [batch, heads, seq_len, head_dim]
+    void* out;             // [batch, seq_len, heads, head_dim]
+    const void* qkv;       // [batch, seq_len, 3, heads, head_dim]; nullptr, with the caches: not kept
+    void *k_cache, *v_cache;  // [batch, heads, max_seq_len, head_dim]
+    int batch, heads, seq_len, max_seq_len, head_dim, element_bytes;
+    cudaStream_t stream;
+};
+
+void store_heads(const StoreHeads& arguments);
 
 constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 to a block, at most 2^31 - 1 blocks
 constexpr int64_t MAX_GELU_ELEMENTS = int64_t{1} << 37;

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.kernels.gpt2.decode_step import DecodeState
+from common.kernels.gpt2.decode_step import DecodeState, first_tokens
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Weights
 
@@ -125,6 +125,10 @@ class PersistentStep:
     def advance(self, tokens: Tensor) -> None:
         """Writes the tokens int64 [batch] down and moves on to them."""
         self.state.advance(tokens)
+
+    def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
+        """As TorchStep's."""
+        self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
 
     def start(self, steps: int) -> None:
         """Launches so many steps, none if 0. They end early when all sequences have stopped, and behind cancel()."""

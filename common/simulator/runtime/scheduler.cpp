@@ -113,8 +113,12 @@ void yield() {
         next = nullptr;
     else
         return;
-    // Whoever spins may wait for another block that is there: after a round it gets its turn.
-    if (worker.together && ++worker.yields > worker.live) next = put_back(worker, next);
+    // Whoever spins may wait for another block that is there: after a round it gets its turn. And for what that block is
+    // sent by this one: of copies that are on their way, one is carried out.
+    if (worker.together && ++worker.yields > worker.live) {
+        run_engine(worker);
+        next = put_back(worker, next);
+    }
     const WhileOthersRun others;
     make_ready(worker, me.warp, 1u << me.lane);
     switch_thread(worker, next);

@@ -398,11 +398,12 @@ def test_no_race_and_no_stray_access(dtype, batch, sampled):
 
 
 @pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_the_bare_kernel_reads_every_word_once(backend):
-    program = build_program(ROOT / "common/kernels/gpt2/bare/bare_step.cu", backend).path
+@pytest.mark.parametrize(("name", "checked"), [("bare_step", 10), ("fewer_handovers", 15)])
+def test_the_bare_kernels_read_every_word_once(name, checked, backend):
+    program = build_program(ROOT / f"common/kernels/gpt2/bare/{name}.cu", backend).path
     done = subprocess.run([program, "small"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "WRONG" not in done.stdout, done.stdout + done.stderr
-    assert done.stdout.count("right") >= 10
+    assert done.stdout.count("right") >= checked
 
 
 @ON_GPU

@@ -1,0 +1,106 @@
+"""The prefill: prompts go into the caches, and their first new tokens come out. All of it on the device.
+
+    PromptBuffer     prompts and a text's beginning on their way to the device, in one copy
+    Prefill          the pass itself, for prompts of up to `seq_len` tokens: it can be captured as a CUDA graph
+    Captured         graphs of things that run one after the other: one pool of memory, a limit on how many are kept
+
+A prefill reads the prompts, and where they end, from DecodeState.inputs, and nothing from the host. Prompts are padded
+on the right: under the causal mask only padding sees padding, the rows of the prompts' last tokens are taken by their
+positions, and a step sees no slot of the caches behind a sequence's length; it writes each before it sees it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+from common.kernels.cuda_graph import captured
+from common.kernels.gpt2.decode_step import DecodeState
+from common.kernels.gpt2.engine_kernels import EngineKernels
+from common.kernels.gpt2.forward import PrefillAttention, up_to_last_attention
+from common.kernels.gpt2.weights import Weights
+
+
+class PromptBuffer:
+    """The host's side of state.inputs, in pinned memory where that means anything."""
+
+    def __init__(self, state: DecodeState) -> None:
+        self.state = state
+        on_gpu = state.inputs.is_cuda
+        self.host = torch.zeros(state.inputs.shape, dtype=torch.int32, pin_memory=on_gpu)
+        self._bytes = memoryview(self.host.numpy()).cast("B")
+        self._copied = torch.cuda.Event() if on_gpu else None
+
+    def put(self, prompts: Sequence[Sequence[int]], seq_len: int, stop_token: int | None) -> None:
+        """A new text begins on the device, behind what is launched already. seq_len: at least the longest prompt's."""
+        if self._copied is not None:
+            self._copied.synchronize()  # nothing reads the memory any more that is now written
+        batch = len(self.state.positions)
+        ends = [len(prompt) for prompt in prompts]
+        values = [end - 1 for end in ends] + ends + [0] * (2 * batch)  # positions, lengths, steps, finished
+        values.append(-1 if stop_token is None else stop_token)
+        for prompt, end in zip(prompts, ends, strict=True):
+            values += prompt
+            values += [0] * (seq_len - end)
+        count = len(values)
+        struct.pack_into(f"{count}i", self._bytes, 0, *values)
+        self.state.inputs[:count].copy_(self.host[:count], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+class Prefill:
+    """The prompts in state.inputs, of up to seq_len tokens, through the model.
+
+    caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are filled.
+    step: TorchStep, FusedStep or PersistentStep: its `state` says where the prompts end, and it takes the first new
+        tokens. sampled: whether they are drawn.
+    """
+
+    def __init__(
+        self, weights: Weights, kernels: EngineKernels, caches, step, seq_len: int, sampled: bool = False
+    ) -> None:
+        self.weights, self.kernels, self.step, self.seq_len, self.sampled = weights, kernels, step, seq_len, sampled
+        batch = len(step.state.positions)
+        self.tokens = step.state.prompts(seq_len)
+        self.attend = PrefillAttention(weights, kernels, batch, caches)
+        self.first_rows = torch.arange(0, batch * seq_len, seq_len, dtype=torch.int32, device=kernels.device)
+
+    def run(self) -> None:
+        """The whole pass; nothing in it waits for the device, so it can be captured."""
+        weights = self.weights
+        x = (F.embedding(self.tokens, weights.wte) + weights.wpe[: self.seq_len]).view(-1, weights.width)
+        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend)
+        last = self.first_rows + self.step.state.positions  # behind the attention no other row is needed
+        self.step.finish(x.index_select(0, last), heads.index_select(0, last), self.sampled)
+
+
+class Captured:
+    """Calls as CUDA graphs by name, captured when they are first asked for.
+
+    All graphs share a pool of memory, so they must run one after the other, on one stream, and leave nothing in tensors
+    that they make. most: so many are kept; one more drops the one that was not asked for for the longest time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._graphs: OrderedDict[Hashable, Callable[[], None]] = OrderedDict()
+        self._pool = None
+
+    def get(self, name: Hashable, make: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+        """What replays the graph `name`. make(): the call, asked for if there is no such graph; it runs once."""
+        if name not in self._graphs:
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            while len(self._graphs) >= self.most:
+                self._graphs.popitem(last=False)
+            self._graphs[name] = captured(make(), self._pool)
+        self._graphs.move_to_end(name)
+        return self._graphs[name]
+
+    def __len__(self) -> int:
+        return len(self._graphs)

@@ -1,0 +1,52 @@
+// store_heads.cu - what follows a prefill's attention: its output by rows, keys and values into their caches.
+//
+//   store_heads_kernel    one block per row, one Unit per thread
+//
+// Copying does not care what the bytes mean: a thread moves a Unit, 16 bytes where addresses and head_dim allow, else an
+// element. One kernel for all three copies, since each is over as soon as its first bytes have come.
+#include <algorithm>
+
+#include "common/cuda/alignment.h"
+#include "common/cuda/check.h"
+#include "common/cuda/dependent_launch.cuh"
+#include "common/kernels/gpt2/gpt2.h"
+
+constexpr int MAX_THREADS = 512;
+
+// grid (batch * seq_len). A row is [parts][heads][head_dim]: part 0 the output, 1 the keys, 2 the values.
+template <typename Unit>
+__global__ void __launch_bounds__(MAX_THREADS) store_heads_kernel(const StoreHeads a, int head_units, int parts) {
+    wait_for_predecessor();
+    launch_dependents();
+    const int row_units = a.heads * head_units;
+    const int64_t row = blockIdx.x;
+    const int sequence = static_cast<int>(blockIdx.x) / a.seq_len, token = static_cast<int>(blockIdx.x) % a.seq_len;
+    for (int i = threadIdx.x; i < parts * row_units; i += blockDim.x) {
+        const int part = i / row_units, column = i % row_units, head = column / head_units, unit = column % head_units;
+        const int64_t batch_head = int64_t{sequence} * a.heads + head;
+        if (part == 0) {
+            const int64_t from = (batch_head * a.seq_len + token) * head_units + unit;
+            static_cast<Unit*>(a.out)[row * row_units + column] = static_cast<const Unit*>(a.attended)[from];
+            continue;
+        }
+        const int64_t to = (batch_head * a.max_seq_len + token) * head_units + unit;
+        static_cast<Unit*>(part == 1 ? a.k_cache : a.v_cache)[to] =
+            static_cast<const Unit*>(a.qkv)[(row * 3 + part) * row_units + column];
+    }
+}
+
+void store_heads(const StoreHeads& a) {
+    const auto launch = [&]<typename Unit>(Unit) {
+        const int head_units = a.head_dim * a.element_bytes / static_cast<int>(sizeof(Unit));
+        const int parts = a.k_cache == nullptr ? 1 : 3;
+        const int threads = std::min(ceil_div(parts * a.heads * head_units, 32) * 32, MAX_THREADS);
+        const unsigned blocks = grid_blocks(int64_t{a.batch} * a.seq_len, "store_heads");
+        launch_after(store_heads_kernel<Unit>, blocks, threads, 0, a.stream, a, head_units, parts);
+    };
+    if (a.head_dim * a.element_bytes % 16 == 0 && all_aligned({a.attended, a.qkv, a.out, a.k_cache, a.v_cache}))
+        launch(uint4{});
+    else if (a.element_bytes == 4)
+        launch(uint32_t{});
+    else
+        launch(uint16_t{});
+}
