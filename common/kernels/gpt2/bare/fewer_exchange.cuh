@@ -6,9 +6,9 @@
 //   Turn                   which sum, and who adds to it
 //   Residual<E>            add_up(turn), gather(turn); whether a sum was wrong
 //
-// A sum has three sets of words: one for the heads' parts, and two in turn for the others. The next layer's heads' parts
-// come when all blocks have added their other parts, and so have read what they wanted; but a block without a head may not
-// have read the others' sum when the next heads' parts are all there.
+// A sum has three sets of words: one for the heads' parts, and two in turn for the others. The next layer's heads'
+// parts come when all blocks have added their other parts, and so have read what they wanted; but a block without a
+// head may not have read the others' sum when the next heads' parts are all there.
 #pragma once
 #include <cuda/atomic>
 

@@ -7,19 +7,19 @@
 //   fewer_exchange.cuh     all blocks add to the residual stream, and all read the sum
 //   fewer_hop.cuh          the blocks of a head tell each other what they have
 //
-//     python -m common.run common/kernels/gpt2/bare/fewer_handovers.cu       in the simulator: a small model, checks only
+//     python -m common.run common/kernels/gpt2/bare/fewer_handovers.cu     in the simulator: a small model, checks
 //     python -m common.run --backend cuda common/kernels/gpt2/bare/fewer_handovers.cu
 //
-// bare_step.cu beside this one hands over five times a layer, each time from all blocks to all. Here a group of blocks has a
-// head, and what only a head needs stays in its group, which may be a cluster:
+// bare_step.cu beside this one hands over five times a layer, each time from all blocks to all. Here a group of blocks
+// has a head, and what only a head needs stays in its group, which may be a cluster:
 //
 //     group of a head   x -> its rows of W_qkv | q, k, v | tokens of the cache | states | its columns of W_proj -> sum
 //     every block       x -> its rows of W_fc1 (| gelu of its cluster |) its columns of W_fc2 -> sum
 //                                               hop                        hop                        exchange
 //
-// Both exchanges of a layer are sums of parts over blocks, to which a layernorm follows that everybody needs. What is added
-// here are small numbers of which everyone knows the sum, and checks it; what goes through a hop is checked, too. A row that
-// streams reads every word of the weights once per step, and their checksum must come out.
+// Both exchanges of a layer are sums of parts over blocks, to which a layernorm follows that everybody needs. What is
+// added here are small numbers of which everyone knows the sum, and checks it; what goes through a hop is checked, too.
+// A row that streams reads every word of the weights once per step, and their checksum must come out.
 //
 // A wait of more than 2 s ends the kernel by a trap.
 #include <cuda_runtime.h>
@@ -290,7 +290,8 @@ int main(int argc, char** argv) {
         std::printf("\n");
         clusters = std::min(clusters, clusters_of(cluster, 200 << 10));
         if (clusters < 12 || processors < 132) {
-            std::fprintf(stderr, "needs 132 multiprocessors and 12 clusters of 8 blocks: %d, %d\n", processors, clusters);
+            std::fprintf(stderr, "needs 132 multiprocessors and 12 clusters of 8 blocks: %d, %d\n", processors,
+                         clusters);
             return 1;
         }
     }

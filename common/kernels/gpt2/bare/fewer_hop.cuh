@@ -5,16 +5,16 @@
 #pragma once
 #include "common/kernels/gpt2/bare/fewer_exchange.cuh"
 
-//   MEETING     stores to the other blocks of the cluster, a barrier of the cluster; only without a stream, whose feeder
-//               would have to come to the barrier
+//   MEETING     stores to the other blocks of the cluster, a barrier of the cluster; only without a stream, whose
+//               feeder would have to come to the barrier
 //   ASYNC       cluster_mail.cuh
 //   GLOBAL      tagged words in global memory; the group need not be a cluster
 enum Hop { NO_HOPS, MEETING, ASYNC, GLOBAL };
 
 // hop_words of each block of the group -> shared.letters[which], for all of the group. letter: counts those of `which`.
 template <Hop H>
-__device__ __forceinline__ bool hop(const Sizes& s, const Mail& mail, Shared& shared, const Patience& patience, int which,
-                                    unsigned letter) {
+__device__ __forceinline__ bool hop(const Sizes& s, const Mail& mail, Shared& shared, const Patience& patience,
+                                    int which, unsigned letter) {
     if (H == NO_HOPS) return false;
     const int words = s.hop_words[which], quads = words / 4, warp = static_cast<int>(threadIdx.x) / 32;
     const int lane = threadIdx.x % 32, rank = blockIdx.x % s.group;
