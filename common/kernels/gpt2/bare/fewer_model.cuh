@@ -46,7 +46,9 @@ struct Part {
 __host__ __device__ inline int share_begin(const Sizes& s, int kind, int b) {
     const auto weight = [&](int blocks) {
         return 100ll * (blocks < s.headed() ? blocks : s.headed()) +
-               (blocks < s.headed() ? 0ll : static_cast<long long>(kind == LOGITS ? s.freer : 100) * (blocks - s.headed()));
+               (blocks < s.headed()
+                    ? 0ll
+                    : static_cast<long long>(kind == LOGITS ? s.freer : 100) * (blocks - s.headed()));
     };
     return static_cast<int>(s.units[kind] * weight(b) / weight(s.blocks));
 }
@@ -119,7 +121,8 @@ inline Sizes sizes_of(bool small, int processors, int clusters, int cluster, boo
     const double headed = s.headed(), freer = s.blocks - s.headed();
     if (freer > 0) {
         double heads_bytes = 0;  // of a step, which those without a head do not have
-        for (int i = 0; i <= PROJECTION; ++i) heads_bytes += static_cast<double>(s.layers) * s.heads * units[i] * bytes[i];
+        for (int i = 0; i <= PROJECTION; ++i)
+            heads_bytes += static_cast<double>(s.layers) * s.heads * units[i] * bytes[i];
         const double each = (static_cast<double>(units[LOGITS]) * bytes[LOGITS] + heads_bytes) / s.blocks;
         s.freer = static_cast<int>(100.0 * each / std::max(each - heads_bytes / headed, 0.02 * each) + 0.5);
     }
