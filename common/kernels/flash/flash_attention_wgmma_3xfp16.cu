@@ -53,6 +53,8 @@ void hopper_forward_fp32(const FlashArguments&, void*) {}
 #include "common/kernels/flash/hopper_forward_work.cuh"
 #include "common/kernels/flash/hopper_split.h"
 
+namespace hopper_fp32 {
+
 // ---------------------------------------------------------------------------------------------- 1. Splitting
 
 struct SplitTensor {
@@ -71,6 +73,38 @@ struct SplitArguments {
 
 constexpr int SPLIT_ROWS = 16, SPLIT_THREADS = 8 * SPLIT_ROWS;
 
+// A row of D floats -> its parts; row = scale * (big + small), and scale is the answer. Eight neighbouring lanes take a
+// row, all lanes of a warp call. What split_rows() of flash_split.cuh does with each row, infinities included; that one
+// is not made of this, since it then compiles to other code.
+//
+//   fetch(col)               columns col ... col + 3 of the row, a float4
+//   store(col, big, small)   the same columns of the parts, four halves each
+template <int D, typename Fetch, typename Store>
+__device__ __forceinline__ float split_row(Fetch fetch, Store store) {
+    const int lane = threadIdx.x % 8;
+    float4 x[D / 32];
+    float largest = 0;
+    for (int i = 0; i < D / 32; ++i) {
+        x[i] = fetch(32 * i + 4 * lane);
+        largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x[i].x), fabsf(x[i].y)), fmaxf(fabsf(x[i].z), fabsf(x[i].w))));
+    }
+    for (int distance = 1; distance < 8; distance *= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, distance));
+    PowerOfTwo scale(largest);
+    if (largest == INFINITY) {
+        const auto sign = [](float y) { return isinf(y) ? copysignf(1, y) : 0 * y; };
+        for (float4& y : x) y = make_float4(sign(y.x), sign(y.y), sign(y.z), sign(y.w));
+        scale.factor = 1, scale.inverse = INFINITY;
+    }
+    for (int i = 0; i < D / 32; ++i) {
+        uint2 big, small;
+        split(x[i].x * scale.factor, x[i].y * scale.factor, big.x, small.x);
+        split(x[i].z * scale.factor, x[i].w * scale.factor, big.y, small.y);
+        store(32 * i + 4 * lane, big, small);
+    }
+    return scale.inverse;
+}
+
 // grid (all_heads * rows / SPLIT_ROWS of the largest tensor, 3), block (SPLIT_THREADS)
 template <int D>
 __global__ void __launch_bounds__(SPLIT_THREADS) split_kernel(const __grid_constant__ SplitArguments a) {
@@ -80,11 +114,16 @@ __global__ void __launch_bounds__(SPLIT_THREADS) split_kernel(const __grid_const
     const int64_t row = first % t.rows + threadIdx.x / 8, at = head * t.rows + row;
     const float* from =
         t.from + head / t.heads * t.strides.batch + head % t.heads * t.strides.head + row * t.strides.row;
-    __half* to = t.to + at * D;
-    const float scale = split_row<D>(to, to + t.all_heads * t.rows * D, [&](int col) {
+    const auto fetch = [&](int col) {
         const float4 x = read_four<true>(from + col, row < t.S ? a.head_dim - col : 0);
         return make_float4(x.x * t.factor, x.y * t.factor, x.z * t.factor, x.w * t.factor);
-    });
+    };
+    const auto store = [&](int col, uint2 big, uint2 small) {
+        __half* to = t.to + at * D + col;
+        *reinterpret_cast<uint2*>(to) = big;
+        *reinterpret_cast<uint2*>(to + t.all_heads * t.rows * D) = small;
+    };
+    const float scale = split_row<D>(fetch, store);
     if (threadIdx.x % 8 == 0) t.scales[at] = scale * t.scale_factor;
 }
 
@@ -427,10 +466,11 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_wgmma_kernel(const
 
 // ----------------------------------------------------------------------------------------------- 6. Launcher
 
-// From so many queries and keys on it is faster than mma.sync, splitting included: README.md.
+// Problems of fewer queries or keys go to flash_attention_3xfp16.cu, since splitting costs a launch more. INT64_MAX here
+// leaves all of them to it.
 constexpr int64_t LEAST_ROWS = 256;
 
-bool hopper_takes_fp32(const FlashArguments& a) {
+static bool takes(const FlashArguments& a) {
     constexpr int64_t MANY = int64_t{1} << 28;
     if (a.mask.kind != MaskKind::NONE || a.key_step != 1 || !in_pieces<float>(a)) return false;
     if (std::min(a.S_q, a.S_k) < LEAST_ROWS) return false;
@@ -478,7 +518,12 @@ static void forward(const FlashArguments& a, char* workspace) {
     CUDA_CHECK_LAUNCH();
 }
 
+}  // namespace hopper_fp32
+
+bool hopper_takes_fp32(const FlashArguments& a) { return hopper_fp32::takes(a); }
+
 void hopper_forward_fp32(const FlashArguments& a, void* workspace) {
+    using hopper_fp32::forward;
     a.head_dim <= 64 ? forward<64>(a, static_cast<char*>(workspace)) : forward<128>(a, static_cast<char*>(workspace));
 }
 #endif

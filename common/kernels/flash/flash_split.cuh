@@ -2,7 +2,6 @@
 //
 //   split               (x, y) -> two registers of halves: big and small
 //   PowerOfTwo          what brings a row to the range of halves, and back
-//   split_row           a row of floats -> its big and its small halves, and its scale
 //   split_rows          rows of float -> a split tile in shared memory, and their scales
 //   SplitA, SplitB      fragments of split operands
 //   load, load_trans    filled from shared memory by ldmatrix
@@ -57,50 +56,41 @@ struct PowerOfTwo {
     }
 };
 
-// A row of D floats -> its parts; row = scale * (big + small), and scale is the answer. Eight neighbouring lanes take a
-// row, all lanes of a warp call.
+// ROWS rows of D floats -> a split tile and their scales: row = scale * (big + small). All THREADS threads call; eight
+// neighbouring lanes take a row.
 //
 // A row with infinities is replaced by their signs, and zeros, and gets the scale infinity: a product with it is what
 // it would be in float32, infinity of the right sign or NaN, and other rows are none the worse.
 //
-//   fetch(col)   columns col ... col + 3 of the row, a float4        big, small [D]
-template <int D, typename Fetch>
-__device__ __forceinline__ float split_row(__half* big_row, __half* small_row, Fetch fetch) {
-    const int lane = threadIdx.x % 8;
-    float4 x[D / 32];
-    float largest = 0;
-    for (int i = 0; i < D / 32; ++i) {
-        x[i] = fetch(32 * i + 4 * lane);
-        largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x[i].x), fabsf(x[i].y)), fmaxf(fabsf(x[i].z), fabsf(x[i].w))));
-    }
-    for (int distance = 1; distance < 8; distance *= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, distance));
-    PowerOfTwo scale(largest);
-    if (largest == INFINITY) {
-        const auto sign = [](float y) { return isinf(y) ? copysignf(1, y) : 0 * y; };
-        for (float4& y : x) y = make_float4(sign(y.x), sign(y.y), sign(y.z), sign(y.w));
-        scale.factor = 1, scale.inverse = INFINITY;
-    }
-    for (int i = 0; i < D / 32; ++i) {
-        uint2 big, small;
-        split(x[i].x * scale.factor, x[i].y * scale.factor, big.x, small.x);
-        split(x[i].z * scale.factor, x[i].w * scale.factor, big.y, small.y);
-        *reinterpret_cast<uint2*>(big_row + 32 * i + 4 * lane) = big;
-        *reinterpret_cast<uint2*>(small_row + 32 * i + 4 * lane) = small;
-    }
-    return scale.inverse;
-}
-
-// ROWS rows of D floats -> a split tile and their scales. All THREADS threads call.
-//
 //   fetch(row, col)   columns col ... col + 3 of the row, a float4
 template <int ROWS, int D, int STRIDE, int THREADS, typename Fetch>
 __device__ __forceinline__ void split_rows(__half* tile, float* scales, Fetch fetch) {
+    const int lane = threadIdx.x % 8;
     UNROLL_BY(2)
     for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
-        __half* to = tile + row * STRIDE;
-        const float scale = split_row<D>(to, to + ROWS * STRIDE, [&](int col) { return fetch(row, col); });
-        if (threadIdx.x % 8 == 0) scales[row] = scale;
+        float4 x[D / 32];
+        float largest = 0;
+        for (int i = 0; i < D / 32; ++i) {
+            x[i] = fetch(row, 32 * i + 4 * lane);
+            largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x[i].x), fabsf(x[i].y)), fmaxf(fabsf(x[i].z), fabsf(x[i].w))));
+        }
+        for (int distance = 1; distance < 8; distance *= 2)
+            largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, distance));
+        PowerOfTwo scale(largest);
+        if (largest == INFINITY) {
+            const auto sign = [](float y) { return isinf(y) ? copysignf(1, y) : 0 * y; };
+            for (float4& y : x) y = make_float4(sign(y.x), sign(y.y), sign(y.z), sign(y.w));
+            scale.factor = 1, scale.inverse = INFINITY;
+        }
+        for (int i = 0; i < D / 32; ++i) {
+            uint2 big, small;
+            split(x[i].x * scale.factor, x[i].y * scale.factor, big.x, small.x);
+            split(x[i].z * scale.factor, x[i].w * scale.factor, big.y, small.y);
+            __half* to = tile + row * STRIDE + 32 * i + 4 * lane;
+            *reinterpret_cast<uint2*>(to) = big;
+            *reinterpret_cast<uint2*>(to + ROWS * STRIDE) = small;
+        }
+        if (lane == 0) scales[row] = scale.inverse;
     }
 }
 
