@@ -104,3 +104,17 @@ LAYOUTS = {
     "every second row": lambda *inputs: [x.repeat_interleave(2, 2)[:, :, ::2] for x in inputs],
     "every second head": lambda *inputs: [x.repeat_interleave(2, 1)[:, ::2] for x in inputs],
 }
+
+
+def lse_bound_3xfp16(query: Tensor, key: Tensor, scale: float | None = None) -> float:
+    """What lse may be off by, where scores are sums of 3xFP16 products that the tensor cores keep.
+
+    With u = 2^-23 and M the largest sum of |scale q k| over the D columns: tensor cores cut each of the D / 16 sums of
+    large products by at most u M. The two splits, the product of small parts that is left out, scale * log2(e) and the
+    float32 steps from score to exponent add less than 8 u M. Sums of S_k weights, one lane a quarter of them, are off
+    by (S_k / 4 + 8) u / 2 relatively, which the logarithm makes absolute.
+    """
+    group, u = query.size(1) // key.size(1), 2.0**-23
+    sums = query.double().abs() @ key.double().abs().repeat_interleave(group, 1).transpose(-1, -2)
+    largest = float(sums.max()) * abs(query.size(-1) ** -0.5 if scale is None else scale)
+    return u * ((query.size(-1) / 16 + 8) * largest + (key.size(2) / 4 + 8) / 2)

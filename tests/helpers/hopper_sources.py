@@ -13,5 +13,5 @@ def _of(room: str, *kernels: str) -> list[Path]:
     return [*places, ROOT / "tests/common/kernels" / room / "only_hopper.cu"]
 
 
-DENSE = _of("flash", "flash_attention_wgmma.cu", "flash_backward_wgmma.cu")
+DENSE = _of("flash", "flash_attention_wgmma.cu", "flash_attention_wgmma_3xfp16.cu", "flash_backward_wgmma.cu")
 SPARSE = _of("sparse", "sparse_attention_wgmma.cu", "compress_block_mask.cu")

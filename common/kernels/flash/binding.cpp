@@ -2,7 +2,8 @@
 //
 //   flash_attention(query, key, value, causal, scale, lower_right, mask, tensor_cores, key_step, key_offset) -> out
 //   flash_attention_forward(... the same ...) -> (out, lse)
-//   flash_attention_kernel(... the same ...) -> "wgmma", "mma", "3xfp16" or "fp32": which kernel these would run
+//   flash_attention_kernel(... the same ...) -> "wgmma", "mma", "wgmma 3xfp16", "3xfp16" or "fp32": which kernel
+//       these would run
 //   flash_attention_backward(grad_out, query, key, value, out, lse, causal, scale, lower_right, mask, key_step,
 //       key_offset, deterministic) -> (grad_query, grad_key, grad_value)
 //   flash_attention_backward_kernel(... the same ...) -> "wgmma", "mma" or "fp32"
@@ -24,6 +25,7 @@
 #include "common/cuda/attention_binding.h"
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/hopper_split.h"
 
 namespace {
 
@@ -47,9 +49,16 @@ FlashArguments checked_arguments(const Tensor& query, const Tensor& key, const T
     return arguments;
 }
 
-void launch_forward(const FlashArguments& arguments, ScalarType dtype, bool tensor_cores) {
-    if (dtype == ScalarType::Float)
-        return tensor_cores ? flash_forward_3xfp16(arguments) : flash_forward_fp32(arguments);
+void launch_fp32(const FlashArguments& arguments, const Tensor& query, bool tensor_cores) {
+    if (!tensor_cores) return flash_forward_fp32(arguments);
+    if (!hopper_takes_fp32(arguments)) return flash_forward_3xfp16(arguments);
+    Tensor workspace = new_output(query, "split", {SplitSpace(arguments).bytes / 4}, ScalarType::Float);
+    hopper_forward_fp32(arguments, workspace.data_ptr());
+}
+
+void launch_forward(const FlashArguments& arguments, const Tensor& query, bool tensor_cores) {
+    const ScalarType dtype = query.scalar_type();
+    if (dtype == ScalarType::Float) return launch_fp32(arguments, query, tensor_cores);
     const bool bfloat16 = dtype == ScalarType::BFloat16;
     if (hopper_forward(arguments, bfloat16)) return;
     bfloat16 ? flash_forward_bf16(arguments) : flash_forward_fp16(arguments);
@@ -63,7 +72,7 @@ Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& val
     DeviceScope device(query);
     Tensor out = new_like(query, "out");
     arguments.out = out.data_ptr();
-    launch_forward(arguments, query.scalar_type(), tensor_cores);
+    launch_forward(arguments, query, tensor_cores);
     return out;
 }
 
@@ -78,7 +87,7 @@ std::tuple<Tensor, Tensor> flash_attention_forward(const Tensor& query, const Te
     Tensor lse = new_output(query, "lse", {query.size(0), query.size(1), query.size(2)}, ScalarType::Float);
     arguments.out = out.data_ptr();
     arguments.lse = data<float>(lse);
-    launch_forward(arguments, query.scalar_type(), tensor_cores);
+    launch_forward(arguments, query, tensor_cores);
     return {out, lse};
 }
 
@@ -89,7 +98,8 @@ std::string flash_attention_kernel(const Tensor& query, const Tensor& key, const
         checked_arguments(query, key, value, causal, scale, lower_right, mask, key_step, key_offset);
     DeviceScope device(query);
     const ScalarType dtype = query.scalar_type();
-    if (dtype == ScalarType::Float) return tensor_cores ? "3xfp16" : "fp32";
+    if (dtype == ScalarType::Float)
+        return !tensor_cores ? "fp32" : hopper_takes_fp32(arguments) ? "wgmma 3xfp16" : "3xfp16";
     return hopper_takes(arguments, dtype == ScalarType::BFloat16) ? "wgmma" : "mma";
 }
 

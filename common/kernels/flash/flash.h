@@ -4,6 +4,7 @@
 //   FlashGradients    the backward pass
 //   flash_forward_*   flash_attention_mma.cu (fp16, bf16), flash_attention_fp32.cu, flash_attention_3xfp16.cu (fp32)
 //   hopper_forward    flash_attention_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_takes: what it takes
+//   hopper_forward_fp32   flash_attention_wgmma_3xfp16.cu (fp32 on compute capability 9.0); hopper_takes_fp32: as above
 //   flash_backward_*  flash_backward_mma.cu (fp16, bf16), flash_backward_fp32.cu
 //   hopper_backward   flash_backward_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_backward_takes: as above
 //   flash_merge       flash_merge.cu: results over two sets of keys -> one
@@ -42,6 +43,11 @@ void flash_forward_bf16(const FlashArguments& arguments);
 // take all. hopper_takes gives the same answer, and never does anything.
 bool hopper_forward(const FlashArguments& arguments, bool bfloat16);
 bool hopper_takes(const FlashArguments& arguments, bool bfloat16);
+
+// The same for float32, of what hopper_takes_fp32 says. workspace: not initialised, begins at a multiple of 16 bytes;
+// its size: hopper_split.h.
+bool hopper_takes_fp32(const FlashArguments& arguments);
+void hopper_forward_fp32(const FlashArguments& arguments, void* workspace);
 
 // The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
 struct FlashGradients {

@@ -122,7 +122,8 @@ def kernel_of(
     key_offset: int = 0,
 ) -> str:
     """Which forward kernel flash_attention runs for these arguments: "wgmma" (float16 and bfloat16 on compute
-    capability 9.0), "mma" (the same types elsewhere, and what wgmma does not take), "3xfp16" or "fp32". Runs none.
+    capability 9.0), "mma" (the same types elsewhere, and what wgmma does not take), "wgmma 3xfp16", "3xfp16" or "fp32"
+    (float32, likewise). Runs none.
 
     Arguments and errors: see flash_attention.
     """

@@ -186,7 +186,14 @@ def grid(
 
 # ---- who takes part
 
-OURS = {"ffma": "tuned, FFMA", "3xfp16": "tuned, 3xFP16", "mma": "tuned, mma", "wgmma": "tuned, wgmma"}
+OURS = {
+    "ffma": "tuned, FFMA",
+    "3xfp16": "tuned, 3xFP16",
+    "3xfp16-mma": "tuned, 3xFP16 by mma",  # where "3xfp16" is wgmma
+    "mma": "tuned, mma",
+    "wgmma": "tuned, wgmma",
+}
+WITHOUT_WGMMA = "sm_90"  # a build for it leaves Hopper's own kernels out, and runs on such a GPU
 # PyTorch's math backend stores scores and their softmax in float32, whatever the dtype, and more of them backward:
 # what was seen on an H200
 MATH_BUFFERS = {"forward": 2.4, "backward": 4.2, "training": 4.2}
@@ -231,6 +238,14 @@ def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
     return found
 
 
+def mma_version(problem: Problem, ops: Operators) -> dict[str, Version]:
+    """float32 by mma.sync on a GPU for which there is a faster kernel. ops: a build for WITHOUT_WGMMA."""
+    if (problem.direction, problem.dtype) != ("forward", "fp32"):
+        return {}
+    prepare = forward_of(ops.flash_attention, problem.causal)
+    return {"3xfp16-mma": Version(OURS["3xfp16-mma"], prepare, ours=True)}
+
+
 def _on_hopper(ops: Operators, direction: str) -> bool:
     """Whether this pass (of training the second) has the kernel for Hopper GPUs here, for a benchmark's problems."""
     x = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
@@ -273,6 +288,8 @@ def _of(direction: str, dtype: str, lengths: Sequence[int] = ()) -> dict:
 GOALS = (
     Goal("ffma", ("efficient",), **_of("forward", "fp32", MIDDLE), mean=1.1),
     Goal("3xfp16", ("efficient",), **_of("forward", "fp32", MIDDLE), mean=2.0),
+    Goal("3xfp16", ("efficient",), **_of("forward", "fp32", LENGTHS[1:]), mean=3.0),
+    Goal("3xfp16", ("3xfp16-mma",), **_of("forward", "fp32", LENGTHS[1:])),
     Goal("mma", ("flash",), **_of("forward", "bf16"), mean=1.05, least=0.9),
     Goal("mma", ("flash",), **_of("backward", "bf16"), mean=0.8),
     Goal("mma", ("flash",), **_of("forward", "fp16")),
@@ -312,7 +329,16 @@ def flash_benchmark(
     def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
         more = others(options) if others else lambda problem: {}
         tuned = load(BuildRequest("flash", backend="cuda"))
-        return lambda problem: {**more(problem), **tuned_versions(problem, tuned), **torch_versions(problem)}
+        if "3xfp16-mma" not in (options.versions or ()):  # it costs a build of its own
+            return lambda problem: {**more(problem), **tuned_versions(problem, tuned), **torch_versions(problem)}
+        places = BuildRequest("flash").places
+        older = load(BuildRequest("flash", None, "cuda", WITHOUT_WGMMA, sources=places[0].kernels, label="mma"))
+        return lambda problem: {
+            **more(problem),
+            **tuned_versions(problem, tuned),
+            **mma_version(problem, older),
+            **torch_versions(problem),
+        }
 
     return Benchmark(
         program,

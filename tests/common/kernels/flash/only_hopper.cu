@@ -1,5 +1,4 @@
-// In place of the kernels for other GPUs, where only flash_attention_wgmma.cu and flash_backward_wgmma.cu are built: what
-// these do not take is an error.
+// In place of the kernels for other GPUs, where only those for Hopper GPUs are built: what these do not take is an error.
 #include <stdexcept>
 
 #include "common/kernels/flash/flash.h"

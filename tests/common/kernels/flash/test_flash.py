@@ -459,6 +459,8 @@ void flash_forward_fp16(const FlashArguments&) {}
 void flash_forward_bf16(const FlashArguments&) {}
 bool hopper_forward(const FlashArguments&, bool) { return false; }
 bool hopper_takes(const FlashArguments&, bool) { return false; }
+void hopper_forward_fp32(const FlashArguments&, void*) {}
+bool hopper_takes_fp32(const FlashArguments&) { return false; }
 bool hopper_backward(const FlashGradients&, bool) { return false; }
 bool hopper_backward_takes(const FlashGradients&, bool) { return false; }
 void flash_backward_fp32(const FlashGradients&) {}
