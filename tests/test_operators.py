@@ -120,6 +120,10 @@ def of_room(room: str) -> dict[str, list]:
             "decode_attention": [token, cache_of, cache_of.clone(), ints(4)],
             "update_cache_paged": [pages.clone(), pages.clone(), token, token, ints(3), table],
             "decode_attention_paged": [token, pages, pages.clone(), ints(20), table],
+            "update_cache_rotary": [
+                *(token, pages.clone(), pages.clone(), token, token, ints(3)),
+                *(torch.randn(32, 4), torch.randn(32, 4), True, ints(0), table),
+            ],
         }
     a, x = torch.randn(2, 3, 4), torch.randn(3, 5)
     if room == "gemm":

@@ -11,6 +11,13 @@
 //       k_pages, v_pages     [pages, kv_heads, page_size, head_dim]     token s of sequence b is row s % page_size of
 //       block_table          int32 [batch, max_pages]                   page block_table[b, s / page_size]
 //
+//   update_cache_rotary(query, k_cache!, v_cache!, key, value, positions, cos, sin, interleaved=False,
+//                       left_padding=None, block_table=None) -> out      contiguous caches, or pages with a block_table
+//
+//       query, out           [batch, heads, new_tokens, head_dim]
+//       cos, sin             float32 [longest, rotary_dim / 2]
+//       left_padding         int32 [batch]
+//
 //   query, out               [batch, heads, 1, head_dim]; heads is a multiple of kv_heads
 //   key, value               [batch, kv_heads, new_tokens, head_dim]
 //   positions, lengths       int32 [batch]
@@ -22,6 +29,9 @@
 // waiting for it; instead no value there makes a kernel leave its memory:
 //
 //   positions[b] outside 0 .. capacity - new_tokens      nothing is written for sequence b: its cache is full
+//   the same with the tokens that are no padding         the same, and its rotated queries are zeros; capacity there is
+//                                                        longest if that is less
+//   left_padding[b] outside 0 .. new_tokens              counts as the nearer of the two
 //   lengths[b] outside 0 .. capacity                     counts as the nearer of the two
 //   a page number outside 0 .. pages - 1                 is not written to; its tokens are left out of the attention
 //
@@ -80,9 +90,8 @@ void check_per_sequence(const Tensor& x, const char* name, const Caches& caches)
     check_same_device(x, name, caches.k, caches.k_name);
 }
 
-void update(const Caches& caches, const Tensor& key, const Tensor& value, const Tensor& positions) {
-    UpdateArguments arguments = {};
-    arguments.layout = checked_layout(caches);
+// What is written, for either update.
+void check_new(const Caches& caches, const Tensor& key, const Tensor& value, const Tensor& positions) {
     check(caches.k.data_ptr() != caches.v.data_ptr(), caches.k_name, " and ", caches.v_name,
           " are the same memory; they must be two tensors");
     const ScalarType dtype = caches.k.scalar_type();
@@ -91,11 +100,21 @@ void update(const Caches& caches, const Tensor& key, const Tensor& value, const 
     check_same_size(key, "key", 0, caches.batch_tensor(), caches.batch_name(), 0);
     for (int64_t i : {1, 3}) check_same_size(key, "key", i, caches.k, caches.k_name, i);
     for (int64_t i = 0; i < 4; ++i) check_same_size(value, "value", i, key, "key", i);
-    check(key.size(2) <= arguments.layout.capacity, "key has new_tokens = ", key.size(2), "; at most ",
-          arguments.layout.capacity, " fit into the cache of a sequence");
     check_same_device(key, "key", caches.k, caches.k_name);
     check_same_device(value, "value", caches.k, caches.k_name);
     check_per_sequence(positions, "positions", caches);
+}
+
+void check_fits(const Tensor& key, int64_t capacity) {
+    check(key.size(2) <= capacity, "key has new_tokens = ", key.size(2), "; at most ", capacity,
+          " fit into the cache of a sequence");
+}
+
+void update(const Caches& caches, const Tensor& key, const Tensor& value, const Tensor& positions) {
+    UpdateArguments arguments = {};
+    arguments.layout = checked_layout(caches);
+    check_new(caches, key, value, positions);
+    check_fits(key, arguments.layout.capacity);
 
     arguments.k_cache = caches.k.data_ptr();
     arguments.v_cache = caches.v.data_ptr();
@@ -110,6 +129,59 @@ void update(const Caches& caches, const Tensor& key, const Tensor& value, const 
     DeviceScope device(caches.k);
     arguments.stream = current_stream(caches.k);
     launch_update_cache(arguments);
+}
+
+// A table of angles, [longest, rotary_dim / 2].
+void check_angles(const Tensor& x, const char* name, const Caches& caches) {
+    check_tensor(x, name, {"longest", "rotary_dim / 2"}, ScalarType::Float);
+    check_same_device(x, name, caches.k, caches.k_name);
+}
+
+Tensor update_cache_rotary(const Tensor& query, Tensor k_cache, Tensor v_cache, const Tensor& key, const Tensor& value,
+                           const Tensor& positions, const Tensor& cos, const Tensor& sin, bool interleaved,
+                           std::optional<Tensor> left_padding, std::optional<Tensor> block_table) {
+    const Caches caches = {k_cache, v_cache, "k_cache", "v_cache", block_table};
+    RotaryArguments arguments = {};
+    arguments.layout = checked_layout(caches);
+    check_new(caches, key, value, positions);
+    if (left_padding)
+        check_per_sequence(*left_padding, "left_padding", caches);
+    else
+        check_fits(key, arguments.layout.capacity);
+    check_rows(query, "query", {"batch", "heads", "new_tokens", "head_dim"}, k_cache.scalar_type());
+    for (int64_t i : {0, 2, 3}) check_same_size(query, "query", i, key, "key", i);
+    check_same_device(query, "query", k_cache, "k_cache");
+    check_angles(cos, "cos", caches);
+    check_angles(sin, "sin", caches);
+    for (int64_t i : {0, 1}) check_same_size(sin, "sin", i, cos, "cos", i);
+    check(2 * cos.size(1) <= k_cache.size(3), "cos has rotary_dim / 2 = ", cos.size(1),
+          "; it must be at most head_dim / 2, with head_dim = ", k_cache.size(3));
+
+    arguments.k_cache = k_cache.data_ptr();
+    arguments.v_cache = v_cache.data_ptr();
+    arguments.query = query.data_ptr();
+    arguments.key = key.data_ptr();
+    arguments.value = value.data_ptr();
+    arguments.query_strides = row_strides(query);
+    arguments.key_strides = row_strides(key);
+    arguments.value_strides = row_strides(value);
+    arguments.positions = data<int32_t>(positions);
+    arguments.left_padding = left_padding ? data<int32_t>(*left_padding) : nullptr;
+    arguments.cos = data<float>(cos);
+    arguments.sin = data<float>(sin);
+    arguments.batch = query.size(0);
+    arguments.heads = query.size(1);
+    arguments.new_tokens = query.size(2);
+    arguments.longest = cos.size(0);
+    arguments.rotary_dim = static_cast<int>(2 * cos.size(1));
+    arguments.interleaved = interleaved;
+    DeviceScope device(query);
+    const FloatType type = float_type(k_cache, "k_cache");
+    Tensor out = new_like(query, "out");
+    arguments.out = out.data_ptr();
+    arguments.stream = current_stream(query);
+    launch_update_cache_rotary(arguments, type);
+    return out;
 }
 
 Tensor decode(const Tensor& query, const Caches& caches, const Tensor& lengths, std::optional<double> scale) {
@@ -178,6 +250,10 @@ TASK_OPERATORS(m) {
     m.def(
         "decode_attention_paged(Tensor query, Tensor k_pages, Tensor v_pages, Tensor lengths, Tensor block_table, "
         "float? scale=None) -> Tensor");
+    m.def(
+        "update_cache_rotary(Tensor query, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor key, Tensor value, "
+        "Tensor positions, Tensor cos, Tensor sin, bool interleaved=False, Tensor? left_padding=None, "
+        "Tensor? block_table=None) -> Tensor");
 }
 
 TASK_KERNELS(m) {
@@ -185,4 +261,5 @@ TASK_KERNELS(m) {
     m.impl("decode_attention", TORCH_BOX(&decode_attention));
     m.impl("update_cache_paged", TORCH_BOX(&update_cache_paged));
     m.impl("decode_attention_paged", TORCH_BOX(&decode_attention_paged));
+    m.impl("update_cache_rotary", TORCH_BOX(&update_cache_rotary));
 }

@@ -2,6 +2,7 @@
 //
 //   CacheLayout       where the keys and values of a token lie: contiguous caches or pages
 //   UpdateArguments   new tokens -> their slots                                  cache.cu
+//   RotaryArguments   the same, with queries and keys rotated by their positions   rotary_cache.cu
 //   DecodeArguments   one query per sequence over its cached tokens              decode_simt.cu, decode_mma.cu
 //
 // What decoding consists of, from the outside inwards: decode_cluster.cuh and decode_list.cuh (the kernels, for short
@@ -54,6 +55,27 @@ struct UpdateArguments {
 };
 
 void launch_update_cache(const UpdateArguments& arguments);
+
+// The first left_padding[b] tokens of sequence b are padding, clamped to 0 .. new_tokens. Token t behind them goes to
+// slot s = positions[b] + t - left_padding[b], its key rotated by row s of cos and sin, and so is its query. The query
+// of padding comes back as zeros, and so do all queries of a sequence whose tokens do not all fit: below the capacity
+// and below longest. Nothing of either is written into the caches; nor is a token whose block table entry is no page.
+struct RotaryArguments {
+    CacheLayout layout;
+    void *k_cache, *v_cache;
+    const void *query, *key, *value;  // [batch, heads, new_tokens, head_dim], [batch, kv_heads, new_tokens, head_dim]
+    RowStrides query_strides, key_strides, value_strides;
+    void* out;                // [batch, heads, new_tokens, head_dim], contiguous
+    const int* positions;     // [batch]
+    const int* left_padding;  // [batch]; nullptr: zeros
+    const float *cos, *sin;   // [longest, rotary_dim / 2]
+    int64_t batch, heads, new_tokens, longest;
+    int rotary_dim;  // even, 2 .. head_dim
+    bool interleaved;
+    cudaStream_t stream;
+};
+
+void launch_update_cache_rotary(const RotaryArguments& arguments, FloatType type);
 
 // out = softmax(scale * query @ K^T) @ V over the first lengths[b] slots of sequence b; query head h reads K/V head
 // h / (heads / kv_heads). Lengths are clamped to 0 .. capacity; with a length of 0 the output is 0. A token whose block

@@ -3,6 +3,8 @@
     update_cache(k_cache, v_cache, key, value, positions)               new keys and values -> their slots, in place
     out = decode_attention(query, k_cache, v_cache, lengths)            attention of one query to all that is cached
     update_cache_paged, decode_attention_paged                          the same on pages, which a table finds
+    rotated = update_cache_rotary(query, k_cache, v_cache, key, value, positions, cos, sin)
+                                    update_cache with rotary embedding and left padding, on caches or pages
 
 cache.py and paged_cache.py keep the buffers, and know on the host how full they are. Here nothing is known but the
 tensors, and no call waits for the device: what lies there, positions, lengths and page numbers, is not looked at, and
@@ -15,7 +17,8 @@ reads K/V head h // (heads // kv_heads).
 
 Sources: T. Dao, D. Haziza, F. Massa, G. Sizov, "Flash-Decoding for long-context inference", 2023 (several blocks to a
 sequence); W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
-arXiv:2309.06180 (pages).
+arXiv:2309.06180 (pages); J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,
+arXiv:2104.09864.
 """
 
 from __future__ import annotations
@@ -110,3 +113,45 @@ def decode_attention_paged(
     """
     operators = loaded("decode", query.device)
     return operators.decode_attention_paged(query, k_pages, v_pages, lengths, block_table, scale)
+
+
+def update_cache_rotary(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool = False,
+    left_padding: Tensor | None = None,
+    block_table: Tensor | None = None,
+) -> Tensor:
+    """update_cache with rotary embedding on the way, in one kernel: keys in the cache and queries come out rotated.
+
+    Token t of sequence b goes to slot s = positions[b] + t - left_padding[b]; its key and query are rotated by row s of
+    cos and sin, in float32, its value is copied. Tokens with t < left_padding[b] are padding: nothing of them is
+    written, and their rows of the result are zeros. Both hold for a whole sequence if the slots of its tokens are not
+    all among 0 .. min(max_seq_len, longest) - 1.
+
+    Args:
+        query: [batch, heads, new_tokens, head_dim], of the caches' dtype; any strides with contiguous rows.
+        k_cache, v_cache: as of update_cache; with a block_table as k_pages and v_pages of update_cache_paged.
+        key, value, positions: as of update_cache.
+        cos, sin: float32 [longest, rotary_dim / 2], contiguous: of the angle of each position and pair of elements;
+            2 <= rotary_dim <= head_dim. The elements from rotary_dim on are copied.
+        interleaved: False: elements i and i + rotary_dim / 2 are a pair (Llama, GPT-NeoX). True: 2 i and 2 i + 1
+            (GPT-J).
+        left_padding: int32 [batch], in tokens; one outside 0 .. new_tokens counts as the nearer of the two. None: none.
+        block_table: as of update_cache_paged; None: the caches are contiguous.
+
+    Returns:
+        The rotated queries, [batch, heads, new_tokens, head_dim], contiguous.
+
+    Raises:
+        As update_cache.
+    """
+    operators = loaded("decode", k_cache.device)
+    tables = (cos, sin, interleaved, left_padding, block_table)
+    return operators.update_cache_rotary(query, k_cache, v_cache, key, value, positions, *tables)

@@ -20,7 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch_operators import padded, tiny_model, tokens
 
 from common.console.paths import ROOT
-from common.kernels.decode.decode import decode_attention, decode_attention_paged
+from common.kernels.decode.decode import decode_attention, decode_attention_paged, update_cache_rotary
 from common.kernels.sparse.sparse import (
     block_sparse_attention,
     compress_block_mask,
@@ -373,6 +373,21 @@ def _():
         table = torch.arange(len(pages[0]), dtype=torch.int32).view(2, -1)
         out = decode_attention_paged(query, *pages, lengths, table)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@has("rotary embedding and left padding in the cache update")
+def _():
+    query, key, value = inputs((1, 4, S, 8), (1, 2, S, 8), (1, 2, S, 8))
+    angles = torch.rand(32, 4, generator=torch.Generator().manual_seed(1)) * 6
+    caches = torch.zeros(2, 1, 2, 32, 8)
+    zero, padding = torch.tensor([[0], [2]], dtype=torch.int32)
+    rotated = update_cache_rotary(query, *caches, key, value, zero, angles.cos(), angles.sin(), False, padding)
+    turn = torch.polar(torch.ones(()), angles[: S - 2])
+    expected = [torch.complex(*x[:, :, 2:].chunk(2, -1)) * turn for x in (query, key)]
+    expected = [torch.cat((x.real, x.imag), -1) for x in expected]
+    torch.testing.assert_close(rotated[:, :, 2:], expected[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(caches[0, :, :, : S - 2], expected[1], rtol=1e-5, atol=1e-5)
+    assert torch.equal(caches[1, :, :, : S - 2], value[:, :, 2:]) and not caches[:, :, :, S - 2 :].any()
 
 
 @has("torch.compile of the options, gradients too")
