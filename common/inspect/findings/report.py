@@ -5,6 +5,7 @@ print_findings(console, grouped(...))
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_bef
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 
+MOST_QUOTED = 2  # lines of the screen that a quoted access or call takes
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
@@ -63,7 +65,7 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     for what, places in made_in(finding) if number == 1 else ():  # a screen holds no more
         tell(what)
         for place, text in places:
-            say(console, f"{place.line:>5}  {text}", "bold", indent=4)
+            _quote(console, f"{place.line:>5}  {text}", 4, MOST_QUOTED if "pass" in what else 1)
     if number > 1 and may_be_the_index(finding) and "index" not in explained(finding):
         tell(OR_AN_INDEX)
     if group.kind == "race" and group.within_a_warp and not group.only_writes:
@@ -209,7 +211,15 @@ def _print_access(console: Console, access: Access, who: str) -> None:
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
     say(console, f"{who}, {where}{inlined}", indent=3)
     if access.place and access.place.text:
-        say(console, access.place.text, "bold", indent=9)
+        _quote(console, access.place.text, 9, MOST_QUOTED)
+
+
+def _quote(console: Console, text: str, indent: int, most: int) -> None:
+    """A line of the text, cut where it takes more than `most` lines of the screen; its number leads to the rest."""
+    margins = {"initial_indent": " " * indent, "subsequent_indent": " " * max(indent, 9)}
+    width = {"width": console.width, "max_lines": most, "placeholder": " ..."}
+    lines = textwrap.fill(text, **width, **margins, break_long_words=False, break_on_hyphens=False)
+    console.print(lines, style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
 def _brief(finding: Finding) -> str:
