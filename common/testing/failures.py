@@ -138,15 +138,14 @@ def print_failures(
     for one in verdicts:
         if failed(one):
             parts.setdefault(one.case.part, []).append(one)
+    follow: dict[tuple[str, ...], list[str]] = {}
     for part, failures in parts.items():
         if everything:
             for one in failures:
                 _print_whole(console, Cause([one]))
             continue
         if stages := failed_stages(part, parts, built_of or {}):
-            count = counted(len(failures), "case")
-            built = " and ".join(", ".join(stages).rsplit(", ", 1))
-            say(console, f"\n{part}: {count} failed as well. It is built of {built}: correct that first", indent=0)
+            follow.setdefault(tuple(stages), []).append(part)
             continue
         causes = causes_of(failures)
         if told := only_these(failures, verdicts):
@@ -159,6 +158,12 @@ def print_failures(
             _print_brief(console, cause, with_finding)
         if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
+    for stages, several in follow.items():
+        count = counted(sum(len(parts[part]) for part in several), "case")
+        built = " and ".join(", ".join(stages).rsplit(", ", 1))
+        they = "They are" if len(several) > 1 else "It is"
+        said = f"{', '.join(several)}: {count} failed as well. {they} built of {built}: correct that first"
+        say(console, f"\n{said}", indent=0)
 
 
 def _print_whole(console: Console, cause: Cause, is_clean: bool = False, with_table: bool = True) -> None:

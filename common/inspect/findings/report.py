@@ -42,13 +42,14 @@ _VERBS = {
 
 def print_findings(console: Console, groups: Sequence[Group]) -> None:
     """Each group: what happened, both source lines with their text, what it means, in which cases."""
+    quoted: set[Place] = set()
     for number, group in enumerate(groups[:MOST_GROUPS], 1):
-        _print_group(console, number, group)
+        _print_group(console, number, group, quoted)
     if len(groups) > MOST_GROUPS:
         say(console, f"\n... and {len(groups) - MOST_GROUPS} more; correct these first")
 
 
-def _print_group(console: Console, number: int, group: Group) -> None:
+def _print_group(console: Console, number: int, group: Group, quoted: set[Place]) -> None:
     finding = group.first
     others = [other for other in group.findings if other is not finding]
 
@@ -58,7 +59,7 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     times = f", {group.count:,} times" if group.count > 1 else ""
     console.print(f"\n[bold red]{number}. {escape(happened(finding))}[/]{times}", highlight=False)
     for access in finding.in_order:
-        _print_access(console, access, who_did(finding, access))
+        _print_access(console, access, who_did(finding, access), quoted)
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
@@ -205,12 +206,14 @@ def who_did(finding: Finding, access: Access) -> str:
     return f"{_who(finding, access)} {_VERBS.get(access.action, access.action)}"
 
 
-def _print_access(console: Console, access: Access, who: str) -> None:
-    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line."""
+def _print_access(console: Console, access: Access, who: str, quoted: set[Place]) -> None:
+    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line, unless it is among those `quoted`."""
     where = access.place.shown if access.place else "source line unknown"
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
     say(console, f"{who}, {where}{inlined}", indent=3)
-    if access.place and access.place.text:
+    line = Place(access.place.file, access.place.line) if access.place else None
+    if line and line.text and line not in quoted:
+        quoted.add(line)
         _quote(console, access.place.text, 9, MOST_QUOTED)
 
 
