@@ -349,6 +349,11 @@ def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None
     _print_most(console, every)
 
 
+def tells_a_number(found: Mapping[str, Sequence[Group]]) -> bool:
+    """Whether print_numbers prints something."""
+    return any(group.kind == OF_NUMBERS for groups in found.values() for group in groups)
+
+
 def print_numbers(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
     """Where a wrong number is made, if at_failures found it."""
     if numbers := [group for groups in found.values() for group in groups if group.kind == OF_NUMBERS]:

@@ -226,7 +226,8 @@ def _report(
         inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
         look_inside.print_inside(console, inside)
     told = look_inside.leading(inside) if inside else {}
-    print_failures(console, verdicts, told, options.all, test.built_of)
+    with_table = not inside or not look_inside.tells_a_number(inside)
+    print_failures(console, verdicts, told, options.all, test.built_of, with_table)
     if in_kernels:
         look_inside.print_loops(console, in_kernels)
     if sound:

@@ -1,15 +1,20 @@
 """The stages of attention beside each other: what should come out of each, and what came.
 
 show_stages({"S": ..., "P": ..., "O": ...}, out, ref, bound, axes, weights)
+without_table(sentences)    the same in a line
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.locating import place, wrong_mask
 
+_HEAD = "What should come out of each stage in "
+_ROW = "    "  # before each row of the table
 SHOWN = 5  # entries of a row, as many as fit into 80 columns
 WEIGHTS_DIFFER = 1e-4  # beyond the rounding of float32 and of the 16-bit types' smallest weights
 
@@ -43,7 +48,7 @@ def show_stages(
     row = tuple(rows.nonzero()[0].tolist())
     key = int(differ[row].nonzero()[0]) if known else 0
     col = int(wrong[row].nonzero()[0])
-    says = [f"What should come out of each stage in {place(row, axes[:-1])}, and what came:"]
+    says = [f"{_HEAD}{place(row, axes[:-1])}, and what came:"]
     lines: list[str] = []
     for name, stage in stages.items():
         if name != "O" and stage.shape[:-1] == out.shape[:-1]:
@@ -61,14 +66,20 @@ def show_stages(
     return says
 
 
+def without_table(sentences: Sequence[str]) -> list[str]:
+    """The sentences of a diagnosis without the numbers of show_stages; what is said of them stays."""
+    begin = next((at for at, one in enumerate(sentences) if one.startswith(_HEAD)), len(sentences))
+    return [*sentences[:begin], *(one for one in sentences[begin + 1 :] if not one.startswith(_ROW))]
+
+
 def _beside(name: str, axis: str, first: int, right: Tensor, got: Tensor | None) -> list[str]:
     """Lines of a small table, from an entry before `first` on."""
     start = max(0, min(first - 1, right.numel() - SHOWN))
     shown = slice(start, start + SHOWN)
     more = "  ..." if right.numel() > start + SHOWN else ""
     numbers = "".join(f"{number:>11}" for number in range(*shown.indices(right.numel())))
-    says = [f"    {axis:<11}{numbers}", f"    {name} expected {_entries(right[shown])}{more}"]
-    return says if got is None else [*says, f"    {name} got      {_entries(got[shown])}{more}"]
+    says = [f"{_ROW}{axis:<11}{numbers}", f"{_ROW}{name} expected {_entries(right[shown])}{more}"]
+    return says if got is None else [*says, f"{_ROW}{name} got      {_entries(got[shown])}{more}"]
 
 
 def _entries(row: Tensor) -> str:

@@ -62,7 +62,7 @@ def run(mutants: Sequence[Mutant], console: Console) -> dict[str, Observation]:
                     progress.update(bar, description=f"{task}: {one.function}, {one.mutation.kind}")
                     found[one.key] = observed(planted, one)
                     memory.keep(one, found[one.key])
-                    planted.plain._end()  # what a mutant damaged in it must not reach the next
+                    planted.plain.end_process()  # what a mutant damaged in it must not reach the next
                     progress.advance(bar)
     return found
 

@@ -18,6 +18,7 @@ from common.console.terminal import say, wide
 from common.console.words import counted
 from common.diagnosis.diagnose import ALSO, UNKNOWN
 from common.diagnosis.locating import OR_UNWRITTEN
+from common.diagnosis.stages import without_table
 from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
 from common.testing.only_these import only_these
@@ -117,6 +118,7 @@ def print_failures(
     inside: Mapping[str, Collection] | None = None,
     everything: bool = False,
     built_of: Mapping[str, Sequence[str]] | None = None,
+    with_table: bool = True,
 ) -> None:
     """Of each part the cause that most cases share in full, of the others a line; beside a finding a line of each.
 
@@ -127,6 +129,8 @@ def print_failures(
             it looked and found nothing, nothing is said of memory that nobody wrote.
         everything: tell every failure in full.
         built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
+        with_table: show the numbers of each stage, of the first part; not where it is told what a number is made of,
+            which says where they go wrong.
     """
     console = wide(console)
     inside = inside or {}
@@ -134,33 +138,42 @@ def print_failures(
     for one in verdicts:
         if failed(one):
             parts.setdefault(one.case.part, []).append(one)
+    follow: dict[tuple[str, ...], list[str]] = {}
     for part, failures in parts.items():
         if everything:
             for one in failures:
                 _print_whole(console, Cause([one]))
             continue
         if stages := failed_stages(part, parts, built_of or {}):
-            count = counted(len(failures), "case")
-            built = " and ".join(", ".join(stages).rsplit(", ", 1))
-            say(console, f"\n{part}: {count} failed as well. It is built of {built}: correct that first", indent=0)
+            follow.setdefault(tuple(stages), []).append(part)
             continue
         causes = causes_of(failures)
         if told := only_these(failures, verdicts):
             say(console, f"\n{part}: {told[1]}")
         with_finding = bool(inside.get(part))
         if not any(inside.values()):
-            _print_whole(console, causes.pop(0), part in inside)
+            _print_whole(console, causes.pop(0), part in inside, with_table)
+            with_table = False  # a screen holds no more than one
         for cause in causes[:MOST_BRIEF]:
             _print_brief(console, cause, with_finding)
         if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
+    for stages, several in follow.items():
+        count = counted(sum(len(parts[part]) for part in several), "case")
+        built = " and ".join(", ".join(stages).rsplit(", ", 1))
+        they = "They are" if len(several) > 1 else "It is"
+        said = f"{', '.join(several)}: {count} failed as well. {they} built of {built}: correct that first"
+        say(console, f"\n{said}", indent=0)
 
 
-def _print_whole(console: Console, cause: Cause, is_clean: bool = False) -> None:
+def _print_whole(console: Console, cause: Cause, is_clean: bool = False, with_table: bool = True) -> None:
     first = cause.verdicts[0]
+    sentences = cause.sentences if with_table else without_table(cause.sentences)
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
-    for sentence in cause.sentences:
+    for sentence in sentences:
         say(console, sentence.replace(OR_UNWRITTEN, "") if is_clean else sentence, indent=2)
+    if len(sentences) < len(cause.sentences):
+        say(console, "--all shows the numbers of each stage.", indent=2)
     _print_same(console, cause)
 
 

@@ -48,16 +48,16 @@ class SandboxedWorker(Worker):
         try:
             super().load()
         except (OSError, KeyError, TypeError) as error:
-            self._end()
+            self.end_process()
             words = f"No process can be started in the sandbox: {error_words(error)}. {self._box.said}".strip()
             raise NotLoaded(self._box.ended_because or words, "ended") from None
         if self.backend != "simulator" or not isinstance(self.about.get("log"), str):
-            self._end()
+            self.end_process()
             raise NotLoaded("The process that loaded the code gave no answer that can be read.", "ended")
 
     def close(self) -> None:
         """Ends the process; the nursery stays."""
-        self._end()
+        self.end_process()
         self._printed.close()
 
     def _begin(self) -> None:

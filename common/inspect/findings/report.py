@@ -5,6 +5,7 @@ print_findings(console, grouped(...))
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_bef
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 
+MOST_QUOTED = 2  # lines of the screen that a quoted access or call takes
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 4  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
@@ -40,13 +42,14 @@ _VERBS = {
 
 def print_findings(console: Console, groups: Sequence[Group]) -> None:
     """Each group: what happened, both source lines with their text, what it means, in which cases."""
+    quoted: set[Place] = set()
     for number, group in enumerate(groups[:MOST_GROUPS], 1):
-        _print_group(console, number, group)
+        _print_group(console, number, group, quoted)
     if len(groups) > MOST_GROUPS:
         say(console, f"\n... and {len(groups) - MOST_GROUPS} more; correct these first")
 
 
-def _print_group(console: Console, number: int, group: Group) -> None:
+def _print_group(console: Console, number: int, group: Group, quoted: set[Place]) -> None:
     finding = group.first
     others = [other for other in group.findings if other is not finding]
 
@@ -56,14 +59,14 @@ def _print_group(console: Console, number: int, group: Group) -> None:
     times = f", {group.count:,} times" if group.count > 1 else ""
     console.print(f"\n[bold red]{number}. {escape(happened(finding))}[/]{times}", highlight=False)
     for access in finding.in_order:
-        _print_access(console, access, who_did(finding, access))
+        _print_access(console, access, who_did(finding, access), quoted)
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
     for what, places in made_in(finding) if number == 1 else ():  # a screen holds no more
         tell(what)
         for place, text in places:
-            say(console, f"{place.line:>5}  {text}", "bold", indent=4)
+            _quote(console, f"{place.line:>5}  {text}", 4, MOST_QUOTED if "pass" in what else 1)
     if number > 1 and may_be_the_index(finding) and "index" not in explained(finding):
         tell(OR_AN_INDEX)
     if group.kind == "race" and group.within_a_warp and not group.only_writes:
@@ -203,13 +206,23 @@ def who_did(finding: Finding, access: Access) -> str:
     return f"{_who(finding, access)} {_VERBS.get(access.action, access.action)}"
 
 
-def _print_access(console: Console, access: Access, who: str) -> None:
-    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line."""
+def _print_access(console: Console, access: Access, who: str, quoted: set[Place]) -> None:
+    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line, unless it is among those `quoted`."""
     where = access.place.shown if access.place else "source line unknown"
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
     say(console, f"{who}, {where}{inlined}", indent=3)
-    if access.place and access.place.text:
-        say(console, access.place.text, "bold", indent=9)
+    line = Place(access.place.file, access.place.line) if access.place else None
+    if line and line.text and line not in quoted:
+        quoted.add(line)
+        _quote(console, access.place.text, 9, MOST_QUOTED)
+
+
+def _quote(console: Console, text: str, indent: int, most: int) -> None:
+    """A line of the text, cut where it takes more than `most` lines of the screen; its number leads to the rest."""
+    margins = {"initial_indent": " " * indent, "subsequent_indent": " " * max(indent, 9)}
+    width = {"width": console.width, "max_lines": most, "placeholder": " ..."}
+    lines = textwrap.fill(text, **width, **margins, break_long_words=False, break_on_hyphens=False)
+    console.print(lines, style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
 def _brief(finding: Finding) -> str:

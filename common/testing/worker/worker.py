@@ -111,19 +111,19 @@ class Worker(Caller):
         try:
             self._begin()
             if not answers(self._connection, seconds := self.load_seconds):
-                self._end()
+                self.end_process()
                 raise NotLoaded(f"Your code was not built and loaded within {seconds:g} seconds.", "not in time")
             self.about, _ = receive(self._connection, self.most_bytes)
         except (EOFError, OSError):
             raise NotLoaded("\n".join(self._ending("while your code was loaded")), "ended") from None
         except ValueError as error:
-            self._end()
+            self.end_process()
             raise NotLoaded(str(error), "ended") from None
         except BaseException:  # Ctrl-C
-            self._end()
+            self.end_process()
             raise
         if not self.about["loaded"]:
-            self._end()
+            self.end_process()
             raise NotLoaded(self.about["words"], self.about["kind"])
         self.backend, self.libraries = self.about["backend"], [Path(one) for one in self.about["libraries"]]
         self.device = torch.device("cuda" if self.backend == "cuda" else "cpu")
@@ -141,12 +141,12 @@ class Worker(Caller):
             self.more = answer["more"]
             if not answer["called"]:
                 if answer["lost"]:
-                    self._end()
+                    self.end_process()
                 raise CallFailed(answer["status"], [*map(str, answer["words"])], answer["file_line"])
             out = tensors["out"].to(self.device) if "out" in tensors else None
             return Called(out, str(answer["returned"]), str(answer["device"]), [*map(str, answer["problems"])])
         except (KeyError, TypeError) as error:
-            self._end()
+            self.end_process()
             raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
 
     def answer(self, request: Mapping[str, object]) -> dict:
@@ -174,7 +174,7 @@ class Worker(Caller):
 
     def close(self) -> None:
         """Ends the process, and what it started."""
-        self._end()
+        self.end_process()
         self._nursery.close()
         self._printed.close()
 
@@ -182,16 +182,16 @@ class Worker(Caller):
         try:
             send(self._connection, request, tensors)
             if not answers(self._connection, seconds):
-                self._end()
+                self.end_process()
                 raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
             answer = receive(self._connection, self.most_bytes)
         except (EOFError, OSError):
             raise CallFailed(ERROR, self._ending(), ended=True) from None
         except ValueError as error:
-            self._end()
+            self.end_process()
             raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
         except BaseException:  # Ctrl-C
-            self._end()
+            self.end_process()
             raise
         self._show(self._new_words())
         return answer
@@ -200,7 +200,8 @@ class Worker(Caller):
         """What to say of the process, which has closed the connection: nothing is left to wait for."""
         return words_of(*self._kill(), when)
 
-    def _end(self) -> None:
+    def end_process(self) -> None:
+        """Ends the process that runs the code, if there is one; the next call begins another."""
         if self._process is not None:
             self._kill()
 

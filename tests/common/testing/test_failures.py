@@ -2,8 +2,10 @@
 
 import io
 
+import torch
 from rich.console import Console
 
+from common.diagnosis.stages import show_stages
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.failures import causes_of, print_failures
 
@@ -45,6 +47,39 @@ def test_one_error_with_other_sizes_is_told_once() -> None:
     assert "The same, with other numbers, holds for: large" in printed(small, large)
     assert "The same holds for: again" in printed(small, refused("again", [2, 3], 7))
     assert len(causes_of([small, refused("elsewhere", [64, 128], 9)])) == 2
+
+
+def test_one_table_of_stages_fits_on_a_screen() -> None:
+    p, value = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[1.0], [3.0]])
+    weights, ref = torch.tensor([[1.0, 0.0], [0.25, 0.75]]), p @ value
+    table = show_stages({"S": p.log(), "P": p}, weights @ value, ref, 1e-6, ("row", "col"), weights)
+
+    def of(part: str) -> Verdict:
+        return Verdict(Case("a", part, lambda generator: {}, None, None, 1e-6, ()), FAIL, diagnosis=["Wrong.", *table])
+
+    def printed(**options) -> str:
+        text = io.StringIO()
+        print_failures(Console(file=text, width=100), [of("full"), of("causal")], **options)
+        return " ".join(text.getvalue().split())
+
+    one = printed()
+    assert one.count("O expected") == 1 and one.index("O expected") < one.index("causal: a")
+    assert one.count("Key 0 is the first to differ: 0.25, not 0.5.") == 2
+    assert one.count("--all shows the numbers of each stage.") == 1
+    none, every = printed(with_table=False), printed(everything=True)
+    assert none.count("O expected") == 0 and none.count("--all shows") == 2
+    assert every.count("O expected") == 2 and "--all shows" not in every
+
+
+def test_parts_that_follow_from_the_same_stages_are_told_together() -> None:
+    def of(part: str, name: str = "a") -> Verdict:
+        return Verdict(Case(name, part, lambda generator: {}, None, None, 1e-6, ()), FAIL, diagnosis=["Wrong."])
+
+    text = io.StringIO()
+    built_of = {"full": ["load", "store"], "causal": ["load", "store"]}
+    verdicts = [of("full"), of("full", "b"), of("causal"), of("store")]
+    print_failures(Console(file=text, width=100), verdicts, built_of=built_of)
+    assert "full, causal: 3 cases failed as well. They are built of store: correct that first" in text.getvalue()
 
 
 def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None:

@@ -98,6 +98,21 @@ def words_of(*groups_of_findings) -> str:
     return " ".join(printed(*groups_of_findings).split())
 
 
+def test_a_line_is_quoted_once_and_cut_at_the_width(tmp_path):
+    long, short = "x[i] = " + " + ".join(f"y[i + {k}]" for k in range(40)) + ";", "z[i] = x[i];"
+    (tmp_path / "kernel.cu").write_text(f"{long}\n{short}\n")
+    places = {k: Place(str(tmp_path / "kernel.cu"), k, "kernel") for k in (1, 2)}
+    said = printed(
+        ("a", [read(places, ("write", 1, B0, T0), ("read", 2, B0, T40))]),
+        ("b", [read(places, ("write", 1, B0, T0), ("read", 2, B0, T40), kernel="other")]),
+    )
+    assert "2. race" in said and said.count(short) == 1
+    assert said.count("x[i] = y[i + 0]") == 1 and "y[i + 39]" not in said
+    assert max(map(len, said.split("\n"))) <= 120
+    first, second = (line for line in said.split("\n") if "y[i + " in line)
+    assert first.lstrip().startswith("x[i] =") and second.endswith(" ...")
+
+
 # ---- races
 
 
