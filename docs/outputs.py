@@ -50,6 +50,7 @@ _PROGRESS = (
 )  # a terminal shows it and takes it away
 _POINTS = re.compile(r"  [\w-]+ +[\d.]+ of|Points:")
 _QUOTED = re.compile(r"( {4,}(?:\d+  )?)(\S.*)")  # a line of source in a report, of a list with its number before it
+_NUMBERED = re.compile(r" +\d+  \S")
 _TIME = re.compile(
     r"[\d.,]+(?= *(ms|us|s|x|GB|MB)\b| and [\d.,]+ ms)|[\d.]+ \.\. [\d.]+|(?<=│) *[\d.,]+ *(?=│)| +|[─━]+"
 )
@@ -116,9 +117,20 @@ def gap_lines(files: Iterable[Path]) -> set[str]:
 
 
 def without(lines: set[str], text: str) -> str:
-    """What a report says, with "(your line)" where it quotes one of these."""
-    found = ((line, _QUOTED.fullmatch(line)) for line in text.split("\n"))
-    return "\n".join(f"{it[1]}(your line)" if it and it[2].strip() in lines else line for line, it in found)
+    """What a report says, with "(your line)" where it quotes one of these, and nothing of how such a line goes on.
+
+    A quoted statement that needs a second screen line goes on there without a number, further to the right.
+    """
+    told: list[str] = []
+    hidden = -1  # the indentation of the line left out just above
+    for line in text.split("\n"):
+        indentation = len(line) - len(line.lstrip())
+        if hidden >= 0 and indentation > hidden and not _NUMBERED.match(line):
+            continue
+        found = _QUOTED.fullmatch(line)
+        hidden = indentation if found and found[2].strip() in lines | {"(your line)"} else -1
+        told.append(f"{found[1]}(your line)" if hidden >= 0 else line)
+    return "\n".join(told)
 
 
 def run(block: Block, given: Path, solved: Path) -> str:

@@ -42,6 +42,7 @@ void launch_decode(const DecodeArguments& a, FloatType type) {
     if (type == FloatType::FLOAT32) decode_list<ListWarp>(a, true);
     else decode_clusters<ClusterWarp>(a);
 }
+void launch_update_cache_rotary(const RotaryArguments&, FloatType) {}
 """
 
 LENGTH = "min(max(a.lengths[sequence], 0), static_cast<int>(a.layout.capacity))"
