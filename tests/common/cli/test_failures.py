@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from filled_checkout import copy_of_the_checkout
 
+pytestmark = pytest.mark.cpu
+
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory) -> Path:

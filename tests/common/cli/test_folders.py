@@ -16,7 +16,10 @@ from common.compiling.runtime import simulator_runtime
 from common.console.paths import ROOT
 from common.course.grading.sandbox import why_no_bubblewrap
 
-pytestmark = pytest.mark.skipif(bool(why_no_bubblewrap()), reason=f"no bubblewrap here: {why_no_bubblewrap()}")
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(bool(why_no_bubblewrap()), reason=f"no bubblewrap here: {why_no_bubblewrap()}"),
+]
 KERNELS = ROOT / "task3" / "online_softmax.cu"
 FILLED = ROOT / "task3" / "solution" / "online_softmax.cu"
 
