@@ -95,6 +95,10 @@ def observed(planted: TaskMutants, mutant: Mutant | None) -> Observation:
             verdicts += _run(planted, [case for case in of_part[2:] if case in small][:MORE], quiet)
     stages = planted.test.stages_of(one.case.part for one in verdicts if not one.ok)
     verdicts += _run(planted, [case for case in _left(cases, verdicts) if case.part in stages], quiet)
+    failed = {one.case.part for one in verdicts if not one.ok}
+    built = {stage for part in failed for stage in planted.test.built_of.get(part, ())}
+    if not built & failed:  # the test would run them all
+        verdicts += _run(planted, [case for case in _left(small, verdicts) if case.part in built], quiet)
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
         for case in sorted(_left(cases, verdicts), key=sizes.get):
             verdicts += _run(planted, [case], quiet)
