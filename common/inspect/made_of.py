@@ -77,11 +77,13 @@ def function_begin(place: Place) -> int:
 
 @dataclass(frozen=True)
 class _Where:
-    """A function in which names are followed, and through which calls it was come to, as far as that is known."""
+    """A function in which names are followed, and through which calls it was come to, as far as that is known; from
+    the arguments of one of its calls on, what that call assigns comes later."""
 
     text: _Text
     function: Function
     chain: tuple[tuple[str, int], ...] = ()
+    call: int = 0
 
     @property
     def numbers(self) -> range:
@@ -139,34 +141,33 @@ class _Search:
                 self._name(name, where, far)
 
     def _name(self, name: str, where: _Where, far: float) -> None:
-        pattern, told = _assignments(name), False
+        pattern = _assignments(name)
         for number in where.numbers:
-            if match := pattern.search(where.text.lines[number - 1]):
-                told = True
+            if number == where.call:
+                continue
+            for match in pattern.finditer(where.text.lines[number - 1]):  # a line may hold several
                 self.add(where, number, far)
                 values, indices = _stored(where.statement(number)[match.start() :])
                 self.follow(values, where, far + 1)
                 self.follow(indices, where, far + 1 + OF_INDEX)
             for call in _CALL.finditer(where.text.lines[number - 1]):
-                told |= self._handed_over(name, call, number, where, far)
-        if not told and where.chain:
+                self._handed_over(name, call, number, where, far)
+        if where.chain:  # a parameter that is assigned, too, still begins as what is passed for it
             self._argument(name, where, far)
 
-    def _handed_over(self, name: str, call: re.Match, number: int, where: _Where, far: float) -> bool:
+    def _handed_over(self, name: str, call: re.Match, number: int, where: _Where, far: float) -> None:
         """What a function does to a name that it is called with, if it assigns it."""
         target = self._defined(call[1])
         if target is None or target.function is where.function:
-            return False
-        given, told = _arguments(_joined(where.text, number), call.end()), False
+            return
+        given = _arguments(_joined(where.text, number), call.end())
         for at, argument in enumerate(given):
             parameter = _parameter(target, at) if re.match(rf"[&*\s]*{name}\b", argument) else ""
             if parameter and _is_assigned(parameter, target, at):
-                told = True
                 self.add(where, number, far)
                 heapq.heappush(self.todo, (far + 0.5, next(self.order), parameter, target))
                 for other in given:
                     self.follow(other, where, far + 1)
-        return told
 
     def _argument(self, name: str, where: _Where, far: float) -> None:
         """What the caller passes for a parameter."""
@@ -175,8 +176,8 @@ class _Search:
         around = caller and _function_at(caller, line)
         at = next((i for i in range(MOST_PARAMETERS) if _parameter(where, i) == name), None)
         if not caller or not around or at is None:
-            return
-        outside = _Where(caller, around, tuple(rest))
+            return  # it is no parameter
+        outside = _Where(caller, around, tuple(rest), line)
         call = re.search(rf"\b{where.function.name}\s*(?:<[^;()]*>)?\s*\(", caller.lines[line - 1])
         given = _arguments(_joined(caller, line), call.end()) if call else []
         if at < len(given):

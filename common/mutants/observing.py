@@ -140,12 +140,16 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     with_table = not look_inside.tells_a_number(inside)
     print_failures(console, verdicts, leading, built_of=built_of, with_table=with_table)
     look_inside.print_loops(console, verdicts)
-    look_inside.print_nothing_found(console, inside)
+    look_inside.print_nothing_found(console, inside, verdicts)
     found.report = page.getvalue()
     if loops := look_inside.loops_of(verdicts):
         part = next(one.case.part for one in verdicts if one.is_endless)
         lines = tuple((Path(one.file).name, one.line) for one in loops)
         found.claims.append(Claim("ended", "endless", "What decides how often the loops run", part, lines))
+    if lines := look_inside.index_of(verdicts):
+        part = next(one.case.part for one in verdicts if any(look_inside.OUTSIDE in line for line in one.diagnosis))
+        lines = tuple((Path(one.file).name, one.line) for one in lines)
+        found.claims.append(Claim("ended", "outside", "What that index is made of", part, lines))
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.lead_of(one[1]))
     for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):

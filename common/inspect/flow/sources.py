@@ -157,4 +157,7 @@ def _outputs(trace: Trace, out: Tensor) -> list[tuple[int, int]]:
             if bool((last[known] == wanted[start + known]).all()) and all(start != at for _, at in found):
                 found.append((number, start))
                 break
-    return found if sum(trace.memories[one].array.bytes for one, _ in found) == data.nbytes else []
+    # where all is NaN, or 0, a smaller array may equal a piece of it
+    whole = [one for one in found if trace.memories[one[0]].array.bytes == data.nbytes]
+    pieces = found if sum(trace.memories[one].array.bytes for one, _ in found) == data.nbytes else []
+    return whole[-1:] or pieces

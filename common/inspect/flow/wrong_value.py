@@ -11,6 +11,7 @@ from torch import Tensor
 
 from common.inspect.findings.model import Finding
 from common.inspect.flow.not_read import misses_nothing
+from common.inspect.flow.partial_rows import SharedOut, shared_out
 from common.inspect.flow.partial_states import SAYS, handed_on
 from common.inspect.flow.run import Run, finding_of
 from common.inspect.made_of import function_begin, made_of
@@ -42,6 +43,9 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
         above = _in_functions_of(handed[1] or [place], above)
+    elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
+        text += shared.says + " "
+        above = _beside(shared, above, run.files)
     if len(above) > TOO_MANY:
         return None
     told = above[:MOST_LINES]
@@ -49,6 +53,15 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
         text += f"{len(above)} of your lines have a part in it; those nearest to the store are shown."
     found = finding_of(run, "wrong_value", access, "write", text.strip())
     return replace(found, lines=tuple(sorted(told, key=lambda one: (one.file != place.file, one.file, one.line))))
+
+
+def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:
+    """Of these lines those that the numbers that threads store are made of, if these are wrong, and else the others."""
+    if shared.is_before:
+        return list(dict.fromkeys(one for store in shared.stores for one in owned(made_of(store, files))))
+    made = {(one.file, one.line) for store in shared.stores for one in made_of(store, files)}
+    made -= {(one.file, one.line) for one in shared.stores}
+    return [one for one in lines if (one.file, one.line) not in made]
 
 
 def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]:
