@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from common.compiling.report import kernel_name
+from common.console.files import SHOWN
 from common.console.paths import ROOT, shown_path
 
 _LAUNCH = re.compile(r"lambda.*\bauto.*\.\.\.")  # kernel<<<...>>> becomes a call that passes on its arguments
@@ -76,6 +77,8 @@ def place_of(text: str) -> Place | None:
 @functools.cache
 def text_of(file: str) -> str:
     """A source file's text; "" if it cannot be read."""
+    if Path(file) in SHOWN:
+        return SHOWN[Path(file)]
     try:
         return Path(file).read_text(errors="replace")
     except OSError:

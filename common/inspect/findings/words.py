@@ -16,7 +16,7 @@ from common.console.paths import shown_path
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding
 from common.inspect.origins import loop_waits, piece_of
-from common.inspect.source_lines import Place
+from common.inspect.source_lines import Place, text_of
 
 NO_GUARD = "The last block has more threads than there are elements left, and none of them returns:"
 MOST_THREADS = 1024  # of a block
@@ -356,9 +356,7 @@ def _body_of(finding: Finding) -> str:
     file = next((access.place.file for access in finding.accesses if access.place), "")
     if not file or not Path(file).is_file():
         return ""
-    return next(
-        (one.body for one in functions_of(Path(file).read_text(), Path(file)) if one.name == finding.kernel_name), ""
-    )
+    return next((one.body for one in functions_of(text_of(file), Path(file)) if one.name == finding.kernel_name), "")
 
 
 def _misaligned(finding: Finding) -> str:

@@ -35,14 +35,19 @@ class SharedOut:
     """How far a row is right.
 
     Attributes:
-        says: what is wrong first.
-        stores: the lines that store the numbers of threads or warps.
-        is_before: whether these are wrong, and not only what is made of them.
+        first: what is wrong first: MAXIMA, SUMS or AFTER.
+        unit: whose numbers were looked at: "thread" or "warp".
+        stores: the lines that store them.
     """
 
-    says: str
+    first: int
+    unit: str
     stores: list[Place]
-    is_before: bool
+
+    @property
+    def says(self) -> str:
+        """The same in words."""
+        return SAYS[self.first].format(unit=self.unit)
 
 
 def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut | None:
@@ -67,8 +72,7 @@ def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut 
             places += one[1]
         else:
             if told:
-                first = min(told)
-                return SharedOut(SAYS[first].format(unit=unit), list(dict.fromkeys(places)), first != AFTER)
+                return SharedOut(min(told), unit, list(dict.fromkeys(places)))
     return None
 
 
