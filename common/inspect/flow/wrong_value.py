@@ -51,7 +51,8 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
         return None
     told = above[:most]
     if len(above) > len(told):
-        text += f"{len(above)} of your lines have a part in it; those nearest to the store are shown."
+        nearest = "those nearest to the store" if most == MOST_LINES else f"{len(told)}"
+        text += f"{len(above)} of your lines have a part in it; {nearest} are shown."
     found = finding_of(run, "wrong_value", access, "write", text.strip())
     return replace(found, lines=tuple(sorted(told, key=lambda one: (one.file != place.file, one.file, one.line))))
 
