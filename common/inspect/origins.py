@@ -250,18 +250,23 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
     return found
 
 
-def launches_of(kernel: str, file: str) -> list[Place]:
-    """The lines of a file that launch a kernel of it, and the calls of the functions around them; none of what is no
-    kernel."""
+def launches_of(kernel: str, file: str) -> tuple[list[Place], str] | None:
+    """Where a kernel that did not run is launched in its file, with the calls of the function around that, and what is
+    missing of the two, in words; None if it is no kernel."""
     try:
         text = blanked(read_source(Path(file)))
     except (OSError, ValueError):
-        return []
+        return None
     if not re.search(rf"__global__[^;{{}}]*?\b{kernel}\s*\(", text):
-        return []
+        return None
     launch = re.compile(rf"(?<![\w.]){kernel}\s*(?:<[^;(){{}}]*>)?\s*<<<")
     found = [Place(file, number) for number, line in enumerate(text.split("\n"), 1) if launch.search(line)]
-    return found[:1] + [call for one in found[:1] for call in _calls_of_launcher(one)]
+    if not found:
+        return [], f"{kernel} is launched nowhere."
+    around = next((one.name for one in functions_of(text, Path(file)) if _is_in(one, found[0].line)), "")
+    called = _calls_of_launcher(found[0])
+    is_called = bool(called) or not around or len(found) > 1
+    return [found[0], *called], "" if is_called else f"{around}, which launches it, is called nowhere in this file."
 
 
 def leaving(place: Place) -> list[Place]:

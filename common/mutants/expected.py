@@ -281,9 +281,9 @@ def targets(mutant: Mutant, lines: list[str]) -> set[int]:
     one = mutant.mutation
     here = set(range(one.line, one.line + one.old.count("\n") + 1))
     begin = one.line  # of a call on several lines: it is told as a whole, under its first
-    while begin > 1 and one.line - begin < 4 and re.search(r"[(,]\s*$", lines[begin - 2]):
+    while begin > 1 and one.line - begin < 4 and re.search(r"[(,=]\s*$", lines[begin - 2]):
         begin -= 1
-    here.add(begin)
+    here.add(begin)  # so is an assignment whose right-hand side has a line of its own
     head = lines[one.line - 1]
     assigned = re.search(r"([A-Za-z_]\w*)(?:\.\w+)?(?:\[[^=]*\])*\s*(?:[-+*|/]?=(?!=)|\{)", head)
     names = {assigned[1]} if assigned else set()

@@ -93,7 +93,7 @@ def with_masks(x: Tensor) -> Tensor:
 
 
 def far_below(x: Tensor) -> Tensor:
-    """-inf in all columns of some threads, around -200 in the others: exp() is 0 unless it is relative to the row's m."""
+    """Around -200, and -inf in all columns of some threads: what these know must not count as a maximum of 0."""
     return (x - 200).masked_fill(torch.arange(x.size(1)) % 7 == 3, -math.inf)
 
 

@@ -116,7 +116,8 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.kind == "wrong_value":
         return [("What this number is made of:", _with_text(finding.lines))] if finding.lines else []
     if finding.kind == "not_read" and not places and finding.launch:
-        return [("It is launched and called in:", _with_text(finding.lines))] if finding.lines else _where_used(finding)
+        where = "It is launched in:" if len(finding.lines) == 1 else "It is launched, and called, in:"
+        return [(where, _with_text(finding.lines))] if finding.lines else _where_used(finding)
     if finding.kind == "barrier" and places:
         return _who_comes(places[0])
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
@@ -179,7 +180,7 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     told = [(f"{finding.variable} is used in:", _with_text(uses))]
     if lines := list(dict.fromkeys(one for frame in (uses[-1], *uses[-1].callers) for one in deciding(frame))):
         told.append((_DECIDES, _with_text(lines[:MOST_DECIDING])))
-    return [*told, ("What the launch passes:", calls(uses[-1], finding.launch))]
+    return [*told, *_passed(finding, uses[-1:])]
 
 
 def _deciding(place: Place) -> list[Place]:

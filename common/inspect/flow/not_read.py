@@ -74,11 +74,10 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     if name not in sources.first:
         text += f"No thread of any launch reads {name} at all."
         launch = trace.launches[trace.launch[store]]
-        lines = _where_launched(run, name, launch)
-        if lines:
-            text += f" {lines[0].function}, which uses it, was not launched."
+        says, lines = _not_launched(run, name, launch)
         element = _element(run, name, missing)
-        return Finding("not_read", launch.kernel, launch.launch, **element, detail=text, lines=tuple(lines))
+        detail = f"{text}{says}"
+        return Finding("not_read", launch.kernel, launch.launch, **element, detail=detail, lines=tuple(lines))
     here = run.slice_of(name)
     text += f"Nothing that reaches the thread that stores it was made of {run.said(name, missing)}."
     last, block = trace.launch[store], trace.block[store]
@@ -113,14 +112,15 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     return replace(found, space="global", **_element(run, name, missing))
 
 
-def _where_launched(run: Run, name: str, launch: Launch) -> list[Place]:
-    """Where the kernel is launched that uses an argument, and who calls that; none if that kernel did run."""
+def _not_launched(run: Run, name: str, launch: Launch) -> tuple[str, list[Place]]:
+    """Of the kernel that uses an argument, if it did not run: that it did not, and where it is launched and called."""
     ran = {one.kernel.split("<")[0] for one in run.trace.launches}
     uses = used_in(name, launch.kernel.split("<")[0], launch.launch) if launch.launch else []
-    if not uses or not uses[-1].function or uses[-1].function in ran:
-        return []
-    kernel = uses[-1].function
-    return [replace(one, function=kernel) for one in launches_of(kernel, uses[-1].file)]
+    kernel = uses[0].function if uses else ""
+    found = launches_of(kernel, uses[0].file) if kernel and kernel not in ran else None
+    if found is None:
+        return "", []
+    return f" {kernel}, which uses it, was not launched. {found[1]}".rstrip(), found[0]
 
 
 def _fate(run: Run, read: int, thread: int) -> tuple[str, list[Access]]:
