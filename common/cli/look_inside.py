@@ -34,7 +34,7 @@ from common.inspect.findings import compute_sanitizer
 from common.inspect.findings.model import Finding, Group, grouped
 from common.inspect.findings.report import print_findings
 from common.inspect.flow.looked import followed
-from common.inspect.origins import deciding
+from common.inspect.origins import deciding, origins
 from common.inspect.own_lines import owned
 from common.inspect.profile import ncu, pictures
 from common.inspect.profile.model import KernelProfile, with_registers
@@ -58,6 +58,7 @@ MOST_FINDINGS = 2  # told of them
 USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
 OF_NUMBERS = "wrong_value"  # findings that explain nothing, and so contradict nothing
 MOST_LOOPS = 8  # lines that may make a loop endless
+OUTSIDE = "is outside its array"  # what the simulator says of an index into an array of a known size
 _AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
 MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
 EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
@@ -368,18 +369,39 @@ def loops_of(failures: Sequence[Verdict]) -> list[Place]:
     return owned(dict.fromkeys(line for place in places for line in deciding(place)))[:MOST_LOOPS]
 
 
+def index_of(failures: Sequence[Verdict]) -> list[Place]:
+    """Of the first case that ended at an index outside of an array on the stack the student's lines that this index is
+    made of, and those that decide how often its line runs."""
+    first = next((one for one in failures if _is_outside(one)), None)
+    chain = [_AT.search(line) for line in first.diagnosis] if first else []
+    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
+    lines = [Place(one.file, one.line) for place in places for one in (*origins(place), *deciding(place))]
+    return [one for one in owned(dict.fromkeys(lines)) if one != places[0]][:MOST_LOOPS]
+
+
+def _is_outside(one: Verdict) -> bool:
+    return one.status == ERROR and any(OUTSIDE in line for line in one.diagnosis)
+
+
 def print_loops(console: Console, failures: Sequence[Verdict]) -> None:
-    """The same, if there are any."""
-    if lines := loops_of(failures):
-        say(console, "\nWhat decides how often the loops run that did not end:")
+    """What loops_of and index_of tell, if anything."""
+    for lines, what in (
+        (loops_of(failures), "What decides how often the loops run that did not end:"),
+        (index_of(failures), "What that index is made of, and what decides how often its line runs:"),
+    ):
+        if lines:
+            say(console, f"\n{what}")
         for place in lines:
             say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
 
 
-def print_nothing_found(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
+def print_nothing_found(
+    console: Console, found: Mapping[str, Sequence[Group]], failures: Sequence[Verdict] = ()
+) -> None:
     """What a report says last: where a wrong number is made, and the parts in whose failing cases nothing was found."""
     print_numbers(console, found)
-    if nothing := [part for part, groups in leading(found).items() if not groups]:
+    outside = {one.case.part for one in failures if _is_outside(one)}
+    if nothing := [part for part, groups in leading(found).items() if not groups and part not in outside]:
         what = "no race, nothing out of bounds, nothing read before it was written"
         console = wide(console)
         console.print()

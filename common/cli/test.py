@@ -233,7 +233,7 @@ def _report(
     if sound:
         say(console, f"\n{', '.join(sound)}: these pass, tested alone. Look first at what calls them, and with what")
     if inside:
-        look_inside.print_nothing_found(console, inside)
+        look_inside.print_nothing_found(console, inside, in_kernels)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases
     found = found and _found_in_passing(console, test, verdicts, workers, options.seed)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"

@@ -34,6 +34,7 @@ class Diagnosis:
         sentences: what to tell the student.
         exact: those of them about a wrong answer that the output equals.
         possible: every known mistake whose answer the output equals, with its sentence.
+        refuted: the known mistakes that would show on these inputs, and whose answers the output does not equal.
         where: the one that says how much is wrong, and where the first wrong element is.
         concluded: whether this is not certain: it was concluded, or the output that equals it is NaN in places.
     """
@@ -42,6 +43,7 @@ class Diagnosis:
     sentences: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
+    refuted: frozenset[str] = frozenset()
     where: str = ""
     concluded: bool = False
 
@@ -95,6 +97,9 @@ def diagnose(
     if not bool(unwritten_mask(out).any()):
         equal = matching(out, ref, bound, mistakes)
         found.possible = {mistake.name: mistake.says for mistake in reversed(equal)}
+        if out.numel() <= MOST_ELEMENTS:
+            shown = {one.name for one in mistakes if _would_show(one.answer(), ref, bound)}
+            found.refuted = frozenset(shown - found.possible.keys())
         for mistake in equal[:MOST_TOLD]:
             if mistake.name not in found.names:
                 found.names.append(mistake.name)
@@ -148,6 +153,21 @@ def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) ->
     return [mistake for *_, mistake in sorted(found, key=lambda entry: entry[:3])]
 
 
+def _would_show(answer: Tensor, ref: Tensor, bound: float) -> bool:
+    """Whether an answer differs clearly from the right one."""
+    if answer.shape != ref.shape:
+        return False
+    finite = torch.isfinite(answer)
+    if bool((finite != torch.isfinite(ref)).any()):
+        return True
+    return bool(((answer - ref)[finite].abs() > SEPARATION * _tolerance(answer, finite, bound)).any())
+
+
+def _tolerance(answer: Tensor, finite: Tensor, bound: float) -> float:
+    """How far an output may be from a known answer that it equals."""
+    return 4 * bound + 1e-5 * (float(answer[finite].abs().max()) if bool(finite.any()) else 0.0)
+
+
 def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float | None:
     """max|out - answer| in tolerances, rounded down; None unless out equals answer and answer differs clearly from ref.
 
@@ -161,11 +181,8 @@ def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float
     if not bool((torch.isfinite(out) == finite).all()) or not bool(finite.any()):
         return None
     difference = (out - answer).abs()
-    if bool(finite.all()):
-        largest, distance = float(answer.abs().max()), float(difference.max())
-    else:
-        largest, distance = float(answer[finite].abs().max()), float(difference[finite].max())
-    tolerance = 4 * bound + 1e-5 * largest
+    distance = float(difference.max() if bool(finite.all()) else difference[finite].max())
+    tolerance = _tolerance(answer, finite, bound)
     if not distance <= tolerance:
         return None
     nan = torch.isnan(answer)

@@ -119,12 +119,14 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
             where = place(tuple(here.nonzero()[0].tolist()), axes)
             says.append(f"{count} of {out.numel()} elements {sentence}, the first at {where}.")
         told = told | here
-    nan, inf = int((torch.isnan(out) & bad & ~told).sum()), int((torch.isinf(out) & bad).sum())
+    nan, inf = int((torch.isnan(out) & bad & ~told).sum()), int((torch.isposinf(out) & bad).sum())
     if nan:
         outside = "" if nan_from is not None else ", or a read outside an input (the inputs lie between guards of NaN)"
         says.append(f"{nan} elements are NaN: inf - inf, inf / inf, 0 * inf, 0 / 0{OR_UNWRITTEN}{outside}.")
     if inf:
         says.append(f"{inf} elements are infinite: exp or a sum overflowed.")
+    if hidden := int((torch.isneginf(out) & bad).sum()):
+        says.append(f"{hidden} elements are -infinity: the logarithm of 0, or what a mask hides.")
     return says
 
 

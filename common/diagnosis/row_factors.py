@@ -70,9 +70,10 @@ def _one_factor(row: int, factor: float) -> str:
     )
     if factor > 1:
         return (
-            f"{sentence}, smaller than the row's: part of the row is missing from it, or the sum and the outputs do "
-            "not subtract the same number before exp. Does every thread walk through the whole row in steps of "
-            f"blockDim.x, and add (+=) what it finds? {BARRIER}"
+            f"{sentence}, smaller than the row's: part of the row is missing from it, never added or lost where sums "
+            "relative to another maximum are put together, or the sum and the outputs do not subtract the same number "
+            "before exp. Does every thread walk through the whole row in steps of blockDim.x, and add (+=) what it "
+            f"finds? {BARRIER}"
         )
     return (
         f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with "

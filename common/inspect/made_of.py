@@ -13,7 +13,7 @@ import heapq
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.compiling.gaps import Function, functions_of
@@ -22,7 +22,7 @@ from common.inspect.origins import _heads, _names, _statement
 from common.inspect.source_lines import Place
 from common.simulator.rewriter import blanked
 
-MOST_STEPS = 200  # names that are followed
+MOST_STEPS = 400  # names that are followed
 MOST_PARAMETERS = 24
 HEAD_LINES = 8  # of a function, before its body
 OF_HEAD, OF_INDEX, OF_UNROLLED = 0.5, 2, 3  # how much later than their number such lines come
@@ -39,8 +39,18 @@ class _Text:
     lines: tuple[str, ...]
     functions: tuple[Function, ...]
 
+    @functools.cached_property
+    def structs(self) -> dict[str, list[str]]:
+        """The structs of several members that are defined in it, with the names of these in their order."""
+        found = {}
+        for match in re.finditer(r"\bstruct\s+(\w+)\s*\{([^{}]*)\}", "\n".join(self.lines)):
+            fields = re.findall(r"^\s*[\w:<>]+[\s*&]+(\w+)\s*(?:\[[^;]*)?;", match[2], re.MULTILINE)
+            if len(fields) > 1:
+                found[match[1]] = fields
+        return found
 
-def made_of(place: Place, files: Iterable[str]) -> list[Place]:
+
+def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]:
     """The lines in which the number is made that the line at `place` stores, those that matter most first.
 
     A line comes the later the more others stand between it and the store; what only indices are made of, loops that
@@ -49,6 +59,7 @@ def made_of(place: Place, files: Iterable[str]) -> list[Place]:
     Args:
         place: of the store.
         files: whose functions are entered, beside that of the place.
+        member: where a struct is stored, of which of its members; "" for all.
     """
     texts = [one for file in dict.fromkeys([place.file, *files]) if (one := _read(file))]
     if not texts or texts[0].file != place.file:
@@ -56,16 +67,25 @@ def made_of(place: Place, files: Iterable[str]) -> list[Place]:
     here = _function_at(texts[0], place.line)
     if here is None:
         return []
-    search = _Search(texts)
     chain = tuple((one.file, one.line) for one in (*place.callers, *place.outer))
-    where = _Where(texts[0], here, chain)
+    search = _Search(texts, chain)
+    where = _Where(texts[0], here, chain, line=place.line)
     statement = _statement(list(texts[0].lines), place.line)
     search.add(where, place.line, 0)
     values, indices = _stored(_HEAD.sub("", statement))
-    search.follow(values, where, 1)
+    search.follow(values, where, 1, member)
     search.follow(indices, where, 1 + OF_INDEX)
     search.run()
     return [Place(file, line) for file, line in sorted(search.found, key=lambda one: (search.found[one], one))]
+
+
+def members_at(place: Place) -> list[str]:
+    """The members of the struct that the line at `place` stores into an array; none if it is another type."""
+    text = _read(place.file)
+    array = re.search(r"(\w+)\s*\[", _HEAD.sub("", text.lines[place.line - 1])) if text else None
+    lines = "\n".join(text.lines) if text else ""
+    types = re.findall(rf"\b(\w+)\s+{array[1]}\s*\[", lines) if array else []
+    return next((text.structs[one] for one in types if one in text.structs), [])
 
 
 def function_begin(place: Place) -> int:
@@ -77,11 +97,13 @@ def function_begin(place: Place) -> int:
 
 @dataclass(frozen=True)
 class _Where:
-    """A function in which names are followed, and through which calls it was come to, as far as that is known."""
+    """A function in which names are followed, through which calls it was come to, as far as that is known, and the line
+    of the words that are looked at."""
 
     text: _Text
     function: Function
     chain: tuple[tuple[str, int], ...] = ()
+    line: int = 0
 
     @property
     def numbers(self) -> range:
@@ -94,10 +116,12 @@ class _Where:
 class _Search:
     """The lines found so far, each with how far it is from the store."""
 
-    def __init__(self, texts: list[_Text]) -> None:
+    def __init__(self, texts: list[_Text], calls: tuple[tuple[str, int], ...]) -> None:
         self.texts = texts
+        self.after = set(calls)  # what the calls assign in which the store is made comes after it
+        self.structs = [fields for one in texts for fields in one.structs.values()]
         self.found: dict[tuple[str, int], float] = {}
-        self.seen: set[tuple[str, str, int]] = set()
+        self.seen: set[tuple] = set()
         self.todo: list[tuple[float, int, str, _Where]] = []
         self.order = itertools.count()
 
@@ -113,75 +137,107 @@ class _Search:
             there = far + (0 if head == line else OF_UNROLLED if unrolled else OF_HEAD)
             if head == line or self.found.get(key, 1e9) > there:
                 self.found[key] = there
-                self.follow(_condition(where.statement(head)), where, there + 1)
+                self.follow(_condition(where.statement(head)), replace(where, line=head), there + 1)
 
-    def follow(self, words: str, where: _Where, far: float) -> None:
-        """The names in these words, and the functions that they call."""
-        for name in _names(words):
-            heapq.heappush(self.todo, (far, next(self.order), name, where))
+    def follow(self, words: str, where: _Where, far: float, member: str = "") -> None:
+        """The names in these words, and the functions that they call; where only a member of what they give is wanted,
+        that one of what stands there whole."""
+        words, member = self._of_braces(words, member)
+        entered = set()
         for call in _CALL.finditer(words):
             if (target := self._defined(call[1])) and target.function is not where.function:
+                inside = replace(target, chain=((where.text.file, where.line), *where.chain)) if where.line else target
                 for number in target.numbers:
                     if match := re.search(r"\breturn\b", target.text.lines[number - 1]):
-                        self.add(target, number, far)
-                        key = (target.text.file, target.function.name, number)
+                        entered.add(call[1])
+                        self.add(inside, number, far)
+                        key = (target.text.file, target.function.name, f"return {number} {member}", where.line)
                         if key not in self.seen:
                             self.seen.add(key)
-                            self.follow(target.statement(number)[match.end() :].rsplit("}", 1)[0], target, far + 1)
+                            result = target.statement(number)[match.end() :].rsplit("}", 1)[0]
+                            self.follow(result, replace(inside, line=number), far + 1, member)
+        for name in self._members(words, member):
+            heapq.heappush(self.todo, (far, next(self.order), name, where))
+
+    def _of_braces(self, words: str, member: str) -> tuple[str, str]:
+        """Of `{a, b}`, or `State{a, b}`, what a member is given; other words as they are, with the member."""
+        match = re.match(r"\s*\w*\s*\{(.*)\}?\s*;?\s*$", words)
+        given = _arguments(match[1], 0) if match and member else []
+        for fields in self.structs if given else ():
+            if member in fields and len(fields) == len(given):
+                return given[fields.index(member)], ""
+        return words, member
+
+    def _members(self, words: str, member: str) -> list[str]:
+        """The names of values in these words, with the member that is meant, where one of a struct is."""
+        found = []
+        for name in _names(words):
+            pattern = rf"(?<![\w.]){name}\b(?:\s*\[[^\[\]]*\])*(?:\s*\.\s*(\w+))?"
+            for match in re.finditer(pattern, words):
+                known = match[1] and any(match[1] in fields for fields in self.structs)
+                wanted = match[1] if known else "" if match[1] else member
+                found.append(f"{name}.{wanted}" if wanted else name)
+        return list(dict.fromkeys(found))
 
     def run(self) -> None:
         """Follows every name, the nearest first."""
         while self.todo and len(self.seen) < MOST_STEPS:
             far, _, name, where = heapq.heappop(self.todo)
-            key = (where.text.file, where.function.name, name)
+            key = (where.text.file, where.function.name, name, where.chain[:1])
             if key not in self.seen:
                 self.seen.add(key)
                 self._name(name, where, far)
 
     def _name(self, name: str, where: _Where, far: float) -> None:
-        pattern, told = _assignments(name), False
+        base, _, member = name.partition(".")
+        pattern = _assignments(base, member)
+        around = {where.line, *_heads(list(where.text.lines), where.function.line, where.line)}
         for number in where.numbers:
-            if match := pattern.search(where.text.lines[number - 1]):
-                told = True
+            here, of_loop = replace(where, line=number), rf"\bfor\s*\((?:\w+[\s*&]+)+{base}\s*="
+            if (where.text.file, number) in self.after or (
+                re.search(of_loop, where.text.lines[number - 1]) and number not in around
+            ):
+                continue  # a loop that the words looked at do not stand in has a variable of its own
+            for match in pattern.finditer(where.text.lines[number - 1]):  # a line may hold several
                 self.add(where, number, far)
                 values, indices = _stored(where.statement(number)[match.start() :])
-                self.follow(values, where, far + 1)
-                self.follow(indices, where, far + 1 + OF_INDEX)
+                is_whole = member and not re.search(rf"\.{member}\b", match[0])
+                self.follow(values, here, far + 1, member if is_whole else "")
+                self.follow(indices, here, far + 1 + OF_INDEX)
             for call in _CALL.finditer(where.text.lines[number - 1]):
-                told |= self._handed_over(name, call, number, where, far)
-        if not told and where.chain:
+                self._handed_over(name, call, number, where, far)
+        if where.chain:  # a parameter that is assigned, too, still begins as what is passed for it
             self._argument(name, where, far)
 
-    def _handed_over(self, name: str, call: re.Match, number: int, where: _Where, far: float) -> bool:
+    def _handed_over(self, name: str, call: re.Match, number: int, where: _Where, far: float) -> None:
         """What a function does to a name that it is called with, if it assigns it."""
-        target = self._defined(call[1])
+        target, (base, _, member) = self._defined(call[1]), name.partition(".")
         if target is None or target.function is where.function:
-            return False
-        given, told = _arguments(_joined(where.text, number), call.end()), False
+            return
+        given = _arguments(_joined(where.text, number), call.end())
+        inside = replace(target, chain=((where.text.file, number), *where.chain))
         for at, argument in enumerate(given):
-            parameter = _parameter(target, at) if re.match(rf"[&*\s]*{name}\b", argument) else ""
-            if parameter and _is_assigned(parameter, target, at):
-                told = True
+            parameter = _parameter(target, at) if re.match(rf"[&*\s]*{base}\b", argument) else ""
+            if parameter and _is_assigned(parameter, member, target, at):
                 self.add(where, number, far)
-                heapq.heappush(self.todo, (far + 0.5, next(self.order), parameter, target))
-                for other in given:
-                    self.follow(other, where, far + 1)
-        return told
+                called = f"{parameter}.{member}" if member else parameter
+                heapq.heappush(self.todo, (far + 0.5, next(self.order), called, inside))
 
     def _argument(self, name: str, where: _Where, far: float) -> None:
         """What the caller passes for a parameter."""
         (file, line), *rest = where.chain
+        base, _, member = name.partition(".")
         caller = next((one for one in self.texts if one.file == file), None)
         around = caller and _function_at(caller, line)
-        at = next((i for i in range(MOST_PARAMETERS) if _parameter(where, i) == name), None)
+        at = next((i for i in range(MOST_PARAMETERS) if _parameter(where, i) == base), None)
         if not caller or not around or at is None:
-            return
-        outside = _Where(caller, around, tuple(rest))
+            return  # it is no parameter
+        outside = _Where(caller, around, tuple(rest), line)
         call = re.search(rf"\b{where.function.name}\s*(?:<[^;()]*>)?\s*\(", caller.lines[line - 1])
         given = _arguments(_joined(caller, line), call.end()) if call else []
         if at < len(given):
             self.add(outside, line, far)
-            self.follow(given[at], outside, far + 1)
+            self.follow(given[at], outside, far + 1, member)
 
     def _defined(self, name: str) -> _Where | None:
         return next((_Where(one, f) for one in self.texts for f in one.functions if f.name == name), None)
@@ -210,9 +266,11 @@ def _joined(text: _Text, line: int) -> str:
     return " ".join(text.lines[line - 1 : line + 4])
 
 
-def _assignments(name: str) -> re.Pattern[str]:
-    """What gives a name, or an element or a member of it, a value."""
+def _assignments(name: str, member: str = "") -> re.Pattern[str]:
+    """What gives a name, or an element or a member of it, a value; with a member this one, or the whole."""
     part = r"(?:\.\w+|\s*\[[^;=]*?\])*"
+    if member:
+        part = rf"(?:\s*\[[^;=]*?\])*(?:\.{member}\b(?:\s*\[[^;=]*?\])*)?"
     return re.compile(
         rf"(?<![\w.]){name}{part}\s*(?:[-+*/%|&^]|<<|>>)?=(?!=)"
         rf"|(?<![\w.])(?:\w[\w:]*(?:<[^;<>]*>)?[&*]?)\s+{name}\s*\{{"
@@ -266,9 +324,11 @@ def _parameter(where: _Where, at: int) -> str:
     return names[-1] if names else ""
 
 
-def _is_assigned(name: str, where: _Where, at: int) -> bool:
+def _is_assigned(name: str, member: str, where: _Where, at: int) -> bool:
     """Whether a function assigns its parameter in a way that its caller sees, or hands it on."""
     if not re.search(r"[&*\[]", _parameters(where)[at]):
         return False
     function = where.function
-    return bool(_assignments(name).search(function.body) or re.search(rf"[\w>]\s*\([^;]*\b{name}\b", function.body))
+    return bool(
+        _assignments(name, member).search(function.body) or re.search(rf"[\w>]\s*\([^;]*\b{name}\b", function.body)
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from common.compiling.gaps import Function, functions_of
@@ -23,6 +23,7 @@ MOST_WRITERS = 2
 MOST_USES = 4
 MOST_TERNARY = 3
 MOST_CALLS = 2  # besides the launch
+MOST_LEAVING = 3
 SMALL = 12  # lines of a function whose result is followed
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")
 _WORDS = """
@@ -142,7 +143,20 @@ def used_in(name: str, kernel: str, launch: Place) -> list[Place]:
             if pointer := _POINTER.search(line):
                 names.add(pointer[1])
         if found:
-            return found[-MOST_USES:]
+            found = found[-MOST_USES:]
+            return found + _read_for(found[-1], names, text, lines)
+    return []
+
+
+def _read_for(call: Place, names: Iterable[str], text: str, lines: list[str]) -> list[Place]:
+    """Where a function reads what it is handed one of these names for in the line at `call`."""
+    for name in names:
+        for function, parameter in _receivers(name, text, Path(call.file)):
+            if not re.search(rf"\b{function.name}\b", _statement(lines, call.line)):
+                continue
+            for number in range(function.line, function.line + function.body.count("\n") + 1):
+                if re.search(rf"(?<![\w.]){parameter}\s*\[", lines[number - 1]):
+                    return [Place(call.file, number, function.name, (call,))]
     return []
 
 
@@ -209,9 +223,9 @@ def _receivers(array: str, text: str, file: Path) -> Iterator[tuple[Function, st
         heads = re.findall(rf"\b{function.name}\s*\(((?:[^(){{}};]|\([^()]*\))*)\)\s*\{{", text)
         for call in re.finditer(rf"\b{function.name}\s*(?:<[^;()]*>)?\s*\(([^;{{}}]*)\)\s*;", text):
             arguments = [one.strip() for one in call[1].split(",")]
-            if array in arguments and heads:
+            at = next((i for i, one in enumerate(arguments) if re.match(rf"{array}\b(?!\.)", one)), None)
+            if at is not None and heads:
                 parameters = heads[0].split(",")
-                at = arguments.index(array)
                 names = (
                     re.findall(r"[A-Za-z_]\w*", re.sub(r"\[[^\]]*\]", "", parameters[at]))
                     if at < len(parameters)
@@ -234,6 +248,83 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
             if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):
                 found.append((one, statement))
     return found
+
+
+def launches_of(kernel: str, file: str) -> tuple[list[Place], str] | None:
+    """Where a kernel that did not run is launched in its file, with the calls of the function around that, and what is
+    missing of the two, in words; None if it is no kernel."""
+    try:
+        text = blanked(read_source(Path(file)))
+    except (OSError, ValueError):
+        return None
+    if not re.search(rf"__global__[^;{{}}]*?\b{kernel}\s*\(", text):
+        return None
+    launch = re.compile(rf"(?<![\w.]){kernel}\s*(?:<[^;(){{}}]*>)?\s*<<<")
+    found = [Place(file, number) for number, line in enumerate(text.split("\n"), 1) if launch.search(line)]
+    if not found:
+        return [], f"{kernel} is launched nowhere."
+    around = next((one.name for one in functions_of(text, Path(file)) if _is_in(one, found[0].line)), "")
+    called = _calls_of_launcher(found[0])
+    is_called = bool(called) or not around or len(found) > 1
+    return [found[0], *called], "" if is_called else f"{around}, which launches it, is called nowhere in this file."
+
+
+def leaving(place: Place) -> list[Place]:
+    """The lines of the function around a place by which a thread leaves it, or a loop of it, before the others; at most
+    MOST_LEAVING, the nearest first."""
+    around = _around(place)
+    if around is None:
+        return []
+    text, lines, first = around
+    function = next(one for one in functions_of(text, Path(place.file)) if _is_in(one, place.line))
+    last = first + function.body.count("\n")
+    found = [number for number in range(first, last + 1) if _LEAVES.search(lines[number - 1])]
+    rest = "".join(lines[found[-1] - 1 : last]) if found else ""
+    if re.fullmatch(r"\s*return\b[^;]*;[\s}]*", rest):  # the end of the function
+        found.pop()
+    return [Place(place.file, n) for n in sorted(found, key=lambda n: abs(n - place.line))[:MOST_LEAVING]]
+
+
+def loop_waits(place: Place) -> bool:
+    """Whether the innermost loop around a line has a barrier in its text."""
+    around = _around(place)
+    if around is None:
+        return False
+    _, lines, first = around
+    loop = next((n for n in _heads(lines, first, place.line) if re.search(r"\b(?:for|while)\b", lines[n - 1])), None)
+    if loop is None:
+        return False
+    deep = len(lines[loop - 1]) - len(lines[loop - 1].lstrip())
+    inside = [lines[loop - 1]]
+    for line in lines[loop:]:
+        if line.strip() and len(line) - len(line.lstrip()) <= deep:
+            break
+        inside.append(line)
+    return any("__sync" in line for line in inside)
+
+
+def piece_of(place: Place, variable: str) -> str:
+    """The pointer into an array by which the line at `place` accesses it, as the outermost function calls it; "" where
+    that is the array itself, or cannot be told."""
+    pointer = re.compile(rf"\*\s*(\w+)\s*=\s*&?{re.escape(variable)}\b")
+    around = _around(place)
+    if around is None:
+        return ""
+    text, lines, _ = around
+    names = re.findall(r"(\w+)\s*\[", _statement(lines, place.line))
+    for caller in place.callers:
+        function = next((one for one in functions_of(text, Path(place.file)) if _is_in(one, place.line)), None)
+        if function is None:
+            return ""
+        call = re.search(rf"\b{function.name}\s*(?:<[^;()]*>)?\s*\(([^;]*)\)", _statement(lines, caller.line))
+        heads = re.findall(rf"\b{function.name}\s*\(((?:[^(){{}};]|\([^()]*\))*)\)\s*\{{", text)
+        given = [one.strip() for one in call[1].split(",")] if call else []
+        taken = [re.findall(r"\w+", re.sub(r"\[[^\]]*\]", "", one)) for one in (heads[0].split(",") if heads else [])]
+        passed = {words[-1]: value for words, value in zip(taken, given, strict=False) if words}
+        names = [re.match(r"\w*", passed.get(name, ""))[0] for name in names]
+        place = caller
+    pieces = set(pointer.findall(text)) & set(names)
+    return pieces.pop() if len(pieces) == 1 else ""
 
 
 def handed_to_before(array: str, launch: Place) -> list[Place]:

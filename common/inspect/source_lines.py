@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from common.compiling.report import kernel_name
+from common.console.files import SHOWN
 from common.console.paths import ROOT, shown_path
 
 _LAUNCH = re.compile(r"lambda.*\bauto.*\.\.\.")  # kernel<<<...>>> becomes a call that passes on its arguments
@@ -76,6 +77,8 @@ def place_of(text: str) -> Place | None:
 @functools.cache
 def text_of(file: str) -> str:
     """A source file's text; "" if it cannot be read."""
+    if Path(file) in SHOWN:
+        return SHOWN[Path(file)]
     try:
         return Path(file).read_text(errors="replace")
     except OSError:
@@ -110,6 +113,17 @@ class SourceLines:
         self._known: dict[int, Place | None] = {}
         self._tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
         self.problem = None if self._tool else f"no source lines: addr2line is missing ({INSTALL})"
+
+    @functools.cached_property
+    def kernels(self) -> tuple[str, ...]:
+        """The .cu files that the library was made of; none without readelf, which belongs to binutils, too."""
+        tool = shutil.which("readelf")
+        if not tool:
+            return ()
+        command = [tool, "--debug-dump=info", "--dwarf-depth=1", str(self.library)]
+        units = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout
+        files = re.findall(r"DW_AT_name\s*:.*?(/\S+\.cu\.cpp)\s*$", units, re.MULTILINE)
+        return tuple(map(_original, files))
 
     def places(self, return_addresses: Iterable[int]) -> dict[int, Place | None]:
         """The place of each call that returns to such an address (offsets in the library file)."""

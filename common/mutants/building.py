@@ -16,6 +16,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common.cli.test import TaskTest
@@ -26,10 +27,13 @@ from common.compiling.places import places_of
 from common.compiling.planting import SWITCH, planted_text, spots_of, widened
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
-from common.console.files import write_whole
+from common.console.files import SHOWN, write_whole
 from common.console.paths import build_root
 from common.inspect.checked_library import CHECK, CheckedCaller
 from common.inspect.checked_run import small_size
+from common.inspect.made_of import _read
+from common.inspect.own_lines import own_lines
+from common.inspect.source_lines import _lines, text_of
 from common.mutants.c_code import without_comments
 from common.mutants.kept_answers import with_kept_answers
 from common.mutants.mutation import Mutant
@@ -84,6 +88,16 @@ class TaskMutants:
         """From now on the workers run this one; None: the solution."""
         number = 0 if mutant is None else 1 + self.mutants.index(mutant)
         self._chosen[:8] = number.to_bytes(8, "little")
+        self._show(mutant)
+
+    def _show(self, mutant: Mutant | None) -> None:
+        """Lets what reads sources see this mutant alone, as a student has it, and not the text with all of them."""
+        for file in with_own_headers(places_of(self.task, Variant.SOLUTION)[0].kernels):
+            text = file.read_text()
+            is_here = mutant is not None and mutant.file == file.name
+            SHOWN[build_root() / "mutants" / self.task / file.name] = mutated_lines(text, mutant) if is_here else text
+        for cached in (text_of, _lines, own_lines, _read):
+            cached.cache_clear()
 
     def text_of(self, mutant: Mutant) -> str:
         """The whole file with the mutant in it, as a student would have it."""
@@ -101,6 +115,7 @@ class TaskMutants:
 
     def _load(self, checked: bool) -> Operators:
         """The task's operators with all mutants in them, built where something changed."""
+        SHOWN.clear()  # in the worker: what is compiled is the text with all of them
         folder = build_root() / "mutants" / self.task
         folder.mkdir(parents=True, exist_ok=True)
         kernels = places_of(self.task, Variant.SOLUTION)[0].kernels
@@ -166,3 +181,12 @@ def mutated(text: str, mutant: Mutant) -> str:
     """A solution's text with the mutant in it."""
     one = mutant.mutation
     return text[: one.start] + one.new + text[one.end :]
+
+
+def mutated_lines(text: str, mutant: Mutant) -> str:
+    """The same, as long in lines as before."""
+    one = mutant.mutation
+    more = one.old.count("\n") - one.new.count("\n")
+    if more < 0:
+        return mutated(text, replace(mutant, mutation=replace(one, new=" ".join(one.new.split()))))
+    return mutated(text, replace(mutant, mutation=replace(one, new=one.new + "\n" * more)))

@@ -63,7 +63,7 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
     if claim.kind in ("finding", "ended"):
         if claim.name == "race" and _asks_for_a_barrier(claim) and "barrier" not in topics_of(mutant):
             return MISLED  # whatever its lines are
-        if own & right:
+        if own & right or _names_the_call(mutant, claim):
             return NAMED
         if claim.kind == "ended":
             topics = {"loop", "bound"} if claim.name == "endless" else set()
@@ -91,6 +91,12 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
             return NEAR
         return "" if claim.name in MEASURED or claim.name.startswith(("other elements", "elements of")) else MISLED
     return ""
+
+
+def _names_the_call(mutant: Mutant, claim: Claim) -> bool:
+    """Whether a claim says of the very function whose call is left out that nobody calls it."""
+    name = re.match(r"\w+", mutant.mutation.old)
+    return mutant.mutation.kind == "call" and bool(name and re.search(rf"\b{name[0]}\b[^.]* nowhere", claim.says))
 
 
 def _asks_for_a_barrier(claim: Claim) -> bool:

@@ -94,7 +94,7 @@ OF_WORDS = (
     (r"\bouts?\b|part_out", "outs"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
     (r"tanh|0\.0447|0\.5|SQRT|cube", "formula"),
-    (r"expf|exp2f?|logf|log2f|LOG2_E|exp\(|log\(|torch\.(?:exp|log)", "exponential"),
+    (r"expf|exp2f?|logf|log2f|LOG2_E|exp ?\(|log ?\(|torch\.(?:exp|log)", "exponential"),
     (r"cache|slot|position|token", "cache"),
     (r"\blength\b|first_key|\binside\b", "length"),
     (r"\binside\b", "bound"),
@@ -223,6 +223,9 @@ def topics_of(mutant: Mutant) -> set[str]:
         found |= {"loop", "bound"}
     if re.match(r"if\b", one.statement):
         found.add("bound")
+    outside, number = re.sub(r"\[[^\[\]]*\]", "", one.statement), rf"\b{re.escape(one.old)}\b"
+    if one.kind == "constant" and re.search(number, one.statement) and not re.search(number, outside):
+        found.add("index")  # it stands within an index, and nowhere else
     target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", one.statement)
     if target and re.search(r"end\b|left\b|seen|count|tiles\b", target[1]):  # the bound of a loop
         found |= {"bound", "loop"}
@@ -278,9 +281,9 @@ def targets(mutant: Mutant, lines: list[str]) -> set[int]:
     one = mutant.mutation
     here = set(range(one.line, one.line + one.old.count("\n") + 1))
     begin = one.line  # of a call on several lines: it is told as a whole, under its first
-    while begin > 1 and one.line - begin < 4 and re.search(r"[(,]\s*$", lines[begin - 2]):
+    while begin > 1 and one.line - begin < 4 and re.search(r"[(,=]\s*$", lines[begin - 2]):
         begin -= 1
-    here.add(begin)
+    here.add(begin)  # so is an assignment whose right-hand side has a line of its own
     head = lines[one.line - 1]
     assigned = re.search(r"([A-Za-z_]\w*)(?:\.\w+)?(?:\[[^=]*\])*\s*(?:[-+*|/]?=(?!=)|\{)", head)
     names = {assigned[1]} if assigned else set()

@@ -95,6 +95,10 @@ def observed(planted: TaskMutants, mutant: Mutant | None) -> Observation:
             verdicts += _run(planted, [case for case in of_part[2:] if case in small][:MORE], quiet)
     stages = planted.test.stages_of(one.case.part for one in verdicts if not one.ok)
     verdicts += _run(planted, [case for case in _left(cases, verdicts) if case.part in stages], quiet)
+    failed = {one.case.part for one in verdicts if not one.ok}
+    built = {stage for part in failed for stage in planted.test.built_of.get(part, ())}
+    if not built & failed:  # the test would run them all
+        verdicts += _run(planted, [case for case in _left(small, verdicts) if case.part in built], quiet)
     if all(one.status in (PASS, SKIPPED) for one in verdicts):
         for case in sorted(_left(cases, verdicts), key=sizes.get):
             verdicts += _run(planted, [case], quiet)
@@ -136,12 +140,16 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     with_table = not look_inside.tells_a_number(inside)
     print_failures(console, verdicts, leading, built_of=built_of, with_table=with_table)
     look_inside.print_loops(console, verdicts)
-    look_inside.print_nothing_found(console, inside)
+    look_inside.print_nothing_found(console, inside, verdicts)
     found.report = page.getvalue()
     if loops := look_inside.loops_of(verdicts):
         part = next(one.case.part for one in verdicts if one.is_endless)
         lines = tuple((Path(one.file).name, one.line) for one in loops)
         found.claims.append(Claim("ended", "endless", "What decides how often the loops run", part, lines))
+    if lines := look_inside.index_of(verdicts):
+        part = next(one.case.part for one in verdicts if any(look_inside.OUTSIDE in line for line in one.diagnosis))
+        lines = tuple((Path(one.file).name, one.line) for one in lines)
+        found.claims.append(Claim("ended", "outside", "What that index is made of", part, lines))
     groups = [(part, group) for part, every in inside.items() for group in every]
     groups.sort(key=lambda one: look_inside.lead_of(one[1]))
     for number, (part, group) in enumerate(groups[: look_inside.MOST_FINDINGS]):

@@ -84,6 +84,7 @@ class Verdict:
         diagnosis: what to tell the student, a sentence or a line of a small table each.
         exact: the sentences of it about a wrong answer that the output equals.
         possible: all of the known mistakes whose answer the output equals, with their sentences.
+        refuted: the known mistakes that would show in it and that its output does not equal.
         where: the sentence of it that says how much is wrong, and where the first wrong element is.
         concluded: what is in `possible` is not certain: it was concluded, or the output is NaN in places.
         file_line: "file.cu:57" where the message names one.
@@ -100,6 +101,7 @@ class Verdict:
     diagnosis: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
+    refuted: frozenset[str] = frozenset()
     where: str = ""
     concluded: bool = False
     file_line: str | None = None

@@ -73,7 +73,7 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
         name = max(counts, key=lambda name: (counts[name], first_named[name]))
         alike = [one for one in rest if name in one.possible]
         alike.sort(key=lambda one: one.mistakes[:1] != [name])
-        causes.append(Cause(alike, "" if _is_chance(alike, failures) else alike[0].possible[name]))
+        causes.append(Cause(alike, "" if _is_chance(name, alike, failures) else alike[0].possible[name]))
         rest = [one for one in rest if name not in one.possible]
     others: dict[tuple, list[Verdict]] = {}
     for one in failures:
@@ -91,10 +91,20 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
     )
 
 
-def _is_chance(alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
-    """Whether one output alone equals a known wrong answer, while larger ones, of numbers as well, equal none."""
-    larger = [one for one in failures if one.elements > alike[0].elements and one.status == FAIL and not one.possible]
-    return len(alike) == 1 and sum(math.isfinite(one.max_error or math.nan) for one in larger) >= LARGER
+def _is_chance(name: str, alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
+    """Whether one output alone equals a known wrong answer, while larger ones do not in which it would show, or which
+    are made of numbers and equal none."""
+    size = alike[0].elements
+    others = [
+        one
+        for one in failures
+        if one.status == FAIL
+        and (
+            (name in one.refuted and one.elements >= size)
+            or (not one.possible and one.elements > size and math.isfinite(one.max_error or math.nan))
+        )
+    ]
+    return len(alike) == 1 and len(others) >= LARGER
 
 
 def _kind(one: Verdict) -> tuple:

@@ -219,6 +219,6 @@ def _explain(
             found.sentences.append(told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
-    verdict.possible, verdict.concluded = found.possible, found.concluded
+    verdict.possible, verdict.refuted, verdict.concluded = found.possible, found.refuted, found.concluded
     hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]
     verdict.diagnosis = verdict.diagnosis + found.sentences + [hint for hint in hints if hint]

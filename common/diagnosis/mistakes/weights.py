@@ -17,6 +17,7 @@ NOTHING = 1e-6  # a weight below this is none
 LEAST = 3  # rows, or entries, that a conclusion needs
 ENOUGH = 16  # ratios that are equal, so that they are not by chance
 LIGHT = 1e-4  # a right weight below this may well come out as 0
+MOST_TIMES = 8  # that a key counts
 HEAVY = 1e-3  # weights that are compared one by one
 
 
@@ -43,7 +44,8 @@ def weights_told(
         if told := _more_in_the_sum(got[wrong], right[wrong], scores):
             return told
     got, right = got[wrong], right[wrong]
-    for look in (_nothing, _uniform, _hidden_seen, _left_out, _one_factor, _some_equal, _steps, _power, _moved):
+    of_rows = (_nothing, _uniform, _hidden_seen, _left_out, _one_factor, _some_equal, _counted, _steps, _power, _moved)
+    for look in of_rows:
         if told := look(got, right):
             name, says = told
             return (name, says) if of == "key" else (name, _renamed(says, of))
@@ -216,6 +218,34 @@ def _some_equal(got: Tensor, right: Tensor) -> tuple[str, str] | None:
                 "other keys have the right shares among them.",
             )
     return None
+
+
+def _counted(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+    """Keys that count several times: in every row their weights are 2, 3, ... times what the others' are."""
+    ratio, used = _ratio(got, right)
+    if bool(((right > HEAVY) & ~used).any()):
+        return None
+    several = used.sum(-1) >= 2
+    ratio, used = ratio[several], used[several]
+    if not len(ratio):
+        return None
+    times = ratio / torch.where(used, ratio, torch.inf).amin(-1, keepdim=True)
+    whole = times.round()
+    fits = ((times - whole).abs() <= 5 * SAME * whole) & (whole <= MOST_TIMES)
+    if not bool(fits[used].all()):
+        return None
+    count = torch.where(used, whole, 0.0).amax(0)
+    alike = (whole == count) | ~used
+    telling = (whole > 1) & used
+    if not bool(alike.all()) or int(telling.sum()) < ENOUGH or int(telling.any(-1).sum()) < 2:
+        return None
+    most = int(count.max())
+    return (
+        "keys count several times",
+        f"Keys are added up {'twice' if most == 2 else f'up to {most} times'}, numerator and sum alike: in every row "
+        f"that sees them {_keys(count > 1)}. The others count once, with the right shares. Tiles overlap, or threads "
+        "do the same keys: look at the steps of the loop over the keys, and at where a tile begins.",
+    )
 
 
 def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:

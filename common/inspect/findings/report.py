@@ -14,9 +14,9 @@ from rich.markup import escape
 from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import OF_FLOW, Access, Finding, Group
-from common.inspect.findings.words import NO_GUARD, explained, happened, is_named
+from common.inspect.findings.words import NO_GUARD, explained, happened, is_named, pieces_of, within_a_turn
 from common.inspect.made_of import made_of
-from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, origins, used_in, writers
+from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, leaving, origins, used_in, writers
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 
@@ -30,6 +30,7 @@ MOST_OWN = 8  # lines of the student that an access in given code is made of
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
 _DECIDES = "What decides whether that line runs, and how often:"
+_COMES = "What decides which threads come to it, and how often:"
 _DECIDED = ("not_stored", "not_read", "out_of_bounds")  # that a line ran for an element, or did not, may be the mistake
 _VERBS = {
     "read": "reads",
@@ -97,6 +98,8 @@ def may_be_the_index(finding: Finding) -> bool:
     first, second = finding.in_order
     if first.block != second.block or {first.action, second.action} == {"write"} or finding.space == "global":
         return True
+    if pieces_of(finding) or within_a_turn(finding):
+        return True
     if not first.place or not second.place or first.place.file != second.place.file:
         return False
     ends = [(place.callers or (place,))[-1].line for place in (first.place, second.place)]
@@ -113,7 +116,10 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.kind == "wrong_value":
         return [("What this number is made of:", _with_text(finding.lines))] if finding.lines else []
     if finding.kind == "not_read" and not places and finding.launch:
-        return _where_used(finding)
+        where = "It is launched in:" if len(finding.lines) == 1 else "It is launched, and called, in:"
+        return [(where, _with_text(finding.lines))] if finding.lines else _where_used(finding)
+    if finding.kind == "barrier" and places:
+        return _who_comes(places[0])
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
         return []
     told = []
@@ -152,6 +158,14 @@ def _handed_to_given(finding: Finding, places: Sequence[Place]) -> list[tuple[st
     return [("Your lines that it is made of:", _with_text(lines))] if lines else []
 
 
+def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
+    """What is around a barrier, and by which lines a thread leaves before the others."""
+    leaves = list(dict.fromkeys(one for frame in (place, *place.callers) for one in leaving(frame)))
+    lines = [one for one in _deciding(place) if one not in leaves]
+    told = [("Lines by which threads leave:", _with_text(leaves))] if leaves else []
+    return [*told, (_COMES, _with_text(lines))] if lines else told
+
+
 def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
     """The calls through which the code got its arguments."""
     passed = calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch)
@@ -164,9 +178,9 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if not uses:
         return [("What is passed:", calls(finding.launch, finding.launch))]
     told = [(f"{finding.variable} is used in:", _with_text(uses))]
-    if lines := deciding(uses[-1]):
-        told.append((_DECIDES, _with_text(lines)))
-    return [*told, ("What the launch passes:", calls(uses[-1], finding.launch))]
+    if lines := list(dict.fromkeys(one for frame in (uses[-1], *uses[-1].callers) for one in deciding(frame))):
+        told.append((_DECIDES, _with_text(lines[:MOST_DECIDING])))
+    return [*told, *_passed(finding, uses[-1:])]
 
 
 def _deciding(place: Place) -> list[Place]:

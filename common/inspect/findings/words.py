@@ -15,7 +15,8 @@ from common.compiling.gaps import functions_of
 from common.console.paths import shown_path
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding
-from common.inspect.source_lines import Place
+from common.inspect.origins import loop_waits, piece_of
+from common.inspect.source_lines import Place, text_of
 
 NO_GUARD = "The last block has more threads than there are elements left, and none of them returns:"
 MOST_THREADS = 1024  # of a block
@@ -204,7 +205,36 @@ def _race(finding: Finding) -> str:
             "cp_async_wait<N>() waits only for the copies that the thread started itself; the others' may not have "
             "arrived. Put a __syncthreads() behind the wait: then all threads have waited."
         )
-    return f"Whether the read or the write comes first is chance. {_where_to_wait(first, second)}"
+    chance = "Whether the read or the write comes first is chance."
+    if pieces := pieces_of(finding):
+        return (
+            f"{chance} They are parts of {finding.variable}: {first.line} goes through {pieces[0]}, {second.line} "
+            f"through {pieces[1]}. Where the two should not overlap, an index is wrong and leaves its part. Where they "
+            f"do: {_where_to_wait(first, second)}"
+        )
+    if within_a_turn(finding):
+        return (
+            f"{chance} Both happen in {first.line}, in a loop with a barrier: within one turn a thread reads what "
+            "another one writes. If it should not read that element, the index is wrong. If it should: read, "
+            "__syncthreads(), write."
+        )
+    return f"{chance} {_where_to_wait(first, second)}"
+
+
+def pieces_of(finding: Finding) -> tuple[str, str] | None:
+    """Of a race in one array the two pointers into different parts of it by which it is accessed."""
+    if finding.space != "shared" or len(finding.accesses) < 2 or not is_named(finding):
+        return None
+    places = [access.place for access in finding.in_order]
+    names = [piece_of(place, finding.variable) if place else "" for place in places]
+    return (names[0], names[1]) if all(names) and names[0] != names[1] else None
+
+
+def within_a_turn(finding: Finding) -> bool:
+    """Whether a race is between a read and a write of one line, in a loop that has a barrier."""
+    places = {access.place for access in finding.accesses}
+    place = next(iter(places))
+    return len(places) == 1 and place is not None and loop_waits(place)
 
 
 def _where_to_wait(first: Access, second: Access) -> str:
@@ -326,9 +356,7 @@ def _body_of(finding: Finding) -> str:
     file = next((access.place.file for access in finding.accesses if access.place), "")
     if not file or not Path(file).is_file():
         return ""
-    return next(
-        (one.body for one in functions_of(Path(file).read_text(), Path(file)) if one.name == finding.kernel_name), ""
-    )
+    return next((one.body for one in functions_of(text_of(file), Path(file)) if one.name == finding.kernel_name), "")
 
 
 def _misaligned(finding: Finding) -> str:

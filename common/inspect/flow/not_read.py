@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.inspect.findings.model import Finding
+from common.inspect.findings.model import Access, Finding
 from common.inspect.flow.reached import bits_of, mask_of, reached
-from common.inspect.flow.run import Run, finding_of, spread, which_depend
+from common.inspect.flow.run import Run, access_of, finding_of, spread, which_depend
 from common.inspect.made_of import made_of
+from common.inspect.origins import launches_of, used_in
 from common.inspect.own_lines import owned
+from common.inspect.replay.recording import Launch
+from common.inspect.source_lines import Place
 
 MOST_LINES = 8  # of the student, where given code reads
 
@@ -71,7 +74,10 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     if name not in sources.first:
         text += f"No thread of any launch reads {name} at all."
         launch = trace.launches[trace.launch[store]]
-        return Finding("not_read", launch.kernel, launch.launch, **_element(run, name, missing), detail=text)
+        says, lines = _not_launched(run, name, launch)
+        element = _element(run, name, missing)
+        detail = f"{text}{says}"
+        return Finding("not_read", launch.kernel, launch.launch, **element, detail=detail, lines=tuple(lines))
     here = run.slice_of(name)
     text += f"Nothing that reaches the thread that stores it was made of {run.said(name, missing)}."
     last, block = trace.launch[store], trace.block[store]
@@ -97,12 +103,41 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     if read.any() and not (read & needed).any():
         text += f" It reads {run.said(name, read)}."
     access = int((mine if mine.size else own)[-1])
-    found = finding_of(run, "not_read", access, "read", text)
+    fate, more = _fate(run, int(lost_here[0]), thread) if lost_here.size else ("", [])
+    found = finding_of(run, "not_read", access, "read", f"{text}{fate}", more)
     of_store = trace.entry_of(int(run.writer[elements[0]])).place
     if of_store and not owned([trace.entry_of(access).place or of_store]):  # given code reads for it
         lines = owned(made_of(of_store, run.files))[:MOST_LINES]
         found = replace(found, lines=tuple(sorted(lines, key=lambda one: (one.file, one.line))))
     return replace(found, space="global", **_element(run, name, missing))
+
+
+def _not_launched(run: Run, name: str, launch: Launch) -> tuple[str, list[Place]]:
+    """Of the kernel that uses an argument, if it did not run: that it did not, and where it is launched and called."""
+    ran = {one.kernel.split("<")[0] for one in run.trace.launches}
+    uses = used_in(name, launch.kernel.split("<")[0], launch.launch) if launch.launch else []
+    kernel = uses[0].function if uses else ""
+    found = launches_of(kernel, uses[0].file) if kernel and kernel not in ran else None
+    if found is None:
+        return "", []
+    return f" {kernel}, which uses it, was not launched. {found[1]}".rstrip(), found[0]
+
+
+def _fate(run: Run, read: int, thread: int) -> tuple[str, list[Access]]:
+    """What became of an element that a thread misses and somebody read: in words, with the access that shows it."""
+    trace, sources = run.trace, run.sources
+    name = next(one for one in reversed(sources.names) if sources.first[one] <= sources.of_read[read])
+    one = np.zeros(run.inputs[name].numel(), dtype=bool)
+    one[sources.of_read[read] - sources.first[name]] = True
+    stores = np.flatnonzero(sources.copied_from == read)
+    who = "The thread itself" if run.threads[read] == thread else "Another thread"
+    if not stores.size:
+        return f" {who} reads {run.said(name, one)}.", [access_of(run, read, "read")]
+    store = int(stores[0])
+    said = f" {who} reads {run.said(name, one)} and stores it where it is shown"
+    if not (trace.seen[~trace.is_write] == store).any():
+        said += "; from there nobody reads it"
+    return f"{said}.", [access_of(run, store, "write")]
 
 
 def _element(run: Run, name: str, missing: np.ndarray) -> dict[str, object]:

@@ -44,10 +44,11 @@ class Run:
 
     @functools.cached_property
     def files(self) -> list[str]:
-        """The sources of which the recorded launches ran a line."""
+        """The sources of which the recorded launches ran a line, and the .cu files that were compiled with them."""
         launches = self.trace.launches
         every = [entry.place.file for launch in launches for entry in launch.entries if entry.place]
-        return list(dict.fromkeys([*every, *(launch.launch.file for launch in launches if launch.launch)]))
+        every += [launch.launch.file for launch in launches if launch.launch]
+        return list(dict.fromkeys([*every, *(file for launch in launches for file in launch.files)]))
 
     @functools.cached_property
     def _stored(self) -> np.ndarray:

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 from common.inspect.flow.trace import Memory, Trace
+from common.inspect.replay.recording import WARP_OPERATION
 
 LEAST_FLOAT = 1 << 23  # the bits of a float32 that is not 0 and no subnormal number
+WARP = 32
+MOSTLY = 0.9  # of the elements that a thread reads: so many are copied where it brings them for others
 MOST_HOPS = 24  # 2 to the power of so many copies of copies
 NARROW = (torch.float16, torch.bfloat16)  # what a case's float32 inputs may be given as
 
@@ -74,7 +77,8 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
     copied_from = _without_lost_addends(trace, _copies(trace), base)
     origin = _origins(trace, copied_from)  # of what a write holds: the write that first held it
     held = np.where(copied_from[origin] >= 0, begin[copied_from[origin]], -1)
-    computed = np.where((copied_from[origin] < 0) & (trace.value != 0), origin, -1)
+    chosen = _may_be_chosen(trace, copied_from, begin)
+    computed = np.where((copied_from[origin] < 0) & _is_result(trace, copied_from) | chosen[origin], origin, -1)
     reads, known = ~trace.is_write, trace.seen >= 0
     of_read = np.where(reads, np.where(known, held[trace.seen], begin), -1)
     made_by = np.where(reads & known, computed[trace.seen], -1)
@@ -84,6 +88,31 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
     )
     memory_of = {name: number for number, name in of_memory.items()}
     return Sources(list(first), memory_of, first, count, of_read, made_by, copied_from, unknown, _outputs(trace, out))
+
+
+def _is_result(trace: Trace, copied_from: np.ndarray) -> np.ndarray:
+    """Which accesses hold a number that may have been computed: a 0 only if its line stores other numbers as well that
+    are no copies."""
+    entry = trace.launch.astype(np.int64) * (int(trace.entry.max(initial=0)) + 1) + trace.entry
+    of_numbers = np.unique(entry[trace.is_write & (trace.value != 0) & (copied_from < 0)])
+    return (trace.value != 0) | (trace.is_write & np.isin(entry, of_numbers))
+
+
+def _may_be_chosen(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.ndarray:
+    """Which copies of an input's element may be the largest, or another choice, of several: those by threads that read
+    clearly more of its elements than they copy; where lanes exchange numbers, by warps."""
+    exchanging = [any(one.kind == WARP_OPERATION for one in launch.entries) for launch in trace.launches]
+    lanes = np.where(np.array(exchanging or [False])[trace.launch], WARP, 1)
+    who = (trace.launch.astype(np.int64) << 44) + (trace.block.astype(np.int64) << 16) + trace.thread // lanes * lanes
+    direct = ~trace.is_write & (begin >= 0)
+    copies = trace.is_write & (copied_from >= 0) & (begin[copied_from] >= 0)
+    array = np.where(copies, trace.memory[copied_from], trace.memory)
+    _, group = np.unique(who * (len(trace.memories) + 1) + array, return_inverse=True)
+    elements, count = int(begin.max(initial=0)) + 1, int(group.max(initial=-1)) + 1
+    read = np.unique(group[direct] * elements + begin[direct]) // elements
+    copied = np.unique(group[copies] * elements + begin[copied_from[copies]]) // elements
+    chooses = np.bincount(copied, minlength=count) < MOSTLY * np.bincount(read, minlength=count)
+    return copies & chooses[group]
 
 
 def _is(memory: Memory, x: Tensor) -> bool:
@@ -157,4 +186,7 @@ def _outputs(trace: Trace, out: Tensor) -> list[tuple[int, int]]:
             if bool((last[known] == wanted[start + known]).all()) and all(start != at for _, at in found):
                 found.append((number, start))
                 break
-    return found if sum(trace.memories[one].array.bytes for one, _ in found) == data.nbytes else []
+    # where all is NaN, or 0, a smaller array may equal a piece of it
+    whole = [one for one in found if trace.memories[one[0]].array.bytes == data.nbytes]
+    pieces = found if sum(trace.memories[one].array.bytes for one, _ in found) == data.nbytes else []
+    return whole[-1:] or pieces

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from common.inspect.findings.model import Finding
 from common.inspect.flow.not_read import misses_nothing
+from common.inspect.flow.partial_rows import AFTER, MAXIMA, SharedOut, shared_out
 from common.inspect.flow.partial_states import SAYS, handed_on
 from common.inspect.flow.run import Run, finding_of
-from common.inspect.made_of import function_begin, made_of
+from common.inspect.made_of import function_begin, made_of, members_at
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.testing.case import Case
 
 MOST_LINES = 10  # that are told
+MOST_BETWEEN = 14  # where it is known from what on the numbers are wrong
 TOO_MANY = 20  # of which that many would say nothing
 
 
@@ -38,17 +40,37 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     text = f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; right is {right[element]:.6g}. "
     if misses_nothing(run, element):
         text += "All inputs that it depends on reach this thread: what is computed of them goes wrong. "
-    above = [one for one in lines if (one.file, one.line) != (place.file, place.line)]
+    above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
         above = _in_functions_of(handed[1] or [place], above)
+    elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
+        text += shared.says + " "
+        above, most = _beside(shared, above, run.files), MOST_BETWEEN
     if len(above) > TOO_MANY:
         return None
-    told = above[:MOST_LINES]
+    told = above[:most]
     if len(above) > len(told):
-        text += f"{len(above)} of your lines have a part in it; those nearest to the store are shown."
+        nearest = "those nearest to the store" if most == MOST_LINES else f"{len(told)}"
+        text += f"{len(above)} of your lines have a part in it; {nearest} are shown."
     found = finding_of(run, "wrong_value", access, "write", text.strip())
     return replace(found, lines=tuple(sorted(told, key=lambda one: (one.file != place.file, one.file, one.line))))
+
+
+def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:
+    """Of these lines those in which what threads store goes wrong, and where that is right the others."""
+    if shared.first == AFTER:
+        made = {(one.file, one.line) for store in shared.stores for one in made_of(store, files)}
+        made -= {(one.file, one.line) for one in shared.stores}
+        return [one for one in lines if (one.file, one.line) not in made]
+    every = list(dict.fromkeys(one for store in shared.stores for one in owned(made_of(store, files))))
+    of_maximum = set(every)  # it is made without the sum
+    for store in shared.stores:
+        for member in members_at(store):
+            of_maximum = min(of_maximum, set(owned(made_of(store, files, member))), key=len)
+    if shared.first == MAXIMA:
+        return [one for one in every if one in of_maximum]
+    return sorted(every, key=lambda one: one in of_maximum)  # what the maximum, which is right, is made of comes last
 
 
 def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]:

@@ -93,6 +93,7 @@ class Launch:
         runs: [n, 2], thread and number of events: who made them.
         entry_of, offset_of: of each event its entry, and its byte in the array (of a warp operation its lanes' mask).
         values: the bytes that each write left, one after the other.
+        files: the .cu files of its library.
     """
 
     kernel: str
@@ -108,6 +109,7 @@ class Launch:
     entry_of: np.ndarray
     offset_of: np.ndarray
     values: bytes
+    files: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -169,4 +171,5 @@ def _launch(one: dict, data: bytes, lines: SourceLines) -> Launch:
         np.frombuffer(part(one["entry_of"]), dtype="<u2"),
         np.frombuffer(part(one["offset_of"]), dtype="<u4"),
         part(one["values"]),
+        lines.kernels,
     )

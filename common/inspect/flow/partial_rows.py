@@ -1,0 +1,116 @@
+"""How far a softmax is right whose row is shared out: shared_out(...), by what threads, or warps, store of it.
+
+A thread, or a warp, that read some columns of a row hands on their largest entry, the sum of exp(entry - m) with some
+m, or both. Which columns it read was recorded, and so were the numbers that it stored: so it can be told which of the
+two are among them. See partial_states.py, which does the same for attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.inspect.flow.partial_states import WARP, _is_among
+from common.inspect.flow.run import Run, spread
+from common.inspect.source_lines import Place
+from common.testing.case import Case
+
+NEAR = 60.0  # how far from the largest entry an m may lie, so that a sum relative to it is a number
+MAXIMA, SUMS, AFTER = range(3)  # what is wrong first
+SAYS = {
+    MAXIMA: "The largest of the entries that a {unit} reads is not among the numbers that it stores. If it should be, "
+    "this is where it goes wrong.",
+    SUMS: "The largest of the entries that a {unit} reads is among the numbers that it stores, the sum of their "
+    "exponentials relative to one of these is not. If it should be, this is where it goes wrong.",
+    AFTER: "What each {unit} stores of the entries that it reads is right, so what is made of it afterwards is not.",
+}
+
+
+@dataclass(frozen=True)
+class SharedOut:
+    """How far a row is right.
+
+    Attributes:
+        first: what is wrong first: MAXIMA, SUMS or AFTER.
+        unit: whose numbers were looked at: "thread" or "warp".
+        stores: the lines that store them.
+    """
+
+    first: int
+    unit: str
+    stores: list[Place]
+
+    @property
+    def says(self) -> str:
+        """The same in words."""
+        return SAYS[self.first].format(unit=self.unit)
+
+
+def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut | None:
+    """None where it cannot be told: no softmax, or units that have several rows, or store nothing."""
+    if not case.is_softmax or len(inputs) != 1 or not run.sources.names:
+        return None
+    name = run.sources.names[0]
+    x, trace = inputs[name], run.trace
+    if x.dim() != 2:
+        return None
+    wrong = run.writer[np.flatnonzero(run.wrong & (run.writer >= 0))]
+    block_of = trace.launch.astype(np.int64) * (int(trace.block.max()) + 1) + trace.block
+    threads = int(trace.thread.max()) + 1
+    for unit, width in (("thread", 1), ("warp", WARP)):
+        unit_of = block_of * threads + trace.thread // width
+        told, places = [], []
+        for block in spread(np.unique(block_of[wrong]).tolist()):
+            one = _of_block(run, x.double(), run.slice_of(name), np.flatnonzero(block_of == block), unit_of)
+            if one is None:
+                break
+            told.append(one[0])
+            places += one[1]
+        else:
+            if told:
+                return SharedOut(min(told), unit, list(dict.fromkeys(places)))
+    return None
+
+
+def _of_block(
+    run: Run, x: Tensor, here: slice, accesses: np.ndarray, unit_of: np.ndarray
+) -> tuple[int, list[Place]] | None:
+    """The same of one block, as one of the numbers above; None where one of its units stores nothing."""
+    trace, cols = run.trace, x.size(1)
+    shared = np.array([one.is_shared and one.unit == 4 for one in trace.memories])[trace.memory[accesses]]
+    stores = accesses[trace.is_write[accesses] & shared]
+    every = _finite(run, stores)
+    if not stores.size:
+        return None
+    direct = accesses[~shared & ~trace.is_write[accesses]]
+    reads = direct[(run.sources.of_read[direct] >= here.start) & (run.sources.of_read[direct] < here.stop)]
+    largest_are_right = sums_are_right = True
+    told = False
+    for unit in np.unique(unit_of[reads]):
+        elements = np.unique(run.sources.of_read[reads[unit_of[reads] == unit]] - here.start)
+        stored = np.unique(_finite(run, stores[unit_of[stores] == unit]))
+        rows = np.unique(elements // cols)
+        if rows.size != 1 or not (unit_of[stores] == unit).any():
+            return None
+        row = x[int(rows[0])]
+        mine = row[torch.from_numpy(elements % cols)]
+        largest = float(mine.max())
+        if not bool(torch.isfinite(mine.max())):
+            continue
+        told = True
+        largest_are_right &= _is_among(largest, stored)
+        shifts = [largest, float(row.max()), *every[np.abs(every - largest) < NEAR].tolist()]
+        sums_are_right &= any(_is_among(float(torch.exp(mine - m).sum()), stored) for m in shifts)
+    places = [trace.entry_of(int(one)).place for one in stores[np.unique(trace.entry[stores], return_index=True)[1]]]
+    first = MAXIMA if not largest_are_right else SUMS if not sums_are_right else AFTER
+    return (first, [place for place in places if place]) if told else None
+
+
+def _finite(run: Run, stores: np.ndarray) -> np.ndarray:
+    """The numbers that these accesses stored."""
+    stored = run.trace.value[stores].astype(np.uint32).view(np.float32).astype(np.float64)
+    return np.unique(stored[np.isfinite(stored)])
