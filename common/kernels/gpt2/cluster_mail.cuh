@@ -3,8 +3,9 @@
 //   cluster_rank(), cluster_meet()     which block of its cluster this is; a barrier of all threads of the cluster
 //   MailBox                            a barrier for each of two letters in turn
 //   mail_init(box, bytes)              by one thread; a cluster_meet() must follow
-//   send(to, rank, box, letter, ...)   4, 8 or 16 bytes for the same place in another block, or in this one
+//   send(to, rank, box, letter, ...)   8 or 16 bytes for the same place in another block, or in this one
 //   mail_wait(box, letter)             until all bytes of a letter have come, by whoever reads them
+//   mail_has_come(box, letter)         waits a while: whether they have
 //   mail_expect(box, letter, bytes)    by one thread, behind its mail_wait(): room for the letter after the next one
 //
 // A letter is what all blocks of a cluster, this one too, send at one point of the program: an all-gather. st.async writes
@@ -24,7 +25,11 @@ __device__ __forceinline__ unsigned cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-__device__ __forceinline__ void cluster_meet() { cooperative_groups::this_cluster().sync(); }
+__device__ __forceinline__ void cluster_meet() {
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().sync();
+#endif
+}
 
 struct MailBox {
     hopper::Mbarrier came[2];
@@ -53,6 +58,11 @@ __device__ __forceinline__ bool mail_has_come(MailBox& box, unsigned letter) {
         : "r"(shared_offset(&box.came[letter & 1])), "r"(letter >> 1 & 1)
         : "memory");
     return complete != 0;
+}
+
+__device__ __forceinline__ void mail_wait(MailBox& box, unsigned letter) {
+    while (!mail_has_come(box, letter)) {
+    }
 }
 
 __device__ __forceinline__ unsigned in_cluster(const void* pointer, unsigned rank) {
