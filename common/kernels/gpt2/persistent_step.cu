@@ -303,12 +303,13 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
     __shared__ Boxes boxes;
     __shared__ BlockShare share;
     __shared__ StepState state;
-    const BlockMemory m = memory_of(memory, a.model, a.plan);
+    __shared__ BlockMemory m;  // not in registers, of which there are few enough
     const int first_step = a.steps[0];
     if (threadIdx.x == 0) {
-        share = share_of(a.model, a.plan, static_cast<int>(blockIdx.x));
+        lay_out_memory(m, memory, a.model, a.plan);
+        take_share(share, a.model, a.plan, static_cast<int>(blockIdx.x));
         stream_init(barriers, a.plan.slots, BLOCK_WARPS);
-        boxes_init(boxes, letter_bytes(a.model, a.plan, share));
+        boxes_init(boxes);
     }
     if (threadIdx.x < a.model.rows) {
         const int row = threadIdx.x, newest = first_step - 1;
@@ -415,10 +416,12 @@ static void plan_for(StepPlan& plan, const StepModel& model, int most_blocks) {
     const int clusters = std::min({wanted, MAX_CLUSTERS, clusters_at_once(kernel, cluster, shared)});
     if (clusters == 0) return;
     lay_out(plan, model, cluster, clusters);
-    const int other = memory_of(nullptr, model, plan).bytes;  // without slots
-    plan.slots = std::min(MAX_SLOTS, (shared - other) / static_cast<int>(plan.slot_bytes));
+    BlockMemory memory;
+    lay_out_memory(memory, nullptr, model, plan);  // without slots
+    plan.slots = std::min(MAX_SLOTS, (shared - memory.bytes) / static_cast<int>(plan.slot_bytes));
     if (plan.slots < FEWEST_SLOTS || plan.tokens_per_piece < 1) return;
-    plan.shared_bytes = memory_of(nullptr, model, plan).bytes;
+    lay_out_memory(memory, nullptr, model, plan);
+    plan.shared_bytes = memory.bytes;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
     plan.fits = true;
 }

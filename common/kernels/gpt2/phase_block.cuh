@@ -2,7 +2,7 @@
 //
 //   BLOCK_WARPS, UNIT_BATCH       sizes
 //   StepState                     what a block knows of the step: tokens, positions, whether it is the last one
-//   BlockMemory                   shared memory by name; memory_of(plan) says how large it is
+//   BlockMemory                   shared memory by name; lay_out_memory() says how large it is
 //   Boxes, boxes_init             what comes from the other blocks of the cluster
 //   block_sync                    the warps that compute meet
 //   cache_part, cache_row         which tokens of the cache the block passes through the stream
@@ -15,7 +15,7 @@
 
 constexpr int BLOCK_WARPS = 8, BLOCK_THREADS = 32 * BLOCK_WARPS;  // that compute
 constexpr int KERNEL_THREADS = BLOCK_THREADS + 128;  // and a warpgroup; one thread of it feeds them (phase_source.cuh)
-constexpr int BLOCK_REGISTERS = 232, FEED_REGISTERS = 40;  // of 3 warpgroups that begin with 168 each
+constexpr int BLOCK_REGISTERS = 224, FEED_REGISTERS = 56;  // of 3 warpgroups that begin with 168 each
 constexpr int UNIT_BATCH = 8;   // units whose sums meet at once: 64 numbers of a sequence, 2 for each lane
 constexpr int NORM_ITEMS = 2;   // pieces of 4 columns of a row that a thread normalises, at most
 constexpr int WARP_UNITS = 4;   // of a slice, at most; a slice has BLOCK_WARPS times as many
@@ -86,8 +86,9 @@ __host__ __device__ inline DrawMemory draw_memory_of(unsigned char* begin, int r
     return m;
 }
 
-__host__ __device__ inline BlockMemory memory_of(unsigned char* memory, const StepModel& model, const StepPlan& plan) {
-    BlockMemory m = {};
+__host__ __device__ inline void lay_out_memory(BlockMemory& m, unsigned char* memory, const StepModel& model,
+                                               const StepPlan& plan) {
+    m.bytes = 0;
     const auto take = [&](int bytes) {
         unsigned char* const begin = memory + m.bytes;
         m.bytes += (bytes + 15) / 16 * 16;
@@ -113,7 +114,6 @@ __host__ __device__ inline BlockMemory memory_of(unsigned char* memory, const St
     m.moments = reinterpret_cast<Moments*>(take(static_cast<int>(sizeof(Moments)) * rows * BLOCK_WARPS));
     const int with_draw = before_high + draw_memory_of(nullptr, rows, plan.draw_tokens).bytes;
     if (model.sampled && with_draw > m.bytes) m.bytes = with_draw;
-    return m;
 }
 
 // -------------------------------------------------------------------------------------------------- 3. Letters
@@ -135,17 +135,14 @@ __device__ __forceinline__ LetterBytes letter_bytes(const StepModel& model, cons
 }
 
 // By one thread; a cluster_meet() must follow.
-__device__ __forceinline__ void boxes_init(Boxes& boxes, const LetterBytes& bytes) {
-    mail_init(boxes.stream, bytes.stream, bytes.stream);
-    mail_init(boxes.qkv, bytes.qkv, bytes.qkv);
-    mail_init(boxes.states, bytes.states, bytes.states);
-    mail_init(boxes.inner, bytes.inner, bytes.inner);
+__device__ __forceinline__ void boxes_init(Boxes& boxes) {
+    mail_init(boxes.stream), mail_init(boxes.qkv), mail_init(boxes.states), mail_init(boxes.inner);
 }
 
 // By all threads that compute.
 __device__ __forceinline__ void receive(MailBox& box, unsigned letter, unsigned bytes) {
+    if (threadIdx.x == 0) mail_expect(box, letter, bytes);
     mail_wait(box, letter);
-    if (threadIdx.x == 0) mail_expect(box, letter + 2, bytes);
 }
 
 // ---------------------------------------------------------------------------------------------------- 4. Cache

@@ -3,7 +3,7 @@
 //   1. Model     StepModel              the sizes of a GPT-2, and of a batch
 //   2. Matrix    Matrix                 a phase's weights: where they lie, in which pieces they come
 //   3. Plan      StepPlan, plan_steps   how many blocks, what lies in shared memory; whether it fits
-//   4. Shares    BlockShare, share_of   what a block has of every phase
+//   4. Shares    BlockShare, take_share     what a block has of every phase
 //   5. Launch    Steps, run_steps
 //
 // The grid is clusters of 8 blocks (of 4, 2 or 1 in tests). A head belongs to a cluster, with all that only a head needs,
@@ -145,21 +145,26 @@ struct BlockShare {
     int expand_begin;      // the cluster's first unit of EXPAND
 };
 
-__host__ __device__ inline BlockShare share_of(const StepModel& model, const StepPlan& plan, int block) {
-    BlockShare s = {};
-    const auto mine = [&](int begin, int end) { return part_of({begin, end}, plan.cluster, s.rank); };
-    s.cluster = block / plan.cluster, s.rank = block % plan.cluster;
-    s.heads = part_of({0, model.heads}, plan.clusters, s.cluster);
-    s.inner = part_of({0, plan.matrices[CONTRACT].groups}, plan.clusters, s.cluster);
-    const int inner_units = GROUP_ROW_BYTES / model.element_bytes() / UNIT_ROWS;  // of EXPAND for a group of CONTRACT
-    s.expand_begin = s.inner.begin * inner_units;
-    s.units[QKV] = mine(s.heads.begin * model.head_units(), s.heads.end * model.head_units());
-    s.units[EXPAND] = mine(s.expand_begin, s.inner.end * inner_units);
-    s.units[LOGITS] = mine(plan.logits_begin[s.cluster], plan.logits_begin[s.cluster + 1]);
-    s.slices = mine(0, SLICES);
+__host__ __device__ inline void take_share(BlockShare& s, const StepModel& model, const StepPlan& plan, int block) {
+    const int rank = block % plan.cluster, cluster = block / plan.cluster;
+    const auto of_cluster = [&](int count) { return part_of({0, count}, plan.clusters, cluster); };
+    const auto put = [](Range& to, int begin, int end) { to.begin = begin, to.end = end; };
+    const auto put_mine = [&](Range& to, int begin, int end) {
+        const Range mine = part_of({begin, end}, plan.cluster, rank);
+        put(to, mine.begin, mine.end);
+    };
     const Matrix& contract = plan.matrices[CONTRACT];
-    s.columns = {UNIT_ROWS * contract.slice_begin(s.slices.begin), UNIT_ROWS * contract.slice_begin(s.slices.end)};
-    return s;
+    const int inner_units = GROUP_ROW_BYTES / model.element_bytes() / UNIT_ROWS;  // of EXPAND for a group of CONTRACT
+    const Range heads = of_cluster(model.heads), inner = of_cluster(contract.groups);
+    s.cluster = cluster, s.rank = rank;
+    put(s.heads, heads.begin, heads.end);
+    put(s.inner, inner.begin, inner.end);
+    s.expand_begin = inner.begin * inner_units;
+    put_mine(s.units[QKV], heads.begin * model.head_units(), heads.end * model.head_units());
+    put_mine(s.units[EXPAND], s.expand_begin, inner.end * inner_units);
+    put_mine(s.units[LOGITS], plan.logits_begin[cluster], plan.logits_begin[cluster + 1]);
+    put_mine(s.slices, 0, SLICES);
+    put(s.columns, UNIT_ROWS * contract.slice_begin(s.slices.begin), UNIT_ROWS * contract.slice_begin(s.slices.end));
 }
 
 // --------------------------------------------------------------------------------------------------- 5. Launch

@@ -83,7 +83,8 @@ inline void share_logits(StepPlan& plan, const StepModel& model) {
     const Matrix& head = plan.matrices[LOGITS];
     double others[MAX_CLUSTERS], all = static_cast<double>(head.units) * head.unit_bytes();
     for (int c = 0; c < plan.clusters; ++c) {
-        const BlockShare share = share_of(model, plan, c * plan.cluster);
+        BlockShare share = {};
+        take_share(share, model, plan, c * plan.cluster);
         const auto columns = [&](Phase phase, int groups) {
             return static_cast<double>(GROUP_BYTES) * plan.matrices[phase].units * groups;
         };
@@ -123,7 +124,8 @@ inline void lay_out(StepPlan& plan, const StepModel& model, int cluster, int clu
     lay_out_matrices(plan, model);
     share_logits(plan, model);
     for (int block = 0; block < plan.blocks; ++block) {
-        const BlockShare share = share_of(model, plan, block);
+        BlockShare share = {};
+        take_share(share, model, plan, block);
         plan.most_heads = std::max(plan.most_heads, share.heads.count());
         plan.most_inner = std::max(plan.most_inner, share.inner.count());
         plan.most_slice = std::max(plan.most_slice, share.columns.count());

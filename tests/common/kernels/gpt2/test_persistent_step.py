@@ -161,10 +161,10 @@ def assert_no_worse_than_transformers(model, step, dtype, first, count):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_logits_of_a_width_that_is_used(kernels, dtype):
-    """As many blocks as a GPU of 132 multiprocessors has, and pieces of several units."""
+    """As many clusters of 8 blocks as a GPU of 132 multiprocessors may have, and more clusters than heads."""
     model = unruly(0.05, n_layer=1, n_head=12, n_embd=768, vocab_size=600)
     step = step_of(model, kernels, dtype, 1, keep_logits=True)
-    assert kernels.device.type == "cuda" or step.plan.blocks == 132
+    assert kernels.device.type == "cuda" or step.plan.blocks == 128
     assert_no_worse_than_transformers(model, step, dtype, [9], 3)
 
 
