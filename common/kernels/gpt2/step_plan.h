@@ -32,8 +32,8 @@ inline int cluster_of(const StepModel& model, int blocks) {
 
 // ------------------------------------------------------------------------------------------------- 2. Matrices
 
-// Pieces of up to 13 KB: small enough to be many, large enough for what it takes to feed one.
-constexpr int MOST_GROUPS = 26;
+// Pieces of up to 16 KB: small enough to be many, large enough for what it takes to feed one.
+constexpr int MOST_GROUPS = 32;
 
 inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
     const int width = model.width, hidden = model.hidden, in_group = GROUP_ROW_BYTES / model.element_bytes();
