@@ -98,7 +98,7 @@ __device__ __forceinline__ int draw_tokens(const Steps& a, const Range& units, u
 template <bool DRAWS>
 __device__ __forceinline__ void find_tokens(const Steps& a, const BlockMemory& m, const Range& units, StepState& state,
                                             int step, unsigned tag) {
-    constexpr int AT_ONCE = 5;  // words of so many blocks
+    constexpr int AT_ONCE = 4;  // words of so many blocks
     const int row = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const bool sampled = DRAWS && a.model.sampled;
     int token = 0;
@@ -273,13 +273,14 @@ struct Running {  // what every phase is given
         normalized_input<T, ROWS>(a, m, residual, behind(CONTRACT, layers - 1, letter - 1),
                                   vectors(layers, matrix(LOGITS).norm), true);
         clock.stamp(StepClock::STREAM);
+        __threadfence();  // the step's keys and values, before the words with the logits
+        // Asked for now: it comes from the host's memory
+        const bool cancel =
+            blockIdx.x == 0 && threadIdx.x == 0 && *reinterpret_cast<const volatile int*>(a.cancel) != 0;
         FoundLogits<DRAWS> found;
         by_rows(LOGITS, layers, [&](const UnitOutput& output, const float2& value) {
             output.template store_logits<DRAWS>(a, value, found);
         });
-        __threadfence();  // the step's keys and values, before the words with the logits
-        const bool cancel =
-            blockIdx.x == 0 && threadIdx.x == 0 && *reinterpret_cast<const volatile int*>(a.cancel) != 0;
         __syncwarp();
         hand_on_best(a, found, cancel, tag);
         clock.stamp(StepClock::LOGITS);

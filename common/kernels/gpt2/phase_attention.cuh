@@ -1,7 +1,9 @@
 // phase_attention.cuh - one query over a part of its head's cache: scores, their softmax, the sum of values.
 //
 //   1. Lanes      LaneState         what a lane knows of the tokens its group has seen
-//   2. Part       attend            the block's tokens -> a state, to all blocks of the cluster (attention_states.cuh)
+//   2. Merge      merged            several states -> their sum
+//   3. Part       attend            the block's tokens -> a state, to all blocks of the cluster (attention_states.cuh)
+//   4. Input      merged_input      the states of all blocks -> PROJECTION's input
 //
 // A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes; such a group takes one token
 // after the other, so that the block has BLOCK_THREADS / lanes tokens at a time. Groups meet in the end. The tokens
@@ -11,7 +13,7 @@
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/kernels/gpt2/phase_block.cuh"
+#include "common/kernels/gpt2/phase_input.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 #include "common/kernels/gpt2/vectors.cuh"
 
@@ -55,7 +57,31 @@ struct LaneState {
     }
 };
 
-// ----------------------------------------------------------------------------------------------------- 2. Part
+// ---------------------------------------------------------------------------------------------------- 2. Merge
+
+// Of `count` states, N at most, four columns. sums(i): m and l; columns(i): of o. All are asked for at once.
+template <int N, class Sums, class Columns>
+__device__ __forceinline__ attention::State merged(int count, Sums sums, Columns columns) {
+    float2 of[N];
+    float4 o[N];
+    attention::State all;
+    UNROLL
+    for (int i = 0; i < N; ++i) {
+        of[i] = i < count ? sums(i) : make_float2(-INFINITY, 0.0f);
+        o[i] = i < count ? columns(i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        all.m = fmaxf(all.m, of[i].x);
+    }
+    const float shift = shift_of(all.m);
+    UNROLL
+    for (int i = 0; i < N; ++i) {
+        const float weight = exp2_approx(of[i].x - shift);
+        all.l += weight * of[i].y;
+        all.o.x += weight * o[i].x, all.o.y += weight * o[i].y, all.o.z += weight * o[i].z, all.o.w += weight * o[i].w;
+    }
+    return all;
+}
+
+// ----------------------------------------------------------------------------------------------------- 3. Part
 
 // head: of the cluster's, the first of which is share.heads.begin. By all threads that compute.
 template <typename T>
@@ -121,12 +147,34 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
     float* const letters = m.states + ((share.rank * model.rows + row) * a.plan.most_heads + head) * state;
     for (int i = threadIdx.x; i < (quads + 1) * a.plan.cluster; i += BLOCK_THREADS) {
         const int quad = i / a.plan.cluster, to = i % a.plan.cluster, col = quad < quads ? 4 * quad : 0;
-        attention::State all;
-        UNROLL
-        for (int w = 0; w < BLOCK_WARPS; ++w)
-            all.add({sums[w].x, sums[w].y, *reinterpret_cast<const float4*>(m.own_states + w * head_dim + col)});
+        const attention::State all = merged<BLOCK_WARPS>(
+            BLOCK_WARPS, [&](int w) { return sums[w]; },
+            [&](int w) { return *reinterpret_cast<const float4*>(m.own_states + w * head_dim + col); });
         const float4 x = quad < quads ? all.o : make_float4(all.m, all.l, 0.0f, 0.0f);
         send(letters + 4 * quad, to, boxes.states, letter,
              make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)));
     }
+}
+
+// ---------------------------------------------------------------------------------------------------- 4. Input
+
+// m.states -> T [rows][heads of the cluster][head_dim, and zeros to whole groups]
+template <typename T>
+__device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& m, int heads) {
+    const int head_dim = a.model.head_dim(), state = head_dim + STATE_PAD;
+    const int columns = a.model.head_groups() * GROUP_ROW_BYTES / static_cast<int>(sizeof(T)), quads = columns / 4;
+    for (int i = threadIdx.x; i < a.model.rows * heads * quads; i += BLOCK_THREADS) {
+        const int col = i % quads * 4, head = i / quads % heads, r = i / (quads * heads);
+        const auto part = [&](int p) {
+            return m.states + ((p * a.model.rows + r) * a.plan.most_heads + head) * state;
+        };
+        const attention::State sum = merged<SLICES>(
+            col < head_dim ? a.plan.cluster : 0,
+            [&](int p) { return *reinterpret_cast<const float2*>(part(p) + head_dim); },
+            [&](int p) { return *reinterpret_cast<const float4*>(part(p) + col); });
+        const float inverse = inverse_of(sum.l);
+        store_input<T>(m, r, head * columns + col,
+                       make_float4(sum.o.x * inverse, sum.o.y * inverse, sum.o.z * inverse, sum.o.w * inverse));
+    }
+    block_sync();
 }

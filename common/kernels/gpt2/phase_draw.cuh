@@ -100,7 +100,7 @@ __device__ __forceinline__ void count_own_digits(const StepPlan& plan, const Dra
 
 // What all blocks have for one digit -> its sums, by lane 0. parts [blocks][4]
 __device__ __forceinline__ void add_up_digit(int blocks, const tagged::Word* parts, tagged::Word* sums, unsigned tag) {
-    constexpr int AT_ONCE = 5;
+    constexpr int AT_ONCE = 4;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     unsigned count = 0, token = 0;
     Number weight = 0;

@@ -5,12 +5,12 @@
 //   3. Stream     normalized_input               residual stream, layernorm
 //   4. States     merged_input                   the states of a head's parts -> its output
 //
-// ROWS: of the batch, at most. All end with a block_sync(): the input is there. CONTRACT's input comes by letter, as it is.
+// ROWS: of the batch, at most. All end with a block_sync(): the input is there. PROJECTION's is made by
+// phase_attention.cuh, and CONTRACT's comes by letter, as it is.
 //
 // 16-bit inputs come twice, rounded and the rest (`low`): the tensor cores have 16 rows, of which a batch takes 4, so
 // that the rest costs nothing, and the input is as exact as 22 bits (float16) or 16 (bfloat16).
 #pragma once
-#include "common/cuda/attention_states.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
@@ -162,29 +162,4 @@ __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemo
     const float* stream = nullptr;
     normalize<T, ROWS>(a, m, norm, [&] { stream = gather(); },
                        [&](int r, int item) { return reinterpret_cast<const float4*>(stream + r * a.model.width)[item]; });
-}
-
-// --------------------------------------------------------------------------------------------------- 4. States
-
-// m.states -> T [rows][heads of the cluster][head_dim, and zeros to whole groups]
-template <typename T>
-__device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& m, int heads) {
-    const int head_dim = a.model.head_dim(), state = head_dim + STATE_PAD;
-    const int columns = a.model.head_groups() * GROUP_ROW_BYTES / static_cast<int>(sizeof(T)), quads = columns / 4;
-    for (int i = threadIdx.x; i < a.model.rows * heads * quads; i += BLOCK_THREADS) {
-        const int col = i % quads * 4, head = i / quads % heads, r = i / (quads * heads);
-        attention::State sum;
-        float inverse = 0.0f;
-        if (col < head_dim) {
-            for (int part = 0; part < a.plan.cluster; ++part) {
-                const float* const one = m.states + ((part * a.model.rows + r) * a.plan.most_heads + head) * state;
-                const float2 sums = *reinterpret_cast<const float2*>(one + head_dim);
-                sum.add({sums.x, sums.y, *reinterpret_cast<const float4*>(one + col)});
-            }
-            inverse = inverse_of(sum.l);
-        }
-        store_input<T>(m, r, head * columns + col,
-                       make_float4(sum.o.x * inverse, sum.o.y * inverse, sum.o.z * inverse, sum.o.w * inverse));
-    }
-    block_sync();
 }
