@@ -154,7 +154,8 @@ __device__ __forceinline__ void publish(const Steps& a, const StepState& state, 
 // Whether there is something to be done in a next step.
 __device__ __forceinline__ bool goes_on(const Steps& a, const StepState& state) {
     bool all_finished = true, all_numbers = true;
-    for (int r = 0; r < a.model.rows; ++r) all_finished &= state.finished[r], all_numbers &= state.token[r] != NO_TOKEN;
+    for (int r = 0; r < a.model.rows; ++r)
+        all_finished &= state.finished[r], all_numbers &= state.token[r] != NO_TOKEN;
     return !state.cancelled && !all_finished && all_numbers;
 }
 
@@ -177,7 +178,9 @@ struct Running {  // what every phase is given
         return a.vectors + layer * a.plan.layer_vectors + at;
     }
     __device__ __forceinline__ const Matrix& matrix(Phase phase) const { return a.plan.matrices[phase]; }
-    __device__ __forceinline__ Input normed() const { return {m.high, sizeof(T) == 2 ? m.low : nullptr, m.input_stride}; }
+    __device__ __forceinline__ Input own_input() const {
+        return {m.high, sizeof(T) == 2 ? m.low : nullptr, m.input_stride};
+    }
 
     // Sets and addends of the exchange behind PROJECTION or CONTRACT.
     __device__ __forceinline__ Gathering behind(Phase phase, int layer, unsigned of_letter) const {
@@ -197,7 +200,7 @@ struct Running {  // what every phase is given
             const int count = min(UNIT_BATCH, units.end - first);
             float* const partial = m.partial + batch * m.partial_floats;
             const UnitOutput output(a, matrix(phase), layer, first, count);
-            multiply_units<T, ROWS>(a.model.rows, normed(), matrix(phase), count, partial, reader);
+            multiply_units<T, ROWS>(a.model.rows, own_input(), matrix(phase), count, partial, reader);
             block_sync();
             if (output.row < a.model.rows) use(output, output.value(partial, a.model.rows));
         }
@@ -208,6 +211,7 @@ struct Running {  // what every phase is given
         NO_UNROLL
         for (int slice = share.slices.begin; slice < share.slices.end; ++slice) {
             const int first = of.slice_begin(slice), units = of.slice_begin(slice + 1) - first;
+            if (units == 0) continue;
             UnitSums<T, ROWS> sums[WARP_UNITS];
             multiply_slice<T, ROWS>(a.model.rows, input, of, units, groups, sums, reader);
             add_slice<T, ROWS>(residual, set, a.model.rows, first, units, sums);
@@ -246,7 +250,7 @@ struct Running {  // what every phase is given
         const Gathering heads = behind(PROJECTION, layer, letter);
         if (has_heads) {
             attention(layer, step);
-            by_columns(PROJECTION, normed(), share.heads.count() * a.model.head_groups(), heads.set);
+            by_columns(PROJECTION, own_input(), share.heads.count() * a.model.head_groups(), heads.set);
             block_sync();  // the input has been read
         }
         clock.stamp(StepClock::PROJECTION);

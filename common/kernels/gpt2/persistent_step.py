@@ -11,6 +11,7 @@ The kernel runs on while the host reads the tokens, one by one, from memory that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -115,7 +116,7 @@ def packed_by_columns(weight: Tensor) -> Tensor:
     """
     units = grouped(weight)
     ends = [len(units) * i // SLICES for i in range(SLICES + 1)]
-    slices = [units[begin:end].transpose(0, 1).flatten() for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+    slices = [units[begin:end].transpose(0, 1).flatten() for begin, end in pairwise(ends)]
     return torch.cat(slices).view(torch.uint8)
 
 
@@ -196,8 +197,8 @@ class PersistentStep:
     def tokens(self, step: int) -> list[int]:
         """Waits for the tokens of a step that was started: a list of int, one per sequence.
 
-        RuntimeError if the kernel failed, ArithmeticError if logits are no numbers: the kernel's sums take numbers up to
-        2^17 in magnitude (counted_sums.cuh).
+        RuntimeError if the kernel failed, ArithmeticError if logits are no numbers: the kernel's sums take numbers
+        below 2^17 in magnitude (counted_sums.cuh).
         """
         numbers, looks = self._numbers[step], 0
         while (numbers == NOT_YET).any():

@@ -39,7 +39,7 @@ static_assert(MOST_DRAWN_TOKENS == 1 << TOKEN_BITS, "a token's number is the low
 
 // -------------------------------------------------------------------------------------------------- 1. Weights
 
-// By all threads: the logits of the block's units of LOGITS -> places and weights [rows][draw_tokens]; weight 0: not to be drawn.
+// By all threads: the logits of the block's units -> places and weights [rows][draw_tokens]; weight 0: not to be drawn.
 __device__ __forceinline__ void weigh_logits(const Steps& a, const DrawMemory& m, const StepState& state,
                                              const Range& units) {
     const int each = a.plan.draw_tokens;

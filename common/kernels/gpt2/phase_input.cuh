@@ -160,6 +160,8 @@ __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemo
         return;
     }
     const float* stream = nullptr;
-    normalize<T, ROWS>(a, m, norm, [&] { stream = gather(); },
-                       [&](int r, int item) { return reinterpret_cast<const float4*>(stream + r * a.model.width)[item]; });
+    const auto take = [&](int r, int item) {
+        return reinterpret_cast<const float4*>(stream + r * a.model.width)[item];
+    };
+    normalize<T, ROWS>(a, m, norm, [&] { stream = gather(); }, take);
 }

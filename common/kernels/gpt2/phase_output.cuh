@@ -5,9 +5,9 @@
 //   3. Rows       UnitOutput                    QKV, EXPAND, LOGITS: two numbers of one sequence
 //   4. Slices     add_slice                     PROJECTION, CONTRACT: onto the residual stream
 //
-// Of QKV, EXPAND and LOGITS warp r finishes sequence r: lane 4 i + p has numbers 2 p and 2 p + 1 of the batch's unit i. The
-// bias it asks for before the product. A slice's numbers are finished where they are; their bias is added by who reads
-// the sum (phase_residual.cuh).
+// Of QKV, EXPAND and LOGITS warp r finishes sequence r: lane 4 i + p has numbers 2 p and 2 p + 1 of the batch's unit i.
+// The bias it asks for before the product. A slice's numbers are finished where they are; their bias is added by who
+// reads the sum (phase_residual.cuh).
 #pragma once
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/mma.cuh"
@@ -55,8 +55,8 @@ __device__ __forceinline__ void hand_on_best(const Steps& a, const FoundLogits<D
 // By whole warps. The four lanes of a unit have two of its numbers each, and send all eight, rounded to T, to a block in
 // four each; one word holds two of 16 bits or one of 32. to: 8 T, where the unit's numbers go; exists: whether it does.
 template <typename T>
-__device__ __forceinline__ void send_unit(unsigned char* to, const float2& value, bool exists, int cluster, MailBox& box,
-                                          unsigned letter) {
+__device__ __forceinline__ void send_unit(unsigned char* to, const float2& value, bool exists, int cluster,
+                                          MailBox& box, unsigned letter) {
     constexpr int WORDS = static_cast<int>(sizeof(T)) / 2, VECTORS = 2 * static_cast<int>(sizeof(T)) / 4;
     unsigned mine[WORDS], all[4 * WORDS];
     if constexpr (sizeof(T) == 2)
@@ -69,7 +69,8 @@ __device__ __forceinline__ void send_unit(unsigned char* to, const float2& value
     for (int rank = threadIdx.x % 4; rank < cluster; rank += 4) {
         UNROLL
         for (int v = 0; v < VECTORS; ++v)
-            send(to + 16 * v, rank, box, letter, make_uint4(all[4 * v], all[4 * v + 1], all[4 * v + 2], all[4 * v + 3]));
+            send(to + 16 * v, rank, box, letter,
+                 make_uint4(all[4 * v], all[4 * v + 1], all[4 * v + 2], all[4 * v + 3]));
     }
 }
 

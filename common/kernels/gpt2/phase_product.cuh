@@ -143,8 +143,9 @@ __device__ __forceinline__ void multiply_units(int rows, const Input& input, con
 // The numbers of a slice of `units` units, from `groups` groups of columns, which are next in the stream. Warp w has
 // units w, w + 8, ... in sums[0], sums[1], ...
 template <typename T, int ROWS>
-__device__ __forceinline__ void multiply_slice(int rows, const Input& input, const Matrix& matrix, int units, int groups,
-                                               UnitSums<T, ROWS> (&sums)[WARP_UNITS], PieceReader& reader) {
+__device__ __forceinline__ void multiply_slice(int rows, const Input& input, const Matrix& matrix, int units,
+                                               int groups, UnitSums<T, ROWS> (&sums)[WARP_UNITS],
+                                               PieceReader& reader) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     NO_UNROLL
     for (int first = 0; first < groups; first += matrix.piece_groups) {

@@ -5,12 +5,12 @@
 //   gather       the sum of all clusters' numbers -> the stream, in the shared memory of every block
 //
 // A block keeps the stream's columns of its slice (BlockShare::columns), as a fixed-point number of 64 bits each
-// (counted_sums.cuh); so do the blocks of the same rank in all other clusters, and they come to the same numbers. PROJECTION
-// and CONTRACT give a block numbers of its slice only:
+// (counted_sums.cuh); so do the blocks of the same rank in all other clusters, and they come to the same numbers.
+// PROJECTION and CONTRACT give a block numbers of its slice only:
 //
-//     block r of cluster 0   adds its numbers of slice r \                     / looks until all have come, sends to cluster 0
-//     block r of cluster 1   adds                         > words of slice r  <  looks, sends to cluster 1
-//     ...                                                /   in the L2 cache   \ ...
+//     block r of cluster 0   adds its numbers \   words of slice r   / looks until all have come, sends to cluster 0
+//     block r of cluster 1   adds              >  in the L2 cache   <  looks, sends to cluster 1
+//     ...                                     /                      \ ...
 //
 // so a word has as many addends as there are clusters (PROJECTION: clusters with a head), and as many readers. One trip
 // to the L2 cache, one back, and one through the cluster, in which all blocks get the whole stream as floats.

@@ -34,6 +34,7 @@ __device__ __forceinline__ bool feed_slices(const Matrix& matrix, const Range& s
     for (int slice = slices.begin; slice < slices.end; ++slice) {
         const int begin = matrix.slice_begin(slice);
         const unsigned group_bytes = GROUP_BYTES * (matrix.slice_begin(slice + 1) - begin);
+        if (group_bytes == 0) continue;  // of 8 slices of a narrow model
         const unsigned char* from = weights + begin * matrix.unit_bytes() + size_t{group_bytes} * groups.begin;
         for (int group = groups.begin; group < groups.end; group += matrix.piece_groups) {
             const unsigned bytes = group_bytes * min(matrix.piece_groups, groups.end - group);

@@ -2,8 +2,8 @@
 //
 //   StepClock        begin() of a step; stamp(what) what has just been done; store() at the end
 //
-// Cycles between two stamps go to the second one's name; their sums over all steps to step_cycles. A stamp is of the first
-// thread, so a phase is over when its first warp is done. bare/step_times.cu prints them.
+// Cycles between two stamps go to the second one's name; their sums over all steps to step_cycles. A stamp is of the
+// first thread, so a phase is over when its first warp is done. bare/step_times.cu prints them.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -13,7 +13,20 @@ __device__ long long step_cycles[16];
 
 struct StepClock {
     // STREAM: waiting for an exchange, and the layernorm. Hops: waiting for letters
-    enum Name { STREAM, QKV, QKV_HOP, ATTENTION, STATES_HOP, PROJECTION, EXPAND, INNER_HOP, CONTRACT, LOGITS, TOKENS, NAMES };
+    enum Name {
+        STREAM,
+        QKV,
+        QKV_HOP,
+        ATTENTION,
+        STATES_HOP,
+        PROJECTION,
+        EXPAND,
+        INNER_HOP,
+        CONTRACT,
+        LOGITS,
+        TOKENS,
+        NAMES
+    };
 #ifdef STEP_CLOCK
     long long last = 0, cycles[NAMES] = {};
     __device__ __forceinline__ void begin() { last = clock64(); }

@@ -6,14 +6,14 @@
 //   4. Shares    BlockShare, take_share     what a block has of every phase
 //   5. Launch    Steps, run_steps
 //
-// The grid is clusters of 8 blocks (of 4, 2 or 1 in tests). A head belongs to a cluster, with all that only a head needs,
-// and so do some columns of the MLP's inside. A layer is
+// The grid is clusters of 8 blocks (of 4, 2 or 1 in tests). A head belongs to a cluster, with all that only a head
+// needs, and so do some columns of the MLP's inside. A layer is
 //
 //   phase         a block multiplies                  who needs it       how it gets there
 //   QKV           some rows of its heads' weights     its cluster        letters (cluster_mail.cuh)
 //   ATTENTION     a part of its heads' tokens         its cluster        letters
-//   PROJECTION    a slice of the outputs, its         all blocks         exchange: sums that count their addends, of which
-//                 heads' columns                                         a block reads a slice (phase_residual.cuh)
+//   PROJECTION    a slice of the outputs, its         all blocks         exchange: sums that count their addends, of
+//                 heads' columns                                         which a block reads a slice (phase_residual.cuh)
 //   EXPAND        some rows of its cluster's          its cluster        letters
 //   CONTRACT      a slice of the outputs, its         all blocks         exchange
 //                 cluster's columns
@@ -93,7 +93,7 @@ struct Matrix {
 constexpr int SUM_SETS = 3;  // one for PROJECTION, and for CONTRACT two in turn
 struct Exchange {
     int sums;        // counted [SUM_SETS][rows][width]; zero when a launch begins
-    int best;        // tagged [rows][blocks][best_words]: value and token of the largest logit; sampled: the smallest, 0
+    int best;        // tagged [rows][blocks][best_words]: value and token of the largest logit; smallest, 0
     int best_words;  // 2, sampled 4
     int digit_parts;  // sampled: tagged [rows][DIGITS][blocks][4]: count, sum of token numbers; weight, 64 bits
     int digit_sums;   // sampled: tagged [rows][DIGITS][4]: the same of all blocks
@@ -110,7 +110,8 @@ struct StepPlan {
     int scale;  // of the attention's scores, floats from the beginning of a layer's vectors
     Exchange exchange;
     counted::Scale sum_scale;
-    int most_heads, most_inner, most_slice;  // of a cluster: heads, groups of CONTRACT; of a block: columns of its slice
+    int most_heads, most_inner;  // of a cluster: heads, groups of CONTRACT's columns
+    int most_slice;              // of a block: columns of the residual stream that it reads
     int slots;
     unsigned slot_bytes;
     int tokens_per_piece;  // of keys and values
@@ -200,6 +201,6 @@ constexpr int NO_TOKEN = -2;  // instead of one in `arrived` and `history`: the 
 
 // `count` steps, fewer if all sequences have come to their stop token or `cancel` is set. Token number steps[] - 1 of
 // the history is the first one's input. Behind it positions, lengths and steps have moved on by the number of steps; a
-// sequence that is finished goes on with the others, and what it makes is for nobody. A step that makes NO_TOKEN, for any
-// sequence, is the last one.
+// sequence that is finished goes on with the others, and what it makes is for nobody. A step that makes NO_TOKEN, for
+// any sequence, is the last one.
 void run_steps(const Steps& steps);

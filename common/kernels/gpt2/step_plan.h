@@ -22,8 +22,8 @@ inline bool sizes_fit(const StepModel& model) {
 }
 static_assert(4 * NORM_ITEMS * BLOCK_THREADS <= SLICES * BLOCK_WARPS * WARP_UNITS * UNIT_ROWS, "the widest slice");
 
-// Blocks of a cluster: as many as there are slices, fewer where a block would have none, or where `blocks` (0: as many as
-// suit the GPU) are not whole clusters.
+// Blocks of a cluster: as many as there are slices, fewer where a block would have none, or where `blocks` (0: as many
+// as suit the GPU) are not whole clusters.
 inline int cluster_of(const StepModel& model, int blocks) {
     int cluster = SLICES;
     while (cluster > 1 && (cluster > model.width / UNIT_ROWS || blocks % cluster != 0)) cluster /= 2;
@@ -50,7 +50,8 @@ inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
             while (m.piece_units < UNIT_BATCH && 2 * m.piece_units * groups <= MOST_GROUPS) m.piece_units *= 2;
             m.piece_groups = ceil_div(groups, ceil_div(groups, MOST_GROUPS));
         }
-        plan.slot_bytes = std::max(plan.slot_bytes, static_cast<unsigned>(GROUP_BYTES * m.piece_units * m.piece_groups));
+        const int bytes = GROUP_BYTES * m.piece_units * m.piece_groups;
+        plan.slot_bytes = std::max(plan.slot_bytes, static_cast<unsigned>(bytes));
     };
     set(QKV, 3 * width, width / in_group);
     set(PROJECTION, width, model.heads * model.head_groups());
@@ -98,7 +99,8 @@ inline void share_logits(StepPlan& plan, const StepModel& model) {
     for (int c = 0; c < plan.clusters; ++c) wanted += each[c] = std::max(all / plan.clusters - others[c], 0.0);
     for (int c = 0; c < plan.clusters; ++c) {
         total += each[c];
-        plan.logits_begin[c + 1] = c + 1 == plan.clusters ? head.units : static_cast<int>(head.units * (total / wanted));
+        const bool last = c + 1 == plan.clusters;
+        plan.logits_begin[c + 1] = last ? head.units : static_cast<int>(head.units * (total / wanted));
     }
 }
 

@@ -105,7 +105,8 @@ int main(int argc, char** argv) {
         CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
         const std::vector<int> made(a.arrived + rows, a.arrived + rows * (1 + steps));
         if (runs == 0) first = made;
-        same &= made == first && std::all_of(made.begin(), made.end(), [&](int t) { return t >= 0 && t < a.model.vocab; });
+        const auto is_token = [&](int token) { return token >= 0 && token < a.model.vocab; };
+        same &= made == first && std::all_of(made.begin(), made.end(), is_token);
     }
     long long cycles[16], all = 0;
     CUDA_CHECK(cudaMemcpyFromSymbol(cycles, step_cycles, sizeof cycles));
@@ -115,8 +116,8 @@ int main(int argc, char** argv) {
     std::printf("%d steps, %u times the same tokens: %s\n", steps, runs, same ? "right" : "WRONG");
     const double step = 1e3 * milliseconds / steps;
     if (!small) std::printf("%8.1f us/step %6.2f TB/s\n", step, 1e-6 * static_cast<double>(a.plan.weight_bytes) / step);
-    constexpr const char* NAMES[] = {"stream and layernorm", "qkv",    "qkv hop",   "attention", "states hop", "projection",
-                                     "expand",               "inner hop", "contract", "logits",    "tokens"};
+    constexpr const char* NAMES[] = {"stream, layernorm", "qkv",       "qkv hop",  "attention", "states hop", "projection",
+                                     "expand",            "inner hop", "contract", "logits",    "tokens"};
     for (int i = 0; i < StepClock::NAMES && !small; ++i)
         std::printf("%8.1f %s\n", step * static_cast<double>(cycles[i]) / static_cast<double>(all), NAMES[i]);
     return same ? 0 : 1;

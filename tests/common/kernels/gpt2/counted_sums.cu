@@ -53,7 +53,8 @@ static bool sum_is(int room, const std::vector<float>& x) {
     for (float one : x) sum += one;
     const Found found = found_of(room, x);
     const double off = std::fabs(static_cast<double>(found.came) * scale.down - sum);
-    return found.whole && found.number && !found.whole_with_one_more && off <= 0.5 * scale.down * static_cast<double>(x.size());
+    const double most_off = 0.5 * scale.down * static_cast<double>(x.size());
+    return found.whole && found.number && !found.whole_with_one_more && off <= most_off;
 }
 static bool is_no_number(int room, const std::vector<float>& x) {
     const Found found = found_of(room, x);
@@ -66,7 +67,8 @@ int main() {
     for (int room : {1, 2, 12, 15, 16, 32, 132, 255}) {
         const size_t count = static_cast<size_t>(room);
         std::vector<float> mixed(count);
-        for (size_t i = 0; i < count; ++i) mixed[i] = 0.3f * static_cast<float>(i) - 3000.0f / static_cast<float>(i + 1);
+        for (size_t i = 0; i < count; ++i)
+            mixed[i] = 0.3f * static_cast<float>(i) - 3000.0f / static_cast<float>(i + 1);
         bool fine = sum_is(room, mixed) && sum_is(room, std::vector<float>(count, most)) &&
                     sum_is(room, std::vector<float>(count, -most)) && sum_is(room, std::vector<float>(1, -1e-7f));
         for (float bad : wrong) {
@@ -76,7 +78,8 @@ int main() {
                 fine &= is_no_number(room, one) && is_no_number(room, std::vector<float>(count, bad));
             }
         }
-        std::printf("%3d addends, units of 2^%d: %s\n", room, std::ilogb(counted::scale_for(room).down), fine ? "right" : "WRONG");
+        std::printf("%3d addends, units of 2^%d: %s\n", room, std::ilogb(counted::scale_for(room).down),
+                    fine ? "right" : "WRONG");
         right &= fine;
     }
     return right ? 0 : 1;
