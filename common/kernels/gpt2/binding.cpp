@@ -19,11 +19,11 @@
 //   next_token(best or None, tokens or None, stop, finished!, steps!, positions!, lengths!, history!, wte, wpe,
 //              residual!, early)
 //
-//   plan_steps(wte, layers, heads, hidden, rows, max_seq_len, sampled, most_blocks, splits)
+//   plan_steps(wte, layers, heads, hidden, rows, max_seq_len, sampled, most_blocks)
 //       -> (blocks, weight_bytes, vectors, words, tags)          the persistent kernel's; blocks is 0 if there is none
 //   run_steps(weights, vectors, wte, wpe, cache!, words!, logits! or None, positions!, lengths!, steps!, finished!,
 //             stop, history!, arrived!, cancel, eps, hidden, count, first_tag, uniforms, temperature, top_k and top_p
-//             or None, most_blocks, splits)
+//             or None, most_blocks)
 //
 //       rows                 sequences, 1 .. 4
 //       weight [N, K], norm_weight [K], x [rows, K], out [rows, N]
@@ -35,7 +35,7 @@
 //       best                 int64 [rows, step_blocks()]: the largest logit of each block as (float, int)
 //       stop                 int32 [1], -1: none; finished, steps, positions, lengths: int32 [rows]
 //       history              int32 [steps, rows]; tokens int64 [rows]; wte [vocab, width], wpe [context, width]
-//       most_blocks, splits  0: as many as suit the GPU
+//       most_blocks          0: as many as suit the GPU
 //       weights, vectors     uint8 [weight_bytes], float32 [vectors]: see step_phases.h
 //       cache                [layers, 2, batch, heads, max_seq_len, head_dim], of which the first `rows` sequences
 //       words                int64 [words], zeros before the first run
@@ -381,20 +381,18 @@ StepModel model_of(const Tensor& wte, int64_t layers, int64_t heads, int64_t hid
     return model;
 }
 
-StepPlan plan_of(const StepModel& model, int64_t most_blocks, int64_t splits) {
+StepPlan plan_of(const StepModel& model, int64_t most_blocks) {
     check_between(most_blocks, 0, 1 << 16, "most_blocks");
-    check_between(splits, 0, 1 << 10, "splits");
-    return plan_steps(model, static_cast<int>(most_blocks), static_cast<int>(splits));
+    return plan_steps(model, static_cast<int>(most_blocks));
 }
 
 std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> plan_steps_operator(const Tensor& wte, int64_t layers,
                                                                             int64_t heads, int64_t hidden,
                                                                             int64_t rows, int64_t max_seq_len,
-                                                                            bool sampled, int64_t most_blocks,
-                                                                            int64_t splits) {
+                                                                            bool sampled, int64_t most_blocks) {
     const StepModel model = model_of(wte, layers, heads, hidden, rows, max_seq_len, sampled);
     DeviceScope device(wte);
-    const StepPlan plan = plan_of(model, most_blocks, splits);
+    const StepPlan plan = plan_of(model, most_blocks);
     if (!plan.fits) return {0, 0, 0, 0, 0};
     return {plan.blocks, static_cast<int64_t>(plan.weight_bytes), plan.vectors, plan.exchange.words,
             plan.tag_count(model)};
@@ -441,8 +439,8 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
                         Tensor lengths, Tensor steps, Tensor finished, const Tensor& stop, Tensor history,
                         Tensor arrived, const Tensor& cancel, double eps, int64_t hidden, int64_t count, int64_t first_tag,
                         const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
-                        const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p, int64_t most_blocks,
-                        int64_t splits) {
+                        const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
+                        int64_t most_blocks) {
     Steps a = {};
     float_type(wte, "wte");
     check(uniforms.has_value() == temperature.has_value() && uniforms.has_value() == top_k.has_value() &&
@@ -458,7 +456,7 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
           " rows; it must be [layers, 2, batch, heads, max_seq_len, head_dim] with heads head_dim = width and rows <= "
           "batch");
     DeviceScope device(wte);
-    a.plan = plan_of(a.model, most_blocks, splits);
+    a.plan = plan_of(a.model, most_blocks);
     check(a.plan.fits, "there is no persistent kernel for a model of width ", a.model.width, " with ", rows,
           " rows on this GPU; see plan_steps");
     check_planned(weights, "weights", ScalarType::Byte, static_cast<int64_t>(a.plan.weight_bytes), wte);
@@ -524,13 +522,13 @@ TASK_OPERATORS(m) {
         "bool early=False) -> ()");
     m.def(
         "plan_steps(Tensor wte, int layers, int heads, int hidden, int rows, int max_seq_len, bool sampled=False, "
-        "int most_blocks=0, int splits=0) -> (int, int, int, int, int)");
+        "int most_blocks=0) -> (int, int, int, int, int)");
     m.def(
         "run_steps(Tensor weights, Tensor vectors, Tensor wte, Tensor wpe, Tensor(a!) cache, Tensor(b!) words, "
         "Tensor(c!)? logits, Tensor(d!) positions, Tensor(e!) lengths, Tensor(f!) steps, Tensor(g!) finished, "
         "Tensor stop, Tensor(h!) history, Tensor(i!) arrived, Tensor cancel, float eps, int hidden, int count, "
         "int first_tag, Tensor? uniforms=None, Tensor? temperature=None, Tensor? top_k=None, Tensor? top_p=None, "
-        "int most_blocks=0, int splits=0) -> ()");
+        "int most_blocks=0) -> ()");
 }
 
 TASK_KERNELS(m) {

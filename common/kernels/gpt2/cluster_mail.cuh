@@ -2,14 +2,16 @@
 //
 //   cluster_rank(), cluster_meet()     which block of its cluster this is; a barrier of all threads of the cluster
 //   MailBox                            a barrier for each of two letters in turn
-//   mail_init(box, bytes)              by one thread; a cluster_meet() must follow
-//   send(to, rank, box, letter, ...)   4, 8 or 16 bytes for the same place in another block, or in this one
+//   mail_init(box)                     by one thread; a cluster_meet() must follow
+//   send(to, rank, box, letter, ...)   8 or 16 bytes for the same place in another block, or in this one
 //   mail_wait(box, letter)             until all bytes of a letter have come, by whoever reads them
-//   mail_expect(box, letter, bytes)    by one thread, behind its mail_wait(): room for the letter after the next one
+//   mail_has_come(box, letter)         waits a while: whether they have
+//   mail_expect(box, letter, bytes)    by one thread, behind its mail_wait() for the last letter but one: how much comes
 //
 // A letter is what all blocks of a cluster, this one too, send at one point of the program: an all-gather. st.async writes
 // to the other block and reports its bytes to a barrier there, so there is one trip and nobody waits for the slowest of all,
-// as at a barrier of the cluster, but only for what it needs.
+// as at a barrier of the cluster, but only for what it needs. Bytes may come before they are expected: a barrier counts them
+// below zero, and its phase is not complete without the arrival that mail_expect() is.
 //
 // Two letters have memory of their own, and take turns. Nobody may send letter n + 2 before all have read letter n: who
 // sends it has had letter n + 1 from all, so it is enough that each reads n, meets its other threads, and then sends n + 1.
@@ -24,7 +26,11 @@ __device__ __forceinline__ unsigned cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-__device__ __forceinline__ void cluster_meet() { cooperative_groups::this_cluster().sync(); }
+__device__ __forceinline__ void cluster_meet() {
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().sync();
+#endif
+}
 
 struct MailBox {
     hopper::Mbarrier came[2];
@@ -33,11 +39,9 @@ struct MailBox {
 __device__ __forceinline__ void mail_expect(MailBox& box, unsigned letter, unsigned bytes) {
     hopper::mbarrier_expect(box.came[letter & 1], bytes);
 }
-// bytes: of each of the first two letters.
-__device__ __forceinline__ void mail_init(MailBox& box, unsigned first_bytes, unsigned second_bytes) {
+__device__ __forceinline__ void mail_init(MailBox& box) {
     hopper::mbarrier_init(box.came[0], 1), hopper::mbarrier_init(box.came[1], 1);
     hopper::mbarrier_init_done();
-    mail_expect(box, 0, first_bytes), mail_expect(box, 1, second_bytes);
 }
 
 // Whether the letter has come; waits a while for it.
@@ -53,6 +57,11 @@ __device__ __forceinline__ bool mail_has_come(MailBox& box, unsigned letter) {
         : "r"(shared_offset(&box.came[letter & 1])), "r"(letter >> 1 & 1)
         : "memory");
     return complete != 0;
+}
+
+__device__ __forceinline__ void mail_wait(MailBox& box, unsigned letter) {
+    while (!mail_has_come(box, letter)) {
+    }
 }
 
 __device__ __forceinline__ unsigned in_cluster(const void* pointer, unsigned rank) {

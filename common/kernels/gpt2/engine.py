@@ -53,7 +53,7 @@ class Engine:
         memory, and the one that was not needed for the longest time goes first.
     fused: whether steps run in the tuned step kernels where they fit (None: on a GPU); else task 7's other kernels
         stand between torch's matrix products.
-    persistent: whether all steps of a text run as one kernel where that fits; see `how`. It is slower (README.md).
+    persistent: whether all steps of a text run as one kernel where that fits; see `how`. Unmeasured (README.md).
 
     Raises ValueError for a model, dtype or size that is not supported.
     """

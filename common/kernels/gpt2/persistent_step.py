@@ -11,6 +11,7 @@ The kernel runs on while the host reads the tokens, one by one, from memory that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ from common.kernels.gpt2.decode_step import DecodeState, first_tokens
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Weights
 
-UNIT_ROWS, GROUP_ROW_BYTES = 8, 64  # step_phases.h
-NOT_YET = -1
+UNIT_ROWS, GROUP_ROW_BYTES, SLICES = 8, 64, 8  # step_phases.h
+NOT_YET, NO_TOKEN = -1, -2
 LAST_TAG = 2**32 - 1
 
 
@@ -67,28 +68,56 @@ class PackedWeights:
     def of(cls, weights: Weights) -> PackedWeights:
         matrices, vectors = [], []
         for layer in weights.layers:
-            matrices += [packed(one.weight) for one in (layer.qkv, layer.projection, layer.expand, layer.contract)]
-            for norm, inside, outside in (
-                (layer.norm_1, layer.qkv, layer.projection),
-                (layer.norm_2, layer.expand, layer.contract),
-            ):
-                vectors += [norm.weight, norm.bias, inside.bias, outside.bias]
+            matrices.append(packed(by_heads(layer.qkv.weight, weights.heads)))
+            matrices.append(packed_by_columns(filled_up(layer.projection.weight, weights.heads)))
+            matrices.append(packed(layer.expand.weight))
+            matrices.append(packed_by_columns(layer.contract.weight))
+            vectors += [layer.norm_1.weight, layer.norm_1.bias, by_heads(layer.qkv.bias, weights.heads)]
+            vectors += [layer.projection.bias, layer.norm_2.weight, layer.norm_2.bias]
+            vectors += [layer.expand.bias, layer.contract.bias]
             vectors.append(weights.wte.new_tensor([layer.scale, 0, 0, 0], dtype=torch.float32))
         matrices.append(packed(weights.head))
         vectors += [weights.norm.weight, weights.norm.bias]
         return cls(torch.cat(matrices), torch.cat([vector.float() for vector in vectors]))
 
 
-def packed(weight: Tensor) -> Tensor:
-    """uint8 [bytes]: a matrix [N, K] as the kernel's warps take it, [ceil(N / 8)][K in groups][8][64 bytes].
+def by_heads(qkv: Tensor, heads: int) -> Tensor:
+    """[3 width, ...] -> the same, rows [query, key, value][heads][head_dim] as [heads][query, key, value][head_dim]."""
+    return qkv.view(3, heads, -1, *qkv.shape[1:]).transpose(0, 1).reshape(qkv.shape)
 
-    K: a multiple of 64 bytes. Rows beyond N are zeros.
-    """
+
+def filled_up(projection: Tensor, heads: int) -> Tensor:
+    """[N, width] -> [N, heads * columns], each head's columns followed by zeros up to a multiple of 64 bytes."""
+    group = GROUP_ROW_BYTES // projection.element_size()
+    of_heads = projection.view(len(projection), heads, -1)
+    return torch.nn.functional.pad(of_heads, (0, -of_heads.size(-1) % group)).flatten(1)
+
+
+def grouped(weight: Tensor) -> Tensor:
+    """[N, K] -> [ceil(N / 8), K in groups of 64 bytes, 8, 64 bytes of a row]. Rows beyond N are zeros."""
     rows, columns = weight.shape
     units, group = -(-rows // UNIT_ROWS), GROUP_ROW_BYTES // weight.element_size()
     padded = torch.nn.functional.pad(weight, (0, 0, 0, units * UNIT_ROWS - rows))
-    grouped = padded.view(units, UNIT_ROWS, columns // group, group).transpose(1, 2)
-    return grouped.contiguous().view(-1).view(torch.uint8)
+    return padded.view(units, UNIT_ROWS, columns // group, group).transpose(1, 2)
+
+
+def packed(weight: Tensor) -> Tensor:
+    """uint8 [bytes]: a matrix [N, K] of which blocks take whole rows, [units][groups][8][64 bytes], see `grouped`.
+
+    K: a multiple of 64 bytes.
+    """
+    return grouped(weight).contiguous().view(-1).view(torch.uint8)
+
+
+def packed_by_columns(weight: Tensor) -> Tensor:
+    """uint8 [bytes]: a matrix [N, K] of which blocks take some columns, [8 slices][groups][units][8][64 bytes].
+
+    Slices are as equal as may be, in whole units. K: a multiple of 64 bytes.
+    """
+    units = grouped(weight)
+    ends = [len(units) * i // SLICES for i in range(SLICES + 1)]
+    slices = [units[begin:end].transpose(0, 1).flatten() for begin, end in pairwise(ends)]
+    return torch.cat(slices).view(torch.uint8)
 
 
 class PersistentStep:
@@ -168,14 +197,21 @@ class PersistentStep:
     def tokens(self, step: int) -> list[int]:
         """Waits for the tokens of a step that was started: a list of int, one per sequence.
 
-        RuntimeError if the kernel failed.
+        RuntimeError if the kernel failed, ArithmeticError if logits are no numbers: the kernel's sums take numbers
+        below 2^17 in magnitude (counted_sums.cuh).
         """
         numbers, looks = self._numbers[step], 0
         while (numbers == NOT_YET).any():
             looks += 1
             if looks % 10_000 == 0 and self.kernels.device.type == "cuda":
                 torch.cuda.current_stream().query()  # raises what the kernel died of
-        return numbers.tolist()
+        found = numbers.tolist()
+        if NO_TOKEN in found:
+            raise ArithmeticError(
+                f"step {step} of sequence {found.index(NO_TOKEN)} has logits that are no numbers; a layer added more "
+                f"than 2^17 to the residual stream, or something that is no number: take the engine's graph"
+            )
+        return found
 
     def cancel(self) -> None:
         """Ends the run behind the step that is under way, if there is one, and waits for it."""

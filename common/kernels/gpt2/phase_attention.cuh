@@ -1,17 +1,19 @@
 // phase_attention.cuh - one query over a part of its head's cache: scores, their softmax, the sum of values.
 //
 //   1. Lanes      LaneState         what a lane knows of the tokens its group has seen
-//   2. Unit       attend            all tokens of a part -> a state for the next phase to merge (attention_states.cuh)
+//   2. Merge      merged            several states -> their sum
+//   3. Part       attend            the block's tokens -> a state, to all blocks of the cluster (attention_states.cuh)
+//   4. Input      merged_input      the states of all blocks -> PROJECTION's input
 //
 // A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes; such a group takes one token
 // after the other, so that the block has BLOCK_THREADS / lanes tokens at a time. Groups meet in the end. The tokens
 // come through the stream, long before the query is known; the newest, whose key and value are made in this step, and
-// the one before it are read by the last part's first two groups where they are (phase_block.cuh).
+// the one before it are read by the last block's first two groups where they are (phase_block.cuh).
 #pragma once
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/unroll.cuh"
-#include "common/kernels/gpt2/phase_block.cuh"
+#include "common/kernels/gpt2/phase_input.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 #include "common/kernels/gpt2/vectors.cuh"
 
@@ -55,47 +57,61 @@ struct LaneState {
     }
 };
 
-// ----------------------------------------------------------------------------------------------------- 2. Unit
+// ---------------------------------------------------------------------------------------------------- 2. Merge
 
-// tag: of this phase; the one before it made the words that are read here. By all threads that compute.
+// Of `count` states, N at most, four columns. sums(i): m and l; columns(i): of o. All are asked for at once.
+template <int N, class Sums, class Columns>
+__device__ __forceinline__ attention::State merged(int count, Sums sums, Columns columns) {
+    float2 of[N];
+    float4 o[N];
+    attention::State all;
+    UNROLL
+    for (int i = 0; i < N; ++i) {
+        of[i] = i < count ? sums(i) : make_float2(-INFINITY, 0.0f);
+        o[i] = i < count ? columns(i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        all.m = fmaxf(all.m, of[i].x);
+    }
+    const float shift = shift_of(all.m);
+    UNROLL
+    for (int i = 0; i < N; ++i) {
+        const float weight = exp2_approx(of[i].x - shift);
+        all.l += weight * of[i].y;
+        all.o.x += weight * o[i].x, all.o.y += weight * o[i].y, all.o.z += weight * o[i].z, all.o.w += weight * o[i].w;
+    }
+    return all;
+}
+
+// ----------------------------------------------------------------------------------------------------- 3. Part
+
+// head: of the cluster's, the first of which is share.heads.begin. By all threads that compute.
 template <typename T>
-__device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const StepState& state, int layer,
-                                       int step, int unit, unsigned tag, PieceReader& reader) {
-    constexpr int SIZE = Vector<T>::SIZE, WORDS = 4;  // of a lane's 16 bytes
+__device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const BlockShare& share, Boxes& boxes,
+                                       unsigned letter, int layer, int row, int head, int newest, PieceReader& reader) {
+    constexpr int SIZE = Vector<T>::SIZE;
     const StepModel& model = a.model;
     const int head_dim = model.head_dim(), lanes = head_dim / SIZE, groups = BLOCK_THREADS / lanes;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int group = static_cast<int>(threadIdx.x) / lanes, mine = lane % lanes;
-    const CachePart part = cache_part(model, a.plan, unit, state.position, step);
-    const bool last = part.split == a.plan.splits - 1;
-    const int newest = state.position[part.row] + step;
+    const Range part = cache_part(model, a.plan, share.rank, newest);
+    const bool last = share.rank == a.plan.cluster - 1;
 
-    // The token before the newest: written a step ago, so it can be asked for before this step's query is there.
+    // The newest token, of which m.qkv has key and value, and the one before it, which was written a step ago
+    const uint4* const made = reinterpret_cast<const uint4*>(m.qkv) + (row * a.plan.most_heads + head) * 3 * lanes;
     const bool has_before = last && newest >= 1 && newest <= model.max_seq_len;
     uint4 key = make_uint4(0, 0, 0, 0), value = key;
     if (has_before && group == 1) {
         const auto before = [&](int which) {
-            const T* const row = cache_row<T>(a, layer, which, part.row, part.head, newest - 1);
-            return __ldcg(reinterpret_cast<const uint4*>(row) + mine);
+            const T* const from = cache_row<T>(a, layer, which, row, share.heads.begin + head, newest - 1);
+            return __ldcg(reinterpret_cast<const uint4*>(from) + mine);
         };
         key = before(0), value = before(1);
     }
-    // Of the words' columns [rows][query, key, value][heads][head_dim] this lane's
-    const auto words = [&](int which) {
-        const int row_words = model.width / model.per_word();
-        return a.words + a.plan.exchange.qkv + (part.row * 3 + which) * row_words +
-               part.head * (head_dim / model.per_word()) + mine * WORDS;
-    };
-    tagged::Pair pairs[6];  // of the query; by the last part's first group also of the newest key and value
-    const auto place = [&](int i) { return i < 2 || (last && group == 0) ? words(i / 2) + 2 * (i % 2) : nullptr; };
-    tagged::get_all(pairs, place, tag - 1);
-    const auto both = [&](int i) { return make_uint4(pairs[i].x, pairs[i].z, pairs[i + 1].x, pairs[i + 1].z); };
+    if (last && group == 0) key = made[lanes + mine], value = made[2 * lanes + mine];
     float query[SIZE];
-    Vector<T>::unpack(query, both(0));
+    Vector<T>::unpack(query, made[mine]);
     const float scale = a.vectors[layer * a.plan.layer_vectors + a.plan.scale] * LOG2_E;
     UNROLL
     for (int i = 0; i < SIZE; ++i) query[i] *= scale;
-    if (last && group == 0) key = both(2), value = both(4);
 
     LaneState<T> sum;
     const int each = a.plan.tokens_per_piece;
@@ -117,25 +133,48 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
     sum.add_groups(lanes);
 
     // The warps' states: o [BLOCK_WARPS][head_dim], m and l [BLOCK_WARPS]
-    float2* const sums = reinterpret_cast<float2*>(m.states + BLOCK_WARPS * head_dim);
+    float2* const sums = reinterpret_cast<float2*>(m.own_states + BLOCK_WARPS * head_dim);
     if (lane < lanes) {
         UNROLL
         for (int i = 0; i < SIZE; i += 4)
-            *reinterpret_cast<float4*>(m.states + warp * head_dim + lane * SIZE + i) =
+            *reinterpret_cast<float4*>(m.own_states + warp * head_dim + lane * SIZE + i) =
                 make_float4(sum.o[i], sum.o[i + 1], sum.o[i + 2], sum.o[i + 3]);
         if (lane == 0) sums[warp] = make_float2(sum.m, sum.l);
     }
     block_sync();
-    const int col = 4 * static_cast<int>(threadIdx.x);
-    if (col < head_dim) {
-        attention::State all;
-        UNROLL
-        for (int w = 0; w < BLOCK_WARPS; ++w)
-            all.add({sums[w].x, sums[w].y, *reinterpret_cast<const float4*>(m.states + w * head_dim + col)});
-        tagged::Word* const to = a.words + a.plan.exchange.states +
-                               ((part.row * model.heads + part.head) * a.plan.splits + part.split) * (head_dim + 2);
-        tagged::put_pair(to + col, __float_as_uint(all.o.x), __float_as_uint(all.o.y), tag);
-        tagged::put_pair(to + col + 2, __float_as_uint(all.o.z), __float_as_uint(all.o.w), tag);
-        if (col == 0) tagged::put_pair(to + head_dim, __float_as_uint(all.m), __float_as_uint(all.l), tag);
+    // Their sum, 16 bytes for one block of the cluster by each thread
+    const int quads = head_dim / 4, state = head_dim + STATE_PAD;
+    float* const letters = m.states + ((share.rank * model.rows + row) * a.plan.most_heads + head) * state;
+    for (int i = threadIdx.x; i < (quads + 1) * a.plan.cluster; i += BLOCK_THREADS) {
+        const int quad = i / a.plan.cluster, to = i % a.plan.cluster, col = quad < quads ? 4 * quad : 0;
+        const attention::State all = merged<BLOCK_WARPS>(
+            BLOCK_WARPS, [&](int w) { return sums[w]; },
+            [&](int w) { return *reinterpret_cast<const float4*>(m.own_states + w * head_dim + col); });
+        const float4 x = quad < quads ? all.o : make_float4(all.m, all.l, 0.0f, 0.0f);
+        send(letters + 4 * quad, to, boxes.states, letter,
+             make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)));
     }
+}
+
+// ---------------------------------------------------------------------------------------------------- 4. Input
+
+// m.states -> T [rows][heads of the cluster][head_dim, and zeros to whole groups]
+template <typename T>
+__device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& m, int heads) {
+    const int head_dim = a.model.head_dim(), state = head_dim + STATE_PAD;
+    const int columns = a.model.head_groups() * GROUP_ROW_BYTES / static_cast<int>(sizeof(T)), quads = columns / 4;
+    for (int i = threadIdx.x; i < a.model.rows * heads * quads; i += BLOCK_THREADS) {
+        const int col = i % quads * 4, head = i / quads % heads, r = i / (quads * heads);
+        const auto part = [&](int p) {
+            return m.states + ((p * a.model.rows + r) * a.plan.most_heads + head) * state;
+        };
+        const attention::State sum = merged<SLICES>(
+            col < head_dim ? a.plan.cluster : 0,
+            [&](int p) { return *reinterpret_cast<const float2*>(part(p) + head_dim); },
+            [&](int p) { return *reinterpret_cast<const float4*>(part(p) + col); });
+        const float inverse = inverse_of(sum.l);
+        store_input<T>(m, r, head * columns + col,
+                       make_float4(sum.o.x * inverse, sum.o.y * inverse, sum.o.z * inverse, sum.o.w * inverse));
+    }
+    block_sync();
 }

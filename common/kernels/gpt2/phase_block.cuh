@@ -1,30 +1,31 @@
-// phase_block.cuh - what the parts of the persistent kernel share: a block's shared memory, and its units.
+// phase_block.cuh - what the parts of the persistent kernel share: a block's shared memory.
 //
 //   BLOCK_WARPS, UNIT_BATCH       sizes
-//   BlockMemory                   shared memory by name; memory_of(plan) says how large it is
 //   StepState                     what a block knows of the step: tokens, positions, whether it is the last one
+//   BlockMemory                   shared memory by name; lay_out_memory() says how large it is
+//   Boxes, boxes_init             what comes from the other blocks of the cluster
 //   block_sync                    the warps that compute meet
-//   UnitRun, next_run             the block's units of a phase
-//   CachePart, cache_part         which tokens of the cache a unit of ATTENTION passes through the stream
+//   cache_part, cache_row         which tokens of the cache the block passes through the stream
 #pragma once
 #include "common/cuda/check.h"
 #include "common/cuda/tagged_words.cuh"
+#include "common/kernels/gpt2/cluster_mail.cuh"
 #include "common/kernels/gpt2/gpt2.h"
 #include "common/kernels/gpt2/step_phases.h"
 
 constexpr int BLOCK_WARPS = 8, BLOCK_THREADS = 32 * BLOCK_WARPS;  // that compute
 constexpr int KERNEL_THREADS = BLOCK_THREADS + 128;  // and a warpgroup; one thread of it feeds them (phase_source.cuh)
-constexpr int BLOCK_REGISTERS = 232, FEED_REGISTERS = 40;  // of 3 warpgroups that begin with 168 each
-constexpr int UNIT_BATCH = 8;               // units whose sums meet at once: 64 numbers of a sequence, 2 for each lane
-constexpr int NORM_ITEMS = 2;               // pieces of 4 columns of a row that a thread normalises, at most
+constexpr int BLOCK_REGISTERS = 224, FEED_REGISTERS = 56;  // of 3 warpgroups that begin with 168 each
+constexpr int UNIT_BATCH = 8;   // units whose sums meet at once: 64 numbers of a sequence, 2 for each lane
+constexpr int NORM_ITEMS = 2;   // pieces of 4 columns of a row that a thread normalises, at most
+constexpr int WARP_UNITS = 4;   // of a slice, at most; a slice has BLOCK_WARPS times as many
+constexpr int STATE_PAD = 4;    // floats behind a state's head_dim: m, l, 0, 0
 static_assert(MAX_STEP_ROWS <= BLOCK_WARPS, "a warp for each sequence's outputs");
 
 // __syncthreads() of the warps that compute.
 __device__ __forceinline__ void block_sync() { asm volatile("bar.sync 1, %0;" ::"n"(BLOCK_THREADS) : "memory"); }
 
-struct Moments {
-    double sum, squares;
-};
+// ---------------------------------------------------------------------------------------------------- 1. State
 
 struct StepState {
     int token[MAX_STEP_ROWS];     // the step's inputs
@@ -34,20 +35,29 @@ struct StepState {
     float largest[MAX_STEP_ROWS], smallest[MAX_STEP_ROWS];  // of the step's logits; sampled
 };
 
-// Dynamic shared memory, one part behind the other:
+// --------------------------------------------------------------------------------------------------- 2. Memory
+
+struct Moments {
+    double sum, squares;
+};
+
+// Dynamic shared memory, one part behind the other. "heads", "inner" and "slice": plan.most_heads, ...
 //
-//   slots      [slots][slot_bytes]               pieces of weights and of the cache
-//   high       T [rows][input_stride bytes]      a product's input, rounded to T
-//   low        T [rows][input_stride bytes]      16 bits: what rounding took away, where the input is a layernorm's or
-//                                                merged from states
-//   residual   float [rows][width]               residual stream as the phase's layernorm found it
-//   partial    float [2][BLOCK_WARPS][UNIT_BATCH][rows][8]       sums of warps, of two batches in turn
-//   states     float [BLOCK_WARPS][head_dim] and [BLOCK_WARPS][2]     ATTENTION: the warps' o, and m and l
-//   moments    Moments [rows][BLOCK_WARPS]       of a row's columns
+//   slots      [slots][slot_bytes]                         pieces of weights and of the cache
+//   stream     float [2][rows][width]                      letters in turn: the residual stream
+//   qkv        T [rows][heads][3][head_dim]                letter: queries, keys, values of the cluster's heads
+//   states     float [cluster][rows][heads][head_dim + 4]  letter: o, then m and l (attention_states.cuh)
+//   inner      T [rows][inner_stride bytes]                letter: CONTRACT's input
+//   sums       int64 [1 + SUM_SETS][rows][slice]           the slice of the residual stream, and the words as last seen
+//   high       T [rows][input_stride bytes]                a product's input, rounded to T
+//   low        T [rows][input_stride bytes]                16 bits: what rounding took away
+//   partial    float [2][BLOCK_WARPS][UNIT_BATCH][rows][8]   sums of warps, of two batches in turn
+//   own_states float [BLOCK_WARPS][head_dim], [BLOCK_WARPS][2]     ATTENTION: the warps' o, and m and l
+//   moments    Moments [rows][BLOCK_WARPS]                 of a row's columns
 //
-// DrawMemory begins where `high` does: it is used between two steps, when nothing else but the slots is.
+// DrawMemory begins where `high` does: it is used between two steps, when of all this the slots and letters may come.
 //
-// input_stride: 64 bytes more than a multiple of 128, so that two rows lie in different banks.
+// Strides: 64 bytes more than a multiple of 128, so that two rows lie in different banks.
 struct DrawMemory {
     unsigned long long *places, *weights;         // [rows][draw_tokens], of the block's logits
     unsigned long long* digit_weight;             // [rows][DIGITS]
@@ -55,10 +65,11 @@ struct DrawMemory {
     int bytes;
 };
 struct BlockMemory {
-    unsigned char *slots, *high, *low;
-    float *residual, *partial, *states;
+    unsigned char *slots, *qkv, *inner, *high, *low;
+    float *stream, *states, *partial, *own_states;
+    long long* sums;
     Moments* moments;
-    int high_stride, low_stride;
+    int inner_stride, input_stride;
     int partial_floats;  // of one batch
     int bytes;
 };
@@ -75,60 +86,74 @@ __host__ __device__ inline DrawMemory draw_memory_of(unsigned char* begin, int r
     return m;
 }
 
-__host__ __device__ inline BlockMemory memory_of(unsigned char* memory, const StepModel& model, const StepPlan& plan) {
-    BlockMemory m = {};
+__host__ __device__ inline void lay_out_memory(BlockMemory& m, unsigned char* memory, const StepModel& model,
+                                               const StepPlan& plan) {
+    m.bytes = 0;
     const auto take = [&](int bytes) {
         unsigned char* const begin = memory + m.bytes;
         m.bytes += (bytes + 15) / 16 * 16;
         return begin;
     };
-    const auto stride = [&](int columns) { return (columns * model.element_bytes() + 127) / 128 * 128 + 64; };
-    m.high_stride = stride(model.hidden > model.width ? model.hidden : model.width);
-    m.low_stride = stride(model.width);
-    m.partial_floats = BLOCK_WARPS * UNIT_BATCH * model.rows * UNIT_ROWS;
+    const auto stride = [](int bytes) { return (bytes + 127) / 128 * 128 + 64; };
+    const int rows = model.rows, head_dim = model.head_dim(), size = model.element_bytes();
+    const int attended = plan.most_heads * model.head_groups() * GROUP_ROW_BYTES, width = model.width * size;
+    m.inner_stride = stride(plan.most_inner * GROUP_ROW_BYTES);
+    m.input_stride = stride(attended > width ? attended : width);
+    m.partial_floats = BLOCK_WARPS * UNIT_BATCH * rows * UNIT_ROWS;
     m.slots = take(plan.slots * static_cast<int>(plan.slot_bytes));
-    const int behind_slots = m.bytes;
-    m.high = take(model.rows * m.high_stride);
-    m.low = take(model.element_bytes() == 2 ? model.rows * m.low_stride : 0);
-    m.residual = reinterpret_cast<float*>(take(4 * model.rows * model.width));
+    m.stream = reinterpret_cast<float*>(take(4 * 2 * rows * model.width));
+    m.qkv = take(rows * plan.most_heads * 3 * head_dim * size);
+    m.states = reinterpret_cast<float*>(take(4 * plan.cluster * rows * plan.most_heads * (head_dim + STATE_PAD)));
+    m.inner = take(rows * m.inner_stride);
+    m.sums = reinterpret_cast<long long*>(take(8 * (1 + SUM_SETS) * rows * plan.most_slice));
+    const int before_high = m.bytes;
+    m.high = take(rows * m.input_stride);
+    m.low = take(size == 2 ? rows * m.input_stride : 0);
     m.partial = reinterpret_cast<float*>(take(4 * 2 * m.partial_floats));
-    m.states = reinterpret_cast<float*>(take(4 * BLOCK_WARPS * (model.head_dim() + 2)));
-    m.moments = reinterpret_cast<Moments*>(take(static_cast<int>(sizeof(Moments)) * model.rows * BLOCK_WARPS));
-    const int with_draw = behind_slots + draw_memory_of(nullptr, model.rows, plan.draw_tokens).bytes;
+    m.own_states = reinterpret_cast<float*>(take(4 * BLOCK_WARPS * (head_dim + 2)));
+    m.moments = reinterpret_cast<Moments*>(take(static_cast<int>(sizeof(Moments)) * rows * BLOCK_WARPS));
+    const int with_draw = before_high + draw_memory_of(nullptr, rows, plan.draw_tokens).bytes;
     if (model.sampled && with_draw > m.bytes) m.bytes = with_draw;
-    return m;
 }
 
-struct UnitRun {
-    int first, count;
+// -------------------------------------------------------------------------------------------------- 3. Letters
+
+// Of the four kinds only `stream` has memory for two: the others' next letter is sent by who has had two exchanges'
+// letters from all blocks of the cluster in between, which each sends when it has read this one.
+struct Boxes {
+    MailBox stream, qkv, states, inner;
 };
-// begin: the block in which the phase's first run is, 0 for a step's first phase; becomes that of the next phase.
-__device__ __forceinline__ UnitRun next_run(const StepPlan& plan, const Phase& phase, int& begin) {
-    int number = static_cast<int>(blockIdx.x) - begin;
-    if (number < 0) number += plan.blocks;
-    begin += phase.extra;
-    if (begin >= plan.blocks) begin -= plan.blocks;
-    return {number * phase.each + min(number, phase.extra), phase.each + (number < phase.extra)};
+
+struct LetterBytes {
+    unsigned stream, qkv, states, inner;  // 0: there is no such letter
+};
+__device__ __forceinline__ LetterBytes letter_bytes(const StepModel& model, const StepPlan& plan,
+                                                    const BlockShare& share) {
+    const unsigned rows = model.rows, heads = share.heads.count(), head_dim = model.head_dim();
+    return {4 * rows * model.width, rows * heads * 3 * head_dim * model.element_bytes(),
+            4 * plan.cluster * rows * heads * (head_dim + STATE_PAD), rows * share.inner.count() * GROUP_ROW_BYTES};
 }
 
-// A unit of ATTENTION, and the tokens begin ... end - 1 of its sequence's cache. The parts of a head cover all tokens
-// but the newest two. The newest is not there yet when pieces are asked for, and of the one before it nobody has heard
-// who asks a step ahead; the last part reads these itself.
-struct CachePart {
-    int row, head, split;
-    int begin, end;
-};
-__device__ __forceinline__ CachePart cache_part(const StepModel& model, const StepPlan& plan, int unit,
-                                                const int (&position)[MAX_STEP_ROWS], int step) {
-    CachePart part;
-    part.split = unit % plan.splits;
-    part.head = unit / plan.splits % model.heads;
-    part.row = unit / (plan.splits * model.heads);
-    const int newest = min(position[part.row] + step, model.max_seq_len), tokens = max(newest - 1, 0);
-    const int each = ceil_div(tokens, plan.splits);
-    part.begin = min(part.split * each, tokens);
-    part.end = min(part.begin + each, tokens);
-    return part;
+// By one thread; a cluster_meet() must follow.
+__device__ __forceinline__ void boxes_init(Boxes& boxes) {
+    mail_init(boxes.stream), mail_init(boxes.qkv), mail_init(boxes.states), mail_init(boxes.inner);
+}
+
+// By all threads that compute.
+__device__ __forceinline__ void receive(MailBox& box, unsigned letter, unsigned bytes) {
+    if (threadIdx.x == 0) mail_expect(box, letter, bytes);
+    mail_wait(box, letter);
+}
+
+// ---------------------------------------------------------------------------------------------------- 4. Cache
+
+// The block's part, by its rank, of the cache of a sequence's head: the parts cover all tokens but the newest two. The
+// newest is not there yet when pieces are asked for, and of the one before it nobody has heard who asks a step ahead;
+// the last block of the cluster reads these itself.
+__device__ __forceinline__ Range cache_part(const StepModel& model, const StepPlan& plan, int rank, int position) {
+    const int newest = min(position, model.max_seq_len), tokens = max(newest - 1, 0);
+    const int each = ceil_div(tokens, plan.cluster), begin = min(rank * each, tokens);
+    return {begin, min(begin + each, tokens)};
 }
 
 // Row `token` of a head's keys (which = 0) or values (1).

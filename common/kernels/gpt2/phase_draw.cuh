@@ -40,17 +40,15 @@ static_assert(MOST_DRAWN_TOKENS == 1 << TOKEN_BITS, "a token's number is the low
 // -------------------------------------------------------------------------------------------------- 1. Weights
 
 // By all threads: the logits of the block's units -> places and weights [rows][draw_tokens]; weight 0: not to be drawn.
-__device__ __forceinline__ void weigh_logits(const Steps& a, const DrawMemory& m, const StepState& state) {
-    const Phase& phase = a.plan.phases[static_cast<int>(PhaseKind::LOGITS)];
-    int begin = a.plan.logits_begin;
-    const UnitRun run = next_run(a.plan, phase, begin);
+__device__ __forceinline__ void weigh_logits(const Steps& a, const DrawMemory& m, const StepState& state,
+                                             const Range& units) {
     const int each = a.plan.draw_tokens;
     const double temperature = *a.temperature, most = static_cast<double>((Number{1} << DISTANCE_BITS) - 1);
     for (int i = threadIdx.x; i < a.model.rows * each; i += BLOCK_THREADS) {
         const int row = i / each, at = i % each;
-        const int token = run.first * UNIT_ROWS + at;
+        const int token = units.begin * UNIT_ROWS + at;
         Number weight = 0, place = 0;
-        if (at < run.count * UNIT_ROWS && token < a.model.vocab) {
+        if (at < units.count() * UNIT_ROWS && token < a.model.vocab) {
             const double largest = state.largest[row];
             const double below = largest - static_cast<double>(a.logits[int64_t{row} * a.model.vocab + token]);
             const double range = fmin(FARTHEST * temperature, largest - static_cast<double>(state.smallest[row]));
@@ -102,7 +100,7 @@ __device__ __forceinline__ void count_own_digits(const StepPlan& plan, const Dra
 
 // What all blocks have for one digit -> its sums, by lane 0. parts [blocks][4]
 __device__ __forceinline__ void add_up_digit(int blocks, const tagged::Word* parts, tagged::Word* sums, unsigned tag) {
-    constexpr int AT_ONCE = 5;
+    constexpr int AT_ONCE = 4;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     unsigned count = 0, token = 0;
     Number weight = 0;

@@ -1,11 +1,13 @@
 // phase_output.cuh - what becomes of a product's sums: bias, activation, and on to where the next phase looks for them.
 //
-//   1. Words      put_pair          two neighbouring numbers as tagged words
-//   2. Best       FoundLogits, hand_on_best     the block's largest logits
-//   3. Output     UnitOutput        two numbers of one sequence: asked for before the product, finished behind it
+//   1. Best       FoundLogits, hand_on_best     the block's largest logits
+//   2. Letters    send_unit                     a unit's numbers to all blocks of the cluster
+//   3. Rows       UnitOutput                    QKV, EXPAND, LOGITS: two numbers of one sequence
+//   4. Slices     add_slice                     PROJECTION, CONTRACT: onto the residual stream
 //
-// Warp r finishes sequence r: lane 4 i + p has numbers 2 p and 2 p + 1 of the batch's unit i. What it needs besides the
-// sums (bias, the residual stream) it asks for before the product.
+// Of QKV, EXPAND and LOGITS warp r finishes sequence r: lane 4 i + p has numbers 2 p and 2 p + 1 of the batch's unit i.
+// The bias it asks for before the product. A slice's numbers are finished where they are; their bias is added by who
+// reads the sum (phase_residual.cuh).
 #pragma once
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/mma.cuh"
@@ -13,20 +15,10 @@
 #include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/best.cuh"
 #include "common/kernels/gpt2/gelu.cuh"
-#include "common/kernels/gpt2/phase_block.cuh"
+#include "common/kernels/gpt2/phase_product.cuh"
+#include "common/kernels/gpt2/phase_residual.cuh"
 
-// ---------------------------------------------------------------------------------------------------- 1. Words
-
-// Elements `at` (even) and at + 1 of words that hold T.
-template <typename T>
-__device__ __forceinline__ void put_pair(tagged::Word* words, int at, float first, float second, unsigned tag) {
-    if constexpr (sizeof(T) == 2)
-        tagged::put(words + at / 2, mma::pack<T>(first, second), tag);
-    else
-        tagged::put_pair(words + at, __float_as_uint(first), __float_as_uint(second), tag);
-}
-
-// ----------------------------------------------------------------------------------------------------- 2. Best
+// ----------------------------------------------------------------------------------------------------- 1. Best
 
 // Of the logits that a lane has seen. DRAWS: tokens may be drawn, for which the smallest is wanted, too.
 template <bool DRAWS>
@@ -58,36 +50,53 @@ __device__ __forceinline__ void hand_on_best(const Steps& a, const FoundLogits<D
     if (threadIdx.x % 32 == 0) tagged::put_pair(words + 2, __float_as_uint(smallest), 0, tag);
 }
 
-// --------------------------------------------------------------------------------------------------- 3. Output
+// -------------------------------------------------------------------------------------------------- 2. Letters
 
-// The lane's numbers of a batch of units, first ... first + count - 1.
+// By whole warps. The four lanes of a unit have two of its numbers each, and send all eight, rounded to T, to a block in
+// four each; one word holds two of 16 bits or one of 32. to: 8 T, where the unit's numbers go; exists: whether it does.
 template <typename T>
-struct UnitOutput {
-    int row, col;
-    bool exists, has_second;  // of the logits the last one may stand alone
-    float2 plus;              // bias, and what the residual stream was
+__device__ __forceinline__ void send_unit(unsigned char* to, const float2& value, bool exists, int cluster,
+                                          MailBox& box, unsigned letter) {
+    constexpr int WORDS = static_cast<int>(sizeof(T)) / 2, VECTORS = 2 * static_cast<int>(sizeof(T)) / 4;
+    unsigned mine[WORDS], all[4 * WORDS];
+    if constexpr (sizeof(T) == 2)
+        mine[0] = mma::pack<T>(value.x, value.y);
+    else
+        mine[0] = __float_as_uint(value.x), mine[1] = __float_as_uint(value.y);
+    UNROLL
+    for (int i = 0; i < 4 * WORDS; ++i) all[i] = __shfl_sync(FULL_WARP, mine[i % WORDS], i / WORDS, 4);
+    if (!exists) return;
+    for (int rank = threadIdx.x % 4; rank < cluster; rank += 4) {
+        UNROLL
+        for (int v = 0; v < VECTORS; ++v)
+            send(to + 16 * v, rank, box, letter,
+                 make_uint4(all[4 * v], all[4 * v + 1], all[4 * v + 2], all[4 * v + 3]));
+    }
+}
 
-    __device__ __forceinline__ UnitOutput(const Steps& a, const BlockMemory& m, PhaseKind kind, const Phase& phase,
-                                          int layer, int first, int count)
-        : row(static_cast<int>(threadIdx.x) / 32) {
-        const int lane = static_cast<int>(threadIdx.x) % 32;
-        col = first * UNIT_ROWS + lane * 2;
-        exists = row < a.model.rows && lane / 4 < count && col < phase.n;
-        has_second = exists && col + 1 < phase.n;
-        plus = make_float2(0.0f, 0.0f);
-        if (!exists) return;
-        if (phase.bias >= 0)
-            plus = __ldg(reinterpret_cast<const float2*>(a.vectors + layer * a.plan.layer_vectors + phase.bias + col));
-        if (kind == PhaseKind::PROJECTION || kind == PhaseKind::CONTRACT) {
-            const float2 before = *reinterpret_cast<const float2*>(m.residual + row * a.model.width + col);
-            plus.x += before.x, plus.y += before.y;
-        }
+// ----------------------------------------------------------------------------------------------------- 3. Rows
+
+// The lane's numbers of a batch of units, first ... first + count - 1 of the matrix.
+struct UnitOutput {
+    int row, unit, col;
+    bool exists, has_second;  // of the logits the last one may stand alone
+    float2 bias;
+
+    __device__ __forceinline__ UnitOutput(const Steps& a, const Matrix& matrix, int layer, int first, int count)
+        : row(static_cast<int>(threadIdx.x) / 32), unit(first + static_cast<int>(threadIdx.x) % 32 / 4) {
+        col = unit * UNIT_ROWS + threadIdx.x % 4 * 2;
+        exists = row < a.model.rows && unit < first + count && col < matrix.n;
+        has_second = exists && col + 1 < matrix.n;
+        bias = make_float2(0.0f, 0.0f);
+        if (exists && matrix.bias >= 0)
+            bias = __ldg(reinterpret_cast<const float2*>(a.vectors + layer * a.plan.layer_vectors + matrix.bias + col));
     }
 
-    // The sums of all warps, and what is added to them.
+    // The sums of all warps, and the bias. first: of the batch
     __device__ __forceinline__ float2 value(const float* partial, int rows) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
-        float2 sum = plus;
+        float2 sum = bias;
+        if (!exists) return sum;
         UNROLL
         for (int w = 0; w < BLOCK_WARPS; ++w) {
             const int at = ((w * UNIT_BATCH + lane / 4) * rows + row) * UNIT_ROWS + lane % 4 * 2;
@@ -97,32 +106,54 @@ struct UnitOutput {
         return sum;
     }
 
+    // Queries, keys and values to the cluster; the keys and values to the cache, too.
+    template <typename T>
+    __device__ __forceinline__ void store_qkv(const Steps& a, const BlockMemory& m, const BlockShare& share,
+                                              Boxes& boxes, unsigned letter, int layer, int position,
+                                              const float2& value) const {
+        const int units = a.model.head_units(), head_dim = a.model.head_dim();
+        const int row_units = a.plan.most_heads * units, at = row * row_units + unit - share.heads.begin * units;
+        send_unit<T>(m.qkv + at * UNIT_ROWS * static_cast<int>(sizeof(T)), value, exists, a.plan.cluster, boxes.qkv,
+                     letter);
+        const int head = unit / units, inside = col - head * units * UNIT_ROWS, part = inside / head_dim;
+        if (!exists || part == 0 || position < 0 || position >= a.model.max_seq_len) return;
+        T* const to = cache_row<T>(a, layer, part - 1, row, head, position) + inside % head_dim;
+        if constexpr (sizeof(T) == 2)
+            *reinterpret_cast<unsigned*>(to) = mma::pack<T>(value.x, value.y);
+        else
+            *reinterpret_cast<float2*>(to) = value;
+    }
+    template <typename T>
+    __device__ __forceinline__ void store_inner(const Steps& a, const BlockMemory& m, const BlockShare& share,
+                                                Boxes& boxes, unsigned letter, const float2& value) const {
+        unsigned char* const to =
+            m.inner + row * m.inner_stride + (unit - share.expand_begin) * UNIT_ROWS * static_cast<int>(sizeof(T));
+        send_unit<T>(to, make_float2(gelu(value.x), gelu(value.y)), exists, a.plan.cluster, boxes.inner, letter);
+    }
     template <bool DRAWS>
-    __device__ __forceinline__ void store(const Steps& a, PhaseKind kind, const Phase& phase, int layer, int position,
-                                          float2 value, unsigned tag, FoundLogits<DRAWS>& found) const {
+    __device__ __forceinline__ void store_logits(const Steps& a, const float2& value, FoundLogits<DRAWS>& found) const {
         if (!exists) return;
-        const Exchange& at = a.plan.exchange;
-        const int index = row * phase.n + col;
-        if (kind == PhaseKind::PROJECTION || kind == PhaseKind::CONTRACT) {
-            put_pair<float>(a.words + (kind == PhaseKind::PROJECTION ? at.attended : at.residual), index, value.x,
-                            value.y, tag);
-        } else if (kind == PhaseKind::EXPAND) {
-            put_pair<T>(a.words + at.activated, index, gelu(value.x), gelu(value.y), tag);
-        } else if (kind == PhaseKind::QKV) {
-            put_pair<T>(a.words + at.qkv, index, value.x, value.y, tag);
-            const int width = a.model.width, head_dim = a.model.head_dim(), part = col / width, inside = col % width;
-            if (part == 0 || position < 0 || position >= a.model.max_seq_len) return;
-            T* const to = cache_row<T>(a, layer, part - 1, row, inside / head_dim, position) + inside % head_dim;
-            if constexpr (sizeof(T) == 2)
-                *reinterpret_cast<unsigned*>(to) = mma::pack<T>(value.x, value.y);
-            else
-                *reinterpret_cast<float2*>(to) = value;
-        } else {
-            for (int i = 0; i < 1 + has_second; ++i) {
-                const Best one = {i ? value.y : value.x, col + i};
-                if (a.logits) a.logits[int64_t{row} * phase.n + one.token] = one.value;
-                found.add(one);
-            }
+        for (int i = 0; i < 1 + has_second; ++i) {
+            const Best one = {i ? value.y : value.x, col + i};
+            if (a.logits) a.logits[int64_t{row} * a.model.vocab + one.token] = one.value;
+            found.add(one);
         }
     }
 };
+
+// --------------------------------------------------------------------------------------------------- 4. Slices
+
+// What multiply_slice() made. first, units: of the slice
+template <typename T, int ROWS>
+__device__ __forceinline__ void add_slice(const ResidualStream& residual, int set, int rows, int first, int units,
+                                          const UnitSums<T, ROWS> (&sums)[WARP_UNITS]) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    UNROLL
+    for (int i = 0; i < WARP_UNITS; ++i) {
+        const int unit = warp + i * BLOCK_WARPS;
+        if (unit >= units) break;
+        sums[i].each(rows, [&](int row, int number, float sum) {
+            residual.add(set, row, (first + unit) * UNIT_ROWS + number, sum);
+        });
+    }
+}

@@ -1,4 +1,4 @@
-// phase_source.cuh - in which order a block needs its pieces: those of its units, phase by phase, step by step.
+// phase_source.cuh - in which order a block needs its pieces: those of its share, phase by phase, step by step.
 //
 //   feed_steps     by one thread of the feeding warp, until the run ends
 //
@@ -11,14 +11,16 @@
 #include "common/kernels/gpt2/phase_block.cuh"
 #include "common/kernels/gpt2/piece_stream.cuh"
 
-// The run's units of weights; false: the run of steps has ended. weights: of the phase.
-__device__ __forceinline__ bool feed_weights(const Phase& phase, const UnitRun& run, const unsigned char* weights,
-                                             PieceFeeder& feeder) {
-    const unsigned char* from = weights + run.first * phase.unit_bytes();
-    for (int unit = 0; unit < run.count; unit += phase.piece_units) {
-        const int units = min(phase.piece_units, run.count - unit);
-        for (int group = 0; group < phase.groups; group += phase.piece_groups) {
-            const unsigned bytes = GROUP_BYTES * units * min(phase.piece_groups, phase.groups - group);
+// These return false when the run of steps has ended. weights: of the matrix.
+
+// Whole rows.
+__device__ __forceinline__ bool feed_units(const Matrix& matrix, const Range& units, const unsigned char* weights,
+                                           PieceFeeder& feeder) {
+    const unsigned char* from = weights + units.begin * matrix.unit_bytes();
+    for (int unit = units.begin; unit < units.end; unit += matrix.piece_units) {
+        const int count = min(matrix.piece_units, units.end - unit);
+        for (int group = 0; group < matrix.groups; group += matrix.piece_groups) {
+            const unsigned bytes = GROUP_BYTES * count * min(matrix.piece_groups, matrix.groups - group);
             if (!feeder.feed({from, bytes, nullptr, 0, 0})) return false;
             from += bytes;
         }
@@ -26,50 +28,68 @@ __device__ __forceinline__ bool feed_weights(const Phase& phase, const UnitRun& 
     return true;
 }
 
-// The run's parts of the cache.
+// Some columns of the rows of the block's slices.
+__device__ __forceinline__ bool feed_slices(const Matrix& matrix, const Range& slices, const Range& groups,
+                                            const unsigned char* weights, PieceFeeder& feeder) {
+    for (int slice = slices.begin; slice < slices.end; ++slice) {
+        const int begin = matrix.slice_begin(slice);
+        const unsigned group_bytes = GROUP_BYTES * (matrix.slice_begin(slice + 1) - begin);
+        if (group_bytes == 0) continue;  // of 8 slices of a narrow model
+        const unsigned char* from = weights + begin * matrix.unit_bytes() + size_t{group_bytes} * groups.begin;
+        for (int group = groups.begin; group < groups.end; group += matrix.piece_groups) {
+            const unsigned bytes = group_bytes * min(matrix.piece_groups, groups.end - group);
+            if (!feeder.feed({from, bytes, nullptr, 0, 0})) return false;
+            from += bytes;
+        }
+    }
+    return true;
+}
+
+// The block's part of the cache of its heads.
 template <typename T>
-__device__ __forceinline__ bool feed_tokens(const Steps& a, const StepState& state, const UnitRun& run, int layer,
+__device__ __forceinline__ bool feed_tokens(const Steps& a, const StepState& state, const BlockShare& share, int layer,
                                             int step, PieceFeeder& feeder) {
     const int each = a.plan.tokens_per_piece;
     const unsigned row_bytes = static_cast<unsigned>(sizeof(T)) * a.model.head_dim();
-    for (int unit = run.first; unit < run.first + run.count; ++unit) {
-        const CachePart part = cache_part(a.model, a.plan, unit, state.position, step);
-        if (part.begin == part.end) continue;
-        const T* keys = cache_row<T>(a, layer, 0, part.row, part.head, part.begin);
-        const T* values = cache_row<T>(a, layer, 1, part.row, part.head, part.begin);
-        for (int token = part.begin; token < part.end; token += each) {
-            const unsigned bytes = row_bytes * min(each, part.end - token);
-            if (!feeder.feed({keys, bytes, values, bytes, row_bytes * each})) return false;
-            keys += each * a.model.head_dim(), values += each * a.model.head_dim();
+    for (int row = 0; row < a.model.rows; ++row) {
+        const Range part = cache_part(a.model, a.plan, share.rank, state.position[row] + step);
+        for (int head = share.heads.begin; head < share.heads.end; ++head) {
+            if (part.count() == 0) continue;
+            const T* keys = cache_row<T>(a, layer, 0, row, head, part.begin);
+            const T* values = cache_row<T>(a, layer, 1, row, head, part.begin);
+            for (int token = part.begin; token < part.end; token += each) {
+                const unsigned bytes = row_bytes * min(each, part.end - token);
+                if (!feeder.feed({keys, bytes, values, bytes, row_bytes * each})) return false;
+                keys += each * a.model.head_dim(), values += each * a.model.head_dim();
+            }
         }
     }
     return true;
 }
 
 template <typename T>
-__device__ __forceinline__ void feed_steps(const Steps& a, const StepState& state, PieceFeeder& feeder) {
+__device__ __forceinline__ void feed_steps(const Steps& a, const StepState& state, const BlockShare& share,
+                                           PieceFeeder& feeder) {
     const StepPlan& plan = a.plan;
+    const int head_groups = a.model.head_groups();
+    const Range attended = {share.heads.begin * head_groups, share.heads.end * head_groups};
+    const auto& matrices = plan.matrices;
     NO_UNROLL
     for (int step = 0; step < a.count; ++step) {
         if (step >= 2) {
             if (!feeder.hear(step - 2)) return;
             hopper::fence_global_for_copy_engine();  // of the cache's tokens that the readers have heard of
         }
-        int begin = 0;
-        const unsigned char* layer_weights = a.weights;
+        const unsigned char* weights = a.weights;
         NO_UNROLL
-        for (int layer = 0; layer < a.model.layers; ++layer, layer_weights += plan.layer_bytes) {
-            NO_UNROLL
-            for (int kind = 0; kind < LAYER_PHASES; ++kind) {
-                const Phase& phase = plan.phases[kind];
-                const UnitRun run = next_run(plan, phase, begin);
-                const bool more = kind == static_cast<int>(PhaseKind::ATTENTION)
-                                      ? feed_tokens<T>(a, state, run, layer, step, feeder)
-                                      : feed_weights(phase, run, layer_weights + phase.weights, feeder);
-                if (!more) return;
-            }
+        for (int layer = 0; layer < a.model.layers; ++layer, weights += plan.layer_bytes) {
+            const auto of = [&](Phase phase) { return weights + matrices[phase].weights; };
+            if (!feed_units(matrices[QKV], share.units[QKV], of(QKV), feeder)) return;
+            if (!feed_tokens<T>(a, state, share, layer, step, feeder)) return;
+            if (!feed_slices(matrices[PROJECTION], share.slices, attended, of(PROJECTION), feeder)) return;
+            if (!feed_units(matrices[EXPAND], share.units[EXPAND], of(EXPAND), feeder)) return;
+            if (!feed_slices(matrices[CONTRACT], share.slices, share.inner, of(CONTRACT), feeder)) return;
         }
-        const Phase& head = plan.phases[LAYER_PHASES];
-        if (!feed_weights(head, next_run(plan, head, begin), layer_weights, feeder)) return;
+        if (!feed_units(matrices[LOGITS], share.units[LOGITS], weights, feeder)) return;
     }
 }

@@ -1,38 +1,36 @@
-// step_phases.h - a decode step as a list of phases, which one persistent kernel works off (persistent_step.cu).
+// step_phases.h - a decode step as one persistent kernel sees it (persistent_step.cu): sizes, phases, who has what.
 //
 //   1. Model     StepModel              the sizes of a GPT-2, and of a batch
-//   2. Phase     Phase                  one entry of the list: which units of work, where its weights lie
+//   2. Matrix    Matrix                 a phase's weights: where they lie, in which pieces they come
 //   3. Plan      StepPlan, plan_steps   how many blocks, what lies in shared memory; whether it fits
-//   4. Launch    Steps, run_steps
+//   4. Shares    BlockShare, take_share     what a block has of every phase
+//   5. Launch    Steps, run_steps
 //
-// A layer is five phases, and behind the last layer comes the head:
+// The grid is clusters of 8 blocks (of 4, 2 or 1 in tests). A head belongs to a cluster, with all that only a head
+// needs, and so do some columns of the MLP's inside. A layer is
 //
-//       phase         reads                         computes                            hands on
-//   0   QKV           residual stream               layernorm, product, bias            queries, keys, values
-//   1   ATTENTION     queries, new key and value    a part of the cache of one head     a state for each part
-//   2   PROJECTION    states                        merged; product, bias               residual stream +=
-//   3   EXPAND        residual stream               layernorm, product, bias, gelu      hidden
-//   4   CONTRACT      hidden                        product, bias                       residual stream +=
-//       ... of all layers
-//   5   LOGITS        residual stream               layernorm, product                  each block's largest
+//   phase         a block multiplies                  who needs it       how it gets there
+//   QKV           some rows of its heads' weights     its cluster        letters (cluster_mail.cuh)
+//   ATTENTION     a part of its heads' tokens         its cluster        letters
+//   PROJECTION    a slice of the outputs, its         all blocks         exchange: sums that count their addends, of
+//                 heads' columns                                         which a block reads a slice (phase_residual.cuh)
+//   EXPAND        some rows of its cluster's          its cluster        letters
+//   CONTRACT      a slice of the outputs, its         all blocks         exchange
+//                 cluster's columns
 //
-// The next step's first phase finds the largest of all, which is the token, and begins with its embedding. Where tokens
-// are drawn the blocks find it together (phase_draw.cuh), between LOGITS and the next step.
+// and behind the last layer come LOGITS, rows that are shared out among all blocks, each of which hands on its largest.
 //
-// A phase is divided into units: 8 rows of a weight matrix with all their columns, or, of ATTENTION, a part of the
-// cache of one head of one sequence. Each block has a run of neighbouring units, one more in some blocks than in
-// others. The next phase's longer runs begin with the block behind the last of these, so that all get equally much in
-// the long run.
+// A unit is 8 rows of a matrix, a group 64 bytes of each of them: 512 bytes, 16 per lane. Weights lie in memory as they
+// are taken (persistent_step.py packs them), K filled up to whole groups:
 //
-// Weights lie in memory as the warps take them (persistent_step.py packs them):
-//
-//   weights   [layers][QKV, PROJECTION, EXPAND, CONTRACT] and then LOGITS, each [units][groups][8][64 bytes]
-//             a group is 64 bytes of each of the unit's 8 rows: 512 bytes, 16 per lane
+//   weights   [layers][QKV, PROJECTION, EXPAND, CONTRACT] and then LOGITS
+//             QKV, EXPAND, LOGITS     [units][groups][8][64 bytes]; QKV's rows are [heads][query, key, value][head_dim]
+//             PROJECTION, CONTRACT    [SLICES][groups][units of the slice][8][64 bytes]; PROJECTION's columns are
+//                                     [heads][head_dim, filled up to whole groups]
 //   vectors   float [layers][norm_1 weight, bias; QKV bias; PROJECTION bias; norm_2 weight, bias; EXPAND bias;
 //             CONTRACT bias; scale, 0, 0, 0] and then norm weight, bias
 //
-// "T" is float32, float16 or bfloat16. What the phases hand on are tagged words (common/cuda/tagged_words.cuh):
-// PER_WORD = 4 / sizeof(T) elements of type T in each, or one float.
+// "T" is float32, float16 or bfloat16.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -40,12 +38,15 @@
 #include <cstdint>
 
 #include "common/cuda/float_type.h"
+#include "common/kernels/gpt2/counted_sums.cuh"
 
 namespace tagged {
 struct Word;  // common/cuda/tagged_words.cuh
 }
 
 // ---------------------------------------------------------------------------------------------------- 1. Model
+
+constexpr int UNIT_ROWS = 8, GROUP_BYTES = 512, GROUP_ROW_BYTES = GROUP_BYTES / UNIT_ROWS;
 
 struct StepModel {
     FloatType type;
@@ -56,75 +57,118 @@ struct StepModel {
 
     __host__ __device__ int head_dim() const { return width / heads; }
     __host__ __device__ int element_bytes() const { return type == FloatType::FLOAT32 ? 4 : 2; }
-    __host__ __device__ int per_word() const { return 4 / element_bytes(); }
+    __host__ __device__ int head_units() const { return 3 * head_dim() / UNIT_ROWS; }  // of QKV
+    // Of PROJECTION's columns
+    __host__ __device__ int head_groups() const {
+        return (head_dim() * element_bytes() + GROUP_ROW_BYTES - 1) / GROUP_ROW_BYTES;
+    }
 };
 
-constexpr int UNIT_ROWS = 8, GROUP_BYTES = 512, GROUP_ROW_BYTES = GROUP_BYTES / UNIT_ROWS;
-constexpr int DIGITS = 128, DRAW_TAGS = 32;     // values of a digit; tags that drawing takes (phase_draw.cuh)
-constexpr int MOST_DRAWN_TOKENS = 1 << 18;      // of a vocabulary from which tokens are drawn
+constexpr int SLICES = 8;                    // of the outputs; the blocks of a cluster, or a multiple of them
+constexpr int MAX_CLUSTERS = 32;
+constexpr int DIGITS = 128, DRAW_TAGS = 32;  // values of a digit; tags that drawing takes (phase_draw.cuh)
+constexpr int MOST_DRAWN_TOKENS = 1 << 18;   // of a vocabulary from which tokens are drawn
 
-// ---------------------------------------------------------------------------------------------------- 2. Phase
+// --------------------------------------------------------------------------------------------------- 2. Matrix
 
-enum class PhaseKind { QKV, ATTENTION, PROJECTION, EXPAND, CONTRACT, LOGITS };
-constexpr int LAYER_PHASES = 5;
+enum Phase { QKV, PROJECTION, EXPAND, CONTRACT, LOGITS, MATRICES };  // ATTENTION has no matrix
 
 // Of the first layer; the other layers' lie StepPlan::layer_bytes and layer_vectors further on.
-struct Phase {
-    int units;
-    int each, extra;  // units of every block, and how many blocks have one more
-    int n, k;         // of the product: [n][k] weights
-    int groups;       // of a unit
-    int piece_units, piece_groups;  // as which units pass through the stream: whole ones, a power of 2, or one in parts
-    size_t weights;            // bytes from the beginning of all weights
-    int bias;                  // floats from the beginning of all vectors; -1: none
-    int norm;                  // the same of weight [k] and bias [k] of the layernorm before it; -1: none
+struct Matrix {
+    int n, units, groups;  // numbers that come out, [n][groups * 64 bytes] weights
+    // As which units pass through the stream. QKV, EXPAND, LOGITS: whole ones, a power of 2, or one in parts of so many
+    // groups. PROJECTION, CONTRACT: so many groups of all units of a slice.
+    int piece_units, piece_groups;
+    size_t weights;        // bytes from the beginning of all weights
+    int bias;              // floats from the beginning of all vectors; -1: none
+    int norm;              // the same of weight and bias of the layernorm before it; -1: none
 
     __host__ __device__ size_t unit_bytes() const { return size_t{GROUP_BYTES} * groups; }
+    __host__ __device__ int slice_begin(int slice) const { return units * slice / SLICES; }  // units
 };
 
 // ----------------------------------------------------------------------------------------------------- 3. Plan
 
-// Tagged words of a step, by what they hand on; numbers of words from the beginning of all.
+// 64-bit words of a step that all blocks share; numbers of words from the beginning of all.
+constexpr int SUM_SETS = 3;  // one for PROJECTION, and for CONTRACT two in turn
 struct Exchange {
-    int attended;   // residual stream behind PROJECTION   float [rows][width]
-    int residual;   // residual stream behind CONTRACT     float [rows][width]
-    int qkv;        // T [rows][3 width]
-    int states;     // float [rows][heads][splits][head_dim + 2]: a sum of values, then m and l (attention_states.cuh)
-    int activated;  // T [rows][hidden]
-    int best;       // [rows][blocks][best_words]: value and token of the largest logit; sampled: the smallest logit, 0
-    int best_words;   // 2, sampled 4
-    int digit_parts;  // sampled: [rows][DIGITS][blocks][4]: count, sum of token numbers; weight, 64 bits
-    int digit_sums;   // sampled: [rows][DIGITS][4]: the same of all blocks
-    int words;      // of all
+    int sums;        // counted [SUM_SETS][rows][width]; zero when a launch begins
+    int best;        // tagged [rows][blocks][best_words]: value and token of the largest logit; smallest, 0
+    int best_words;  // 2, sampled 4
+    int digit_parts;  // sampled: tagged [rows][DIGITS][blocks][4]: count, sum of token numbers; weight, 64 bits
+    int digit_sums;   // sampled: tagged [rows][DIGITS][4]: the same of all blocks
+    int words;        // of all
 };
 
 struct StepPlan {
     bool fits;
-    int blocks;
-    int splits;  // parts of a head's cache
-    Phase phases[LAYER_PHASES + 1];
-    int logits_begin;  // the block in which the first run of LOGITS is
+    int blocks, cluster, clusters;  // in all, blocks of a cluster, and how many of these
+    Matrix matrices[MATRICES];
+    int logits_begin[MAX_CLUSTERS + 1];  // units of LOGITS before those of each cluster
     size_t layer_bytes, weight_bytes;
     int layer_vectors, vectors;
     int scale;  // of the attention's scores, floats from the beginning of a layer's vectors
     Exchange exchange;
+    counted::Scale sum_scale;
+    int most_heads, most_inner;  // of a cluster: heads, groups of CONTRACT's columns
+    int most_slice;              // of a block: columns of the residual stream that it reads
     int slots;
     unsigned slot_bytes;
     int tokens_per_piece;  // of keys and values
-    int draw_tokens;       // of the vocabulary, that a block has logits of; sampled
+    int draw_tokens;       // of the vocabulary, that a block has logits of, at most; sampled
     int shared_bytes;
 
-    __host__ __device__ int phase_count(int layers) const { return LAYER_PHASES * layers + 1; }
-    // Of a step: one for each phase, and behind them those of drawing.
-    __host__ __device__ int tag_count(const StepModel& model) const {
-        return phase_count(model.layers) + (model.sampled ? DRAW_TAGS : 0);
-    }
+    // Of a step: one for LOGITS, and behind it those of drawing.
+    __host__ __device__ int tag_count(const StepModel& model) const { return 1 + (model.sampled ? DRAW_TAGS : 0); }
 };
 
-// most_blocks, splits: 0 for as many as suit the GPU. If it does not fit, `fits` is false and the rest of no meaning.
-StepPlan plan_steps(const StepModel& model, int most_blocks, int splits);
+// most_blocks: 0 for as many as suit the GPU. If it does not fit, `fits` is false and the rest of no meaning.
+StepPlan plan_steps(const StepModel& model, int most_blocks);
 
-// --------------------------------------------------------------------------------------------------- 4. Launch
+// --------------------------------------------------------------------------------------------------- 4. Shares
+
+struct Range {
+    int begin, end;
+    __host__ __device__ int count() const { return end - begin; }
+};
+
+// Part `part` of begin ... end - 1 in so many parts, as equal as may be.
+__host__ __device__ inline Range part_of(Range all, int parts, int part) {
+    return {all.begin + all.count() * part / parts, all.begin + all.count() * (part + 1) / parts};
+}
+
+struct BlockShare {
+    int cluster, rank;     // which cluster, which block of it
+    Range heads, inner;    // of the cluster: heads, groups of CONTRACT's columns
+    Range units[MATRICES];  // of QKV, EXPAND and LOGITS
+    Range slices;          // of PROJECTION and CONTRACT
+    Range columns;         // of the residual stream that the block reads: those of its slices
+    int expand_begin;      // the cluster's first unit of EXPAND
+};
+
+__host__ __device__ inline void take_share(BlockShare& s, const StepModel& model, const StepPlan& plan, int block) {
+    const int rank = block % plan.cluster, cluster = block / plan.cluster;
+    const auto of_cluster = [&](int count) { return part_of({0, count}, plan.clusters, cluster); };
+    const auto put = [](Range& to, int begin, int end) { to.begin = begin, to.end = end; };
+    const auto put_mine = [&](Range& to, int begin, int end) {
+        const Range mine = part_of({begin, end}, plan.cluster, rank);
+        put(to, mine.begin, mine.end);
+    };
+    const Matrix& contract = plan.matrices[CONTRACT];
+    const int inner_units = GROUP_ROW_BYTES / model.element_bytes() / UNIT_ROWS;  // of EXPAND for a group of CONTRACT
+    const Range heads = of_cluster(model.heads), inner = of_cluster(contract.groups);
+    s.cluster = cluster, s.rank = rank;
+    put(s.heads, heads.begin, heads.end);
+    put(s.inner, inner.begin, inner.end);
+    s.expand_begin = inner.begin * inner_units;
+    put_mine(s.units[QKV], heads.begin * model.head_units(), heads.end * model.head_units());
+    put_mine(s.units[EXPAND], s.expand_begin, inner.end * inner_units);
+    put_mine(s.units[LOGITS], plan.logits_begin[cluster], plan.logits_begin[cluster + 1]);
+    put_mine(s.slices, 0, SLICES);
+    put(s.columns, UNIT_ROWS * contract.slice_begin(s.slices.begin), UNIT_ROWS * contract.slice_begin(s.slices.end));
+}
+
+// --------------------------------------------------------------------------------------------------- 5. Launch
 
 struct Steps {
     StepModel model;
@@ -153,7 +197,10 @@ struct Steps {
     cudaStream_t stream;
 };
 
+constexpr int NO_TOKEN = -2;  // instead of one in `arrived` and `history`: the logits are no numbers
+
 // `count` steps, fewer if all sequences have come to their stop token or `cancel` is set. Token number steps[] - 1 of
 // the history is the first one's input. Behind it positions, lengths and steps have moved on by the number of steps; a
-// sequence that is finished goes on with the others, and what it makes is for nobody.
+// sequence that is finished goes on with the others, and what it makes is for nobody. A step that makes NO_TOKEN, for
+// any sequence, is the last one.
 void run_steps(const Steps& steps);

@@ -24,6 +24,7 @@
 enum Exchange { NONE, COUNTER, COUNTED, SHARED };
 constexpr int SETS = 3;       // of the words of a sum
 constexpr int LINE = 32;  // words of 128 bytes
+constexpr long long QUARTER = counted::scale_for(255).most >> 19;  // of the largest addend, 2^17
 
 using Word = cuda::atomic_ref<unsigned, cuda::thread_scope_device>;
 
@@ -62,6 +63,10 @@ struct Turn {
     bool heads;
 };
 
+__device__ __forceinline__ counted::Scale scale() {
+    constexpr counted::Scale any = counted::scale_for(255);
+    return any;
+}
 // What everyone adds to this word, in quarters.
 __device__ __forceinline__ int quarters(const Turn& turn, int word) { return 1 + ((word + turn.number) & 7); }
 __device__ __forceinline__ float addend(const Turn& turn, int word) { return 0.25f * quarters(turn, word); }
@@ -101,7 +106,8 @@ struct Residual {
         const bool whole = !turn.heads && !s.gathers;
         const int first = whole ? 0 : slice, end = whole ? s.width : slice_end, thread = threadIdx.x;
         counted::Sum* const to = mail.sums + turn.set * s.width;
-        for (int word = first + thread; word < end; word += THREADS) counted::add(to + word, addend(turn, word));
+        for (int word = first + thread; word < end; word += THREADS)
+            counted::add(to + word, counted::to_fixed(scale(), addend(turn, word)));
         if (E != COUNTER) return;
         readers_sync();
         if (thread == 0)
@@ -118,9 +124,9 @@ struct Residual {
 
     // The difference of a word, added to the stream -> the stream.
     __device__ __forceinline__ float take(const Turn& turn, int word, long long difference, long long& sum) {
-        wrong |= difference != static_cast<long long>(addends(s, turn) * quarters(turn, word)) << 30;
+        wrong |= difference != static_cast<long long>(addends(s, turn) * quarters(turn, word)) * QUARTER;
         sum += difference;
-        return counted::to_float(sum);
+        return counted::to_float(scale(), sum);
     }
     __device__ __forceinline__ bool both_whole(const counted::Pair& now, const counted::Pair& before, unsigned count) {
         return counted::is_whole(counted::since(now.x, before.x, count)) &&

@@ -76,10 +76,12 @@ __global__ void __launch_bounds__(THREADS + 32, 1)
     const Patience patience = {clock64() + 4000000000ll};
     if (threadIdx.x == 0) {
         stream_init(shared.stream, s.slots, WARPS);
-        mail_init(shared.sum_box, 4 * s.width, 4 * s.width);
+        mail_init(shared.sum_box);
+        for (int letter = 0; letter < 2; ++letter) mail_expect(shared.sum_box, letter, 4 * s.width);
         for (int i = 0; i < 3; ++i) {
-            const unsigned bytes = 4 * s.hop_words[i] * s.group;
-            mail_init(shared.hop_boxes[i], bytes, bytes);
+            mail_init(shared.hop_boxes[i]);
+            for (int letter = 0; letter < 2; ++letter)
+                mail_expect(shared.hop_boxes[i], letter, 4 * s.hop_words[i] * s.group);
         }
     }
     if (threadIdx.x < KINDS) shared.parts[threadIdx.x] = part_of(s, threadIdx.x, blockIdx.x);

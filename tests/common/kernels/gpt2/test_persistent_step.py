@@ -17,7 +17,15 @@ from common.compiling.request import BuildRequest
 from common.kernels.gpt2.decode_step import DecodeState
 from common.kernels.gpt2.engine import Engine
 from common.kernels.gpt2.engine_kernels import EngineKernels, tuned_kernels
-from common.kernels.gpt2.persistent_step import PackedWeights, PersistentStep, Plan, packed
+from common.kernels.gpt2.persistent_step import (
+    PackedWeights,
+    PersistentStep,
+    Plan,
+    by_heads,
+    filled_up,
+    packed,
+    packed_by_columns,
+)
 from common.kernels.gpt2.sampling import draw, uniform_numbers
 from common.kernels.gpt2.weights import weights_of
 from common.reference.bounds import running_sum_floor
@@ -113,9 +121,9 @@ def test_up_to_the_end_of_the_context(model, kernels):
     ]
 
 
-@pytest.mark.parametrize("blocks", [1, 5, 12])
+@pytest.mark.parametrize("blocks", [1, 5, 12, 8])
 def test_however_many_blocks(model, kernels, blocks):
-    """Units go round the blocks, parts of the cache are more or fewer; words of one run are no other's."""
+    """Clusters of 1, 4 and 4 blocks, with a head or several or none; words of one run are no other's."""
     step = step_of(model, kernels, "float32", 1, blocks)
     assert step.plan.blocks == blocks
     expected = written_by(model, [9], 10)
@@ -125,6 +133,7 @@ def test_however_many_blocks(model, kernels, blocks):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks", [3, 16])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -134,10 +143,14 @@ def test_however_many_blocks(model, kernels, blocks):
     ],
     ids=lambda sizes: f"width {sizes['n_embd']}",
 )
-def test_logits_against_float64(kernels, dtype, sizes):
-    """Several pieces to a unit, batches of units, lanes to a token: relative to the largest logit."""
+def test_logits_against_float64(kernels, dtype, sizes, blocks):
+    """Several pieces to a unit, batches of units, lanes to a token, several heads of a cluster of 1 or 8 blocks."""
     model = unruly(**sizes | ({"n_head": 10} if sizes["n_embd"] == 160 else {}))
-    step = step_of(model, kernels, dtype, 2, blocks=3, keep_logits=True)
+    assert_close_to_float64(model, step_of(model, kernels, dtype, 2, blocks, keep_logits=True), dtype)
+
+
+def assert_close_to_float64(model, step, dtype):
+    """The logits behind some tokens: relative to the largest one."""
     tokens = run(step, [9, 11], 5)
     fed = torch.tensor([[first, *rest[:-1]] for first, rest in zip([9, 11], tokens, strict=True)])
     with torch.no_grad():
@@ -145,6 +158,51 @@ def test_logits_against_float64(kernels, dtype, sizes):
     bound = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}[dtype]
     assert float((step.logits.cpu() - expected).abs().max()) <= bound * float(expected.abs().max())
     assert step.logits.argmax(-1).tolist() == [one[-1] for one in tokens]
+
+
+@torch.no_grad()
+def with_large_columns(model, by_product):
+    """A GPT-2 with some columns in the residual stream that are thousands: of the embedding, a bias, products."""
+    body = model.transformer
+    body.wpe.weight[:, 3] = 3000.0
+    body.h[0].mlp.c_proj.bias[5] = -2500.0
+    body.h[0].attn.c_proj.weight[:, 7] *= by_product
+    body.h[1].mlp.c_proj.weight[:, 11] *= by_product
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_residual_stream_of_thousands(kernels, dtype):
+    """In fixed point the small columns are as exact as ever; they are what the next layernorm makes small."""
+    model = with_large_columns(unruly(), 3000.0).to(getattr(torch, dtype)).float()  # weights that both can hold
+    with torch.no_grad():
+        streams = model(torch.tensor([[9, 11, 13]]), output_hidden_states=True).hidden_states
+    assert min(float(x.abs().amax()) for x in streams[:-1]) > 1000
+    assert_close_to_float64(model, step_of(model, kernels, dtype, 2, 16, keep_logits=True), dtype)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda body: body.h[0].mlp.c_proj.bias.__setitem__(3, 2.0e5),
+        lambda body: body.h[1].attn.c_proj.weight.__setitem__((slice(None), 9), 1e30),
+        lambda body: body.h[0].mlp.c_fc.weight.__setitem__((2, 7), float("nan")),
+        lambda body: body.wte.weight.__setitem__((9, 1), float("inf")),
+    ],
+    ids=["bias", "product", "nan", "embedding"],
+)
+def test_numbers_that_are_too_large_end_the_run(kernels, spoil):
+    """Nobody waits for ever, and nobody gets a wrong token."""
+    model = unruly()
+    with torch.no_grad():
+        spoil(model.transformer)
+    step = step_of(model, kernels, "float32", 1, 8)
+    step.advance(torch.tensor([9], device=kernels.device))
+    step.start(30)
+    with pytest.raises(ArithmeticError, match="step 1 of sequence 0 has logits that are no numbers"):
+        step.tokens(1)
+    step.cancel()
+    assert step.state.steps.tolist() == [2]
 
 
 def assert_no_worse_than_transformers(model, step, dtype, first, count):
@@ -161,10 +219,10 @@ def assert_no_worse_than_transformers(model, step, dtype, first, count):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_logits_of_a_width_that_is_used(kernels, dtype):
-    """As many blocks as a GPU of 132 multiprocessors has, and pieces of several units."""
+    """As many clusters of 8 blocks as a GPU of 132 multiprocessors may have, and more clusters than heads."""
     model = unruly(0.05, n_layer=1, n_head=12, n_embd=768, vocab_size=600)
     step = step_of(model, kernels, dtype, 1, keep_logits=True)
-    assert kernels.device.type == "cuda" or step.plan.blocks == 132
+    assert kernels.device.type == "cuda" or step.plan.blocks == 128
     assert_no_worse_than_transformers(model, step, dtype, [9], 3)
 
 
@@ -363,10 +421,26 @@ def test_bad_arguments_are_named(model, kernels, change, words):
 
 
 def test_packed_weights_hold_every_number_once():
+    """By rows; and by columns, of which 8 slices of 11 units have one or two, all of their columns together."""
     weight = torch.arange(11 * 64, dtype=torch.float32).view(11, 64)
     units = packed(weight).view(torch.float32).view(2, 4, 8, 16)  # [units][groups][rows][64 bytes]
     assert torch.equal(units[1, 2, 1], weight[9, 32:48]) and torch.equal(units[0, 3, 7], weight[7, 48:])
     assert float(units[1, :, 3:].abs().max()) == 0 and float(units.sum()) == float(weight.sum())
+    weight = torch.arange(88 * 64, dtype=torch.float32).view(88, 64)
+    flat = packed_by_columns(weight).view(torch.float32)
+    assert sorted(flat.tolist()) == weight.flatten().tolist()
+    second = flat[1 * 8 * 64 :][: 1 * 8 * 64].view(4, 1, 8, 16)  # slices begin with units 0, 1, 2, 4, 5, 6, 8, 9
+    assert torch.equal(second[2, 0, 3], weight[8 + 3, 32:48])
+    third = flat[2 * 8 * 64 :][: 2 * 8 * 64].view(4, 2, 8, 16)
+    assert torch.equal(third[1, 1, 5], weight[24 + 5, 16:32])
+
+
+def test_heads_are_packed_together():
+    qkv = torch.arange(3 * 6).view(3 * 6, 1)  # 2 heads of 3 rows
+    assert by_heads(qkv, 2).flatten().tolist() == [0, 1, 2, 6, 7, 8, 12, 13, 14, 3, 4, 5, 9, 10, 11, 15, 16, 17]
+    projection = torch.arange(1.0, 49.0).view(1, 48)  # 2 heads of 24 columns, which become 32
+    filled = filled_up(projection, 2).view(2, 32)
+    assert torch.equal(filled[:, :24], projection.view(2, 24)) and not filled[:, 24:].any()
 
 
 # ------------------------------------------------------------------------------------------------- the checked build
@@ -404,6 +478,13 @@ def test_the_bare_kernels_read_every_word_once(name, checked, backend):
     done = subprocess.run([program, "small"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "WRONG" not in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("right") >= checked
+
+
+@pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_counted_sums_count_whatever_is_added(backend):
+    program = build_program(Path(__file__).with_name("counted_sums.cu"), backend).path
+    done = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("right") == 8, done.stdout + done.stderr
 
 
 @ON_GPU

@@ -1,0 +1,143 @@
+// phase_residual.cuh - the residual stream: all blocks add to it, and all read the sum. The exchange of the kernel.
+//
+//   begin        the embedding of a step's token, by those who read the slice
+//   add          a number of a product, on its way to everyone
+//   gather       the sum of all clusters' numbers -> the stream, in the shared memory of every block
+//
+// A block keeps the stream's columns of its slice (BlockShare::columns), as a fixed-point number of 64 bits each
+// (counted_sums.cuh); so do the blocks of the same rank in all other clusters, and they come to the same numbers.
+// PROJECTION and CONTRACT give a block numbers of its slice only:
+//
+//     block r of cluster 0   adds its numbers \   words of slice r   / looks until all have come, sends to cluster 0
+//     block r of cluster 1   adds              >  in the L2 cache   <  looks, sends to cluster 1
+//     ...                                     /                      \ ...
+//
+// so a word has as many addends as there are clusters (PROJECTION: clusters with a head), and as many readers. One trip
+// to the L2 cache, one back, and one through the cluster, in which all blocks get the whole stream as floats.
+//
+// Sets. Nobody may add to words that somebody has not read yet. PROJECTION has a set of words of its own. Who adds to it
+// again has had CONTRACT's sum in between, with an addend from every cluster's block of this rank, which had read
+// PROJECTION's sum before. CONTRACT has two sets in turn: between two of its sums there is only one of PROJECTION, and to
+// that a cluster without a head adds nothing. Who adds to the same set again has had the other one's sum.
+//
+// A launch begins with words that are 0, and nothing is ever set to 0 in between: a block remembers what it last saw.
+#pragma once
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/gpt2/phase_block.cuh"
+
+constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // in the stream, from then on
+
+class ResidualStream {
+  public:
+    __device__ __forceinline__ ResidualStream(const Steps& steps, const BlockMemory& memory, const BlockShare& share,
+                                              Boxes& boxes)
+        : a_(steps), m_(memory), share_(share), box_(boxes.stream), rows_(steps.model.rows),
+          columns_(share.columns.count()) {
+        for (int i = threadIdx.x; i < (1 + SUM_SETS) * rows_ * columns_; i += BLOCK_THREADS) m_.sums[i] = 0;
+    }
+
+    // Columns col ... col + 3 of the embedding. The threads that read the slice need a block_sync() behind it.
+    __device__ __forceinline__ void begin(int row, int col, const float4& x) const {
+        if (col < share_.columns.begin || col >= share_.columns.end) return;
+        long long* const stream = m_.sums + row * columns_ + col - share_.columns.begin;
+        const float values[4] = {x.x, x.y, x.z, x.w};
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const long long fixed = counted::to_fixed(a_.plan.sum_scale, values[i]);
+            stream[i] = fixed == a_.plan.sum_scale.wrong ? NOT_A_NUMBER : fixed;
+        }
+    }
+    __device__ __forceinline__ void add(int set, int row, int col, float value) const {
+        counted::add(word(set, row, col), counted::to_fixed(a_.plan.sum_scale, value));
+    }
+    // addends: of each word. bias: float [width]. Every thread that computes gets the stream, float [rows][width]; it
+    // stays until the next gather() but one, which must be behind a block_sync().
+    __device__ __forceinline__ const float* gather(int set, unsigned addends, const float* bias) {
+        const int quads = columns_ / 4, count = rows_ * quads;  // four columns of a row
+        int lanes = 1;  // neighbouring threads that see to a quad: each sends it to its share of the blocks
+        while (lanes < a_.plan.cluster && 2 * lanes * count <= BLOCK_THREADS) lanes *= 2;
+        float* const stream = m_.stream + (number_ & 1) * rows_ * a_.model.width;
+        NO_UNROLL
+        for (int first = 0; first < lanes * count; first += BLOCK_THREADS) {
+            const int item = (first + static_cast<int>(threadIdx.x)) / lanes, lane = threadIdx.x % lanes;
+            const bool exists = item < count;
+            const int row = item / quads, at = item % quads * 4, col = share_.columns.begin + at;
+            Quad now, found;
+            if (exists) found = look(set, row, at, col, addends, bias, now);
+            __syncwarp();  // all lanes of the quad have read what the first one now changes
+            if (!exists) continue;
+            if (lane == 0) now.store(of_slice(1 + set, row, at)), found.store(of_slice(0, row, at));
+            const uint4 bits = make_uint4(as_bits(found.x[0]), as_bits(found.x[1]), as_bits(found.x[2]),
+                                          as_bits(found.x[3]));
+            for (int to = lane; to < a_.plan.cluster; to += lanes)
+                send(stream + row * a_.model.width + col, to, box_, number_, bits);
+        }
+        receive(box_, number_, 4 * rows_ * a_.model.width);
+        ++number_;
+        return stream;
+    }
+
+  private:
+    struct Quad {
+        long long x[4];
+        __device__ __forceinline__ void load(const long long* from) {
+            const longlong2 low = reinterpret_cast<const longlong2*>(from)[0];
+            const longlong2 high = reinterpret_cast<const longlong2*>(from)[1];
+            x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+        }
+        __device__ __forceinline__ void store(long long* to) const {
+            reinterpret_cast<longlong2*>(to)[0] = make_longlong2(x[0], x[1]);
+            reinterpret_cast<longlong2*>(to)[1] = make_longlong2(x[2], x[3]);
+        }
+    };
+
+    __device__ __forceinline__ counted::Sum* word(int set, int row, int col) const {
+        return reinterpret_cast<counted::Sum*>(a_.words) + a_.plan.exchange.sums +
+               (set * rows_ + row) * a_.model.width + col;
+    }
+    // which: 0 the stream, 1 + set the words as last seen
+    __device__ __forceinline__ long long* of_slice(int which, int row, int at) const {
+        return m_.sums + (which * rows_ + row) * columns_ + at;
+    }
+    __device__ __forceinline__ unsigned as_bits(long long x) const {
+        return __float_as_uint(x == NOT_A_NUMBER ? NAN : counted::to_float(a_.plan.sum_scale, x));
+    }
+    // Four words, looked at until they are whole -> now. Returns the stream with what came to it.
+    __device__ __forceinline__ Quad look(int set, int row, int at, int col, unsigned addends,
+                                                    const float* bias, Quad& now) const {
+        const counted::Scale scale = a_.plan.sum_scale;
+        const counted::Sum* const words = word(set, row, col);
+        const float4 plus = __ldg(reinterpret_cast<const float4*>(bias + col));
+        const float biases[4] = {plus.x, plus.y, plus.z, plus.w};
+        Quad before, stream;
+        before.load(of_slice(1 + set, row, at)), stream.load(of_slice(0, row, at));
+        long long came[4];
+        bool whole = false;
+        while (!whole) {
+            const counted::Pair low = counted::peek(words), high = counted::peek(words + 2);
+            const counted::Sum sums[4] = {low.x, low.y, high.x, high.y};
+            whole = true;
+            UNROLL
+            for (int i = 0; i < 4; ++i) {
+                came[i] = counted::since(sums[i], static_cast<counted::Sum>(before.x[i]), addends);
+                whole &= counted::is_whole(came[i]);
+                now.x[i] = static_cast<long long>(sums[i]);
+            }
+        }
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const long long fixed = counted::to_fixed(scale, biases[i]);
+            const bool fine = stream.x[i] != NOT_A_NUMBER && fixed != scale.wrong &&
+                              counted::is_number(scale, came[i], addends);
+            stream.x[i] = fine ? stream.x[i] + came[i] + fixed : NOT_A_NUMBER;
+        }
+        return stream;
+    }
+
+    const Steps& a_;
+    const BlockMemory& m_;
+    const BlockShare& share_;
+    MailBox& box_;
+    const int rows_, columns_;
+    unsigned number_ = 0;  // of the exchange
+};
