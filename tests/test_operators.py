@@ -106,11 +106,22 @@ def of_room(room: str) -> dict[str, list]:
         rows = [x[0].transpose(0, 1).contiguous() for x in (query, key, value)]
         packed = [*rows, ints(0, 2, 5), ints(0, 6, 7), True, None, True, 2.0, sinks, 0.3, seed, 4, 1]
         packed_out, packed_lse = ops.packed_attention(*packed)
+        long = torch.randn(1, 2, 32, 8), torch.randn(1, 2, 64, 8), torch.randn(1, 2, 64, 8)
+        blocks_of = [*long, ints(1, 2).view(2, 1), ints(1, -1, 0, 1).view(2, 1, 2), 32, True, None]
+        block_out, block_lse = ops.block_attention(*blocks_of)
         return {
             "options_attention": dense,
             "options_attention_backward": [torch.randn_like(out), *dense[:3], out, lse, *dense[3:]],
             "packed_attention": packed,
             "packed_attention_backward": [torch.randn_like(rows[0]), *rows, packed_out, packed_lse, *packed[3:]],
+            "block_attention": blocks_of,
+            "block_attention_backward": [
+                torch.randn_like(block_out),
+                *blocks_of[:3],
+                block_out,
+                block_lse,
+                *blocks_of[3:],
+            ],
             "dropout_mask": [seed, 0.3, 1, 2, 3, 4],
         }
     if room == "decode":

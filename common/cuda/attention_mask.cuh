@@ -44,7 +44,8 @@ __device__ __forceinline__ float masked_score(float score, const AttentionMask& 
     const int64_t at =
         batch * mask.batch_stride + head * mask.head_stride + q * mask.query_stride + k * mask.key_stride;
     if (mask.kind == MaskKind::BOOL) return static_cast<const bool*>(mask.data)[at] ? score : -INFINITY;
-    return score + static_cast<const float*>(mask.data)[at];
+    const float bias = static_cast<const float*>(mask.data)[at];
+    return bias == -INFINITY ? bias : score + bias;  // whatever score is: a hidden key may hold NaN
 }
 
 // The mask from (batch, head, q, k) on: masked_score(score, mask_from(...), 0, i, j) takes its element (q + i, k + j).

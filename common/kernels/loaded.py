@@ -7,8 +7,6 @@ The doors of the rooms (gemm/gemm.py, softmax/softmax.py, sparse/sparse.py, deco
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from common.compiling.load import load
@@ -16,6 +14,7 @@ from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 
 BACKENDS = {"cpu": "simulator", "cuda": "cuda"}  # by the tensors' device
+_loaded: dict[tuple[str, str], Operators] = {}  # a plain dictionary: torch.compile sees through it
 
 
 def loaded(room: str, device: torch.device | str) -> Operators:
@@ -34,9 +33,6 @@ def loaded(room: str, device: torch.device | str) -> Operators:
     kind = torch.device(device).type
     if kind not in BACKENDS:
         raise ValueError(f"device is {kind!r}; the kernels run on 'cuda', and in the simulator on 'cpu'")
-    return _loaded(room, BACKENDS[kind])
-
-
-@functools.cache
-def _loaded(room: str, backend: str) -> Operators:
-    return load(BuildRequest(room, backend=backend))
+    if (room, kind) not in _loaded:
+        _loaded[room, kind] = load(BuildRequest(room, backend=BACKENDS[kind]))
+    return _loaded[room, kind]

@@ -30,6 +30,7 @@ as well: its tensors are a KV cache that is just full.
     training                no                                                yes, with dropout
     packed sequences        no                                                as a mask; without one if the model is
                                                                               called with cu_seq_lens_q and _k
+    position bias           no                                                yes (T5), in a mask; it gets no gradient
     softcap, sinks          no                                                yes (Gemma 2, gpt-oss); not with padding
                                                                               in a KernelCache
     head_dim                up to 128                                         up to 256
@@ -62,13 +63,9 @@ from task7.given.operators import CountedOperators, load_kernels
 NAME = "course"
 # An attribute of a mask that is nothing but a causal window over sequences that begin here, without padding: its size
 WINDOW = "causal_window"
-# What some architectures pass to their attention: kernels of common/kernels/flash_options have the first two, none here
-# the others
-OPTIONS = {"softcap": "a cap on the scores", "s_aux": "attention sinks"}
-FOREIGN = {
-    "position_bias": "a position bias",
-    "cache": "a paged cache of transformers",
-}
+# What some architectures pass to their attention: tuned kernels have the first, none here the others
+OPTIONS = {"softcap": "a cap on the scores", "s_aux": "attention sinks", "position_bias": "a position bias"}
+FOREIGN = {"cache": "a paged cache of transformers"}
 _numbers = itertools.count()
 
 
@@ -215,7 +212,8 @@ class KernelAttention:
             attention_mask: what `mask` returned, or the model's caller gave: [batch, 1, new_tokens, all_tokens].
             scaling: factor on q.k (None: head_dim ** -0.5).
             dropout: the probability with which a weight becomes 0; models pass it while they are trained.
-            kwargs: among others softcap; s_aux, the sinks, [heads]; cu_seq_lens_q and cu_seq_lens_k, where packed
+            kwargs: among others softcap; s_aux, the sinks, [heads]; position_bias, added to the scores, broadcasts to
+                [batch, heads, new_tokens, all_tokens]; cu_seq_lens_q and cu_seq_lens_k, where packed
                 sequences begin, [sequences + 1] (transformers' FlashAttentionKwargs); a mask does not count then.
 
         Returns:
@@ -227,6 +225,8 @@ class KernelAttention:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         self._check_call(query, key, value, dropout, causal, kwargs)
         new_tokens, all_tokens = query.size(2), key.size(2)
+        if kwargs.get("position_bias") is not None:
+            attention_mask = _with_bias(attention_mask, kwargs["position_bias"], causal, new_tokens, all_tokens)
         window = kwargs.get("sliding_window")
         packed = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
         if window is not None and window < all_tokens and packed[0] is None and not isinstance(attention_mask, Tensor):
@@ -369,6 +369,12 @@ class KernelAttention:
                 self._refuse_taught(f"{what} ({name})")
         for name, what in FOREIGN.items():
             _refuse(others.get(name) is not None, f"{what} ({name})")
+        bias = others.get("position_bias")
+        frozen = "freeze what it is made of by requires_grad_(False), or call under torch.no_grad()"
+        trained = bias is not None and bias.requires_grad and torch.is_grad_enabled()
+        _refuse(trained, f"a gradient of the position bias (position_bias: {frozen})")
+        packed = bias is not None and others.get("cu_seq_lens_q") is not None
+        _refuse(packed, "a position bias (position_bias) with packed sequences (cu_seq_lens_q)")
         if query.requires_grad and torch.is_grad_enabled():
             self._refuse_taught("training: they have no backward pass (use torch.no_grad())")
         head_dims = query.size(-1), value.size(-1)
@@ -400,6 +406,18 @@ class KernelAttention:
 def _all_tokens(attention_mask: Tensor | None, kv_length: int) -> bool:
     """Whether there is no padding. Waits for the device."""
     return attention_mask is None or bool(attention_mask[:, -kv_length:].all())
+
+
+def _with_bias(mask, bias: Tensor, causal: bool, new_tokens: int, all_tokens: int) -> Tensor:
+    """The bias, with -infinity for what a mask of any kind hides, and a causal one unless a tensor says all."""
+    bias = bias[..., :all_tokens].float()
+    if isinstance(mask, Tensor):
+        mask = mask[..., :all_tokens]
+        return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
+    if causal:
+        seen = torch.ones(new_tokens, all_tokens, dtype=torch.bool, device=bias.device).tril(all_tokens - new_tokens)
+        bias = bias.masked_fill(~seen, -torch.inf)
+    return bias if mask is None else bias.masked_fill(~mask.mask[:, None, None], -torch.inf)
 
 
 def _takes_windows(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -99,9 +99,8 @@ def scaled_dot_product_attention(
     with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
     softcap, sinks, dropout, windows and head_dim over 128 have tuned kernels of their own, where vmap goes from sample
     to sample with sinks or dropout.
-    NaN and infinity at hidden keys reach the rows that do not see them in no result of tuned kernels, and with those of
-    their own in no gradient. In the other gradients, and in results of the other variants, they do, as 0 times NaN; a
-    window_size as wide as all keys changes nothing but the kernels.
+    NaN and infinity at hidden keys reach the rows that do not see them in no result and no gradient of tuned kernels.
+    In results of the other variants they do, as 0 times NaN.
 
     Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
     whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and

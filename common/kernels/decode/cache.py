@@ -5,6 +5,7 @@
     decode_attention
     check_sizes, check_room, check_sequence     what every cache refuses
     new_tokens_of                               how many tokens come
+    Rotary                                      what comes through update_cache_rotary: tokens without padding
 
 `ops` are operators of task 6, `load(BuildRequest("task6"))` of common.compiling, or this room's, `loaded("decode",
 device)` of common/kernels/loaded.py. Shapes:
@@ -21,6 +22,7 @@ is at most 128.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,6 +96,45 @@ class KVCache:
         self.lengths += new_tokens
         self._host_lengths = [length + new_tokens for length in self._host_lengths]
 
+    def append_rotary(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        interleaved: bool = False,
+        left_padding: Sequence[int] | None = None,
+    ) -> Tensor:
+        """append with rotary embedding on the way, and without the padding in front of prompts; one kernel does it all.
+
+        A sequence's first token has the position 0, and padding has none: it is not cached, whatever it holds.
+
+        Args:
+            query: [batch, heads, new_tokens, head_dim], of the cache's dtype, not yet rotated.
+            key, value: [batch, kv_heads, new_tokens, head_dim], likewise.
+            cos, sin: float32 [longest, rotary_dim / 2]: of the angle of each position and pair of elements. Those of a
+                transformers model have every column twice: cos[:, : rotary_dim // 2] takes one of them.
+            interleaved: False: elements i and i + rotary_dim / 2 are a pair (Llama). True: 2 i and 2 i + 1 (GPT-J).
+            left_padding: how many of each sequence's new tokens are padding, the first ones; numbers on the host,
+                [batch]. None: none.
+
+        Returns:
+            The rotated queries, [batch, heads, new_tokens, head_dim], contiguous; zeros for padding. The last one of
+            each sequence is what attend takes.
+
+        Raises:
+            ValueError: a sequence has no room for its tokens, or cos and sin have no row for them; left_padding is not
+                one number of 0 .. new_tokens for each sequence; the operators have no update_cache_rotary (those of
+                this room do); a shape, dtype or layout is wrong. Nothing has changed then.
+        """
+        rotary = Rotary.of(self.ops, key, value, cos, left_padding, len(self._host_lengths))
+        rotary.check_room(self._host_lengths, self.max_seq_len)
+        tables = cos, sin, interleaved, rotary.padding_on(self.lengths.device)
+        out = self.ops.update_cache_rotary(query, self.k, self.v, key, value, self.lengths, *tables)
+        self._host_lengths = rotary.add_to(self._host_lengths, self.lengths, tables[-1])
+        return out
+
     def attend(self, query: Tensor, scale: float | None = None) -> Tensor:
         """Attention of each sequence's one query over all its cached keys -> [batch, heads, 1, head_dim].
 
@@ -128,12 +169,16 @@ def check_sizes(**sizes: int) -> None:
         raise ValueError(f"head_dim is {sizes['head_dim']}; the decode kernel supports at most {MAX_HEAD_DIM}")
 
 
-def check_room(lengths: Sequence[int], new_tokens: int, max_seq_len: int) -> None:
-    """ValueError for the first sequence that new_tokens more would make longer than max_seq_len."""
-    for sequence, length in enumerate(lengths):
-        if length + new_tokens > max_seq_len:
+def check_room(lengths: Sequence[int], new_tokens: int | Sequence[int], max_seq_len: int) -> None:
+    """ValueError for the first sequence that new_tokens more would make longer than max_seq_len.
+
+    new_tokens: of every sequence, or a number for each.
+    """
+    counts = [new_tokens] * len(lengths) if isinstance(new_tokens, int) else new_tokens
+    for sequence, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        if length + count > max_seq_len:
             raise ValueError(
-                f"the cache is full: sequence {sequence} holds {length} tokens and {new_tokens} more "
+                f"the cache is full: sequence {sequence} holds {length} tokens and {count} more "
                 f"do not fit into max_seq_len = {max_seq_len}"
             )
 
@@ -153,6 +198,71 @@ def new_tokens_of(key: Tensor, value: Tensor) -> int:
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} is {x!r}; it must be a tensor [batch, kv_heads, new_tokens, head_dim]")
     return key.size(2) if key.dim() == 4 else 0
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """New tokens on their way through update_cache_rotary.
+
+    Attributes:
+        counts: how many tokens of each sequence are no padding.
+        padding: how many are, or None: there is no padding at all.
+        longest: rows of cos and sin; None if they have other dimensions, which the operator refuses.
+    """
+
+    counts: list[int]
+    padding: list[int] | None
+    longest: int | None
+
+    @classmethod
+    def of(
+        cls,
+        ops: Operators,
+        key: Tensor,
+        value: Tensor,
+        cos: Tensor,
+        left_padding: Sequence[int] | None,
+        batch: int,
+    ) -> Rotary:
+        """What the arguments of append_rotary say, refused where they are wrong; see there."""
+        if not hasattr(ops, "update_cache_rotary"):
+            raise ValueError(
+                "the cache's ops have no update_cache_rotary, only the fast kernels do: make the cache with "
+                'ops=loaded("decode", device) of common.kernels.loaded'
+            )
+        new_tokens = new_tokens_of(key, value)
+        longest = cos.size(0) if isinstance(cos, Tensor) and cos.dim() == 2 else None
+        if left_padding is None:
+            return cls([new_tokens] * batch, None, longest)
+        numbers = isinstance(left_padding, Sequence) and len(left_padding) == batch
+        if not numbers or not all(isinstance(x, int) and 0 <= x <= new_tokens for x in left_padding):
+            raise ValueError(
+                f"left_padding is {left_padding!r}; it must be batch = {batch} integers of 0 .. new_tokens = "
+                f"{new_tokens}"
+            )
+        return cls([new_tokens - x for x in left_padding], list(left_padding), longest)
+
+    def check_room(self, lengths: Sequence[int], max_seq_len: int) -> None:
+        """As the function of this name, and ValueError where cos and sin end before a token's position."""
+        check_room(lengths, self.counts, max_seq_len)
+        for sequence, (length, count) in enumerate(zip(lengths, self.counts, strict=True)):
+            if self.longest is not None and length + count > self.longest:
+                raise ValueError(
+                    f"cos has {self.longest} rows; sequence {sequence} holds {length} tokens and {count} more need "
+                    f"{length + count}"
+                )
+
+    def padding_on(self, device: torch.device) -> Tensor | None:
+        """int32 [batch] on the device, which is not waited for."""
+        if self.padding is None:
+            return None
+        numbers = torch.tensor(self.padding, dtype=torch.int32)
+        return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)
+
+    def add_to(self, host_lengths: list[int], lengths: Tensor, padding: Tensor | None) -> list[int]:
+        """The lengths with the new tokens; those on the device in place.   padding: of padding_on"""
+        lengths += self.counts[0] if padding is None else self.counts[0] + self.padding[0] - padding
+        return [length + count for length, count in zip(host_lengths, self.counts, strict=True)]
 
 
 def update_cache(

@@ -13,12 +13,13 @@ arXiv:2309.06180.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from common.kernels.decode.cache import check_room, check_sequence, check_sizes, new_tokens_of
+from common.kernels.decode.cache import Rotary, check_room, check_sequence, check_sizes, new_tokens_of
 
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
@@ -101,24 +102,31 @@ class PagedKVCache:
         """
         new_tokens = new_tokens_of(key, value)
         check_room(self._host_lengths, new_tokens, self.max_seq_len)
-        wanted = [  # how many further pages each sequence needs
-            self._pages_for(length + new_tokens) - len(owned)
-            for length, owned in zip(self._host_lengths, self._pages, strict=True)
-        ]
-        if sum(wanted) > len(self._free):
-            raise ValueError(
-                f"the cache is full: {new_tokens} more tokens of {len(wanted)} sequences need {sum(wanted)} pages of "
-                f"{self.page_size}, and {len(self._free)} of {self.k_pages.size(0)} are free; "
-                "reset a sequence that has ended"
-            )
-        free = self._free.copy()
-        pages = [owned + [free.pop() for _ in range(count)] for owned, count in zip(self._pages, wanted, strict=True)]
-        if any(wanted):
-            self._write_table(pages)
+        pages, free = self._pages_with([new_tokens] * len(self._pages))
         self.ops.update_cache_paged(self.k_pages, self.v_pages, key, value, self.lengths, self.block_table)
         self.lengths += new_tokens
         self._host_lengths = [length + new_tokens for length in self._host_lengths]
         self._pages, self._free = pages, free
+
+    def append_rotary(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        interleaved: bool = False,
+        left_padding: Sequence[int] | None = None,
+    ) -> Tensor:
+        """As KVCache.append_rotary; ValueError as append's, too."""
+        rotary = Rotary.of(self.ops, key, value, cos, left_padding, len(self._pages))
+        rotary.check_room(self._host_lengths, self.max_seq_len)
+        pages, free = self._pages_with(rotary.counts)
+        tables = cos, sin, interleaved, rotary.padding_on(self.lengths.device), self.block_table
+        out = self.ops.update_cache_rotary(query, self.k_pages, self.v_pages, key, value, self.lengths, *tables)
+        self._host_lengths = rotary.add_to(self._host_lengths, self.lengths, tables[3])
+        self._pages, self._free = pages, free
+        return out
 
     def attend(self, query: Tensor, scale: float | None = None) -> Tensor:
         """Attention of each sequence's one query over all its cached keys -> [batch, heads, 1, head_dim].
@@ -142,6 +150,24 @@ class PagedKVCache:
         self._host_lengths[sequence] = 0
         self.lengths[sequence] = 0
         self.block_table[sequence] = NO_PAGE
+
+    def _pages_with(self, new_tokens: list[int]) -> tuple[list[list[int]], list[int]]:
+        """Each sequence's pages with so many more tokens, and what is free then; the table has them already."""
+        wanted = [  # how many further pages each sequence needs
+            self._pages_for(length + count) - len(owned)
+            for length, count, owned in zip(self._host_lengths, new_tokens, self._pages, strict=True)
+        ]
+        if sum(wanted) > len(self._free):
+            raise ValueError(
+                f"the cache is full: {max(new_tokens)} more tokens of {len(wanted)} sequences need {sum(wanted)} pages "
+                f"of {self.page_size}, and {len(self._free)} of {self.k_pages.size(0)} are free; "
+                "reset a sequence that has ended"
+            )
+        free = self._free.copy()
+        pages = [owned + [free.pop() for _ in range(count)] for owned, count in zip(self._pages, wanted, strict=True)]
+        if any(wanted):
+            self._write_table(pages)
+        return pages, free
 
     def _write_table(self, pages: list[list[int]]) -> None:
         width = self.block_table.size(1)

@@ -156,9 +156,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_o
     if (dtype != ScalarType::Float) {
         sum = new_output(query, "grad_query_sum", {query_sum_elements(gradients.forward, hopper)}, ScalarType::Float);
         gradients.grad_query_sum = data<float>(*sum);
-    }
-    if (hopper) {
-        turns = new_output(query, "turns", {turn_elements(gradients.forward, deterministic)}, ScalarType::Int);
+        turns = new_output(query, "turns", {turn_elements(gradients.forward, hopper, deterministic)}, ScalarType::Int);
         gradients.turns = data<int>(*turns);
     }
     if (hopper)

@@ -61,7 +61,7 @@ struct FlashGradients {
     // Workspaces, not initialised; sizes: flash_host.h
     float* delta;           // [batch, heads, S_q]: sum over head_dim of grad_out * out
     float* grad_query_sum;  // nullptr for float32 inputs
-    int* turns;             // for hopper_backward
+    int* turns;             // the same
 };
 
 void flash_backward_fp32(const FlashGradients& gradients);

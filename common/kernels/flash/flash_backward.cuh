@@ -243,8 +243,11 @@ void launch_row_numbers(const FlashGradients& g, RowNumbers numbers, Zeros zeros
     CUDA_CHECK_LAUNCH();
 }
 
-// For the other kernels: delta alone.
+// Those of the other kernels: delta alone.
+inline RowNumbers delta_numbers(const FlashGradients& g) { return {g.delta, nullptr, g.forward.S_q}; }
+
+// flag: nan_flag, or nullptr
 template <typename T>
-void launch_delta(const FlashGradients& g, bool vectors) {
-    launch_row_numbers<T>(g, {g.delta, nullptr, g.forward.S_q}, {}, vectors);
+void launch_delta(const FlashGradients& g, int* flag, bool vectors) {
+    launch_row_numbers<T>(g, delta_numbers(g), {nullptr, 0, flag, flag == nullptr ? 0 : 1}, vectors);
 }

@@ -47,6 +47,7 @@
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_rows.cuh"
+#include "common/kernels/flash/flash_seen_gradients.cuh"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 
@@ -366,7 +367,7 @@ void flash_backward_fp32(const FlashGradients& g) {
     const FlashArguments& f = g.forward;
     check_row_count(f);
     const bool vectors = in_pieces<float>(g), plain = vectors && f.mask.kind == MaskKind::NONE;
-    launch_delta<float>(g, vectors);
+    launch_delta<float>(g, nullptr, vectors);
     CUDA_CHECK(cudaMemsetAsync(g.grad_query, 0, f.batch * f.heads * f.S_q * f.head_dim * sizeof(float), f.stream));
     // 188, 78 and 53 KB of shared memory; 202, 93 and 63 KB
     const auto run = f.head_dim <= 64 ? launch_largest<Fp32Gradients<64, 64, 128, 1>, Fp32Gradients<64, 32, 64, 2>,
@@ -374,4 +375,5 @@ void flash_backward_fp32(const FlashGradients& g) {
                                       : launch_largest<Fp32Gradients<128, 64, 64, 1>, Fp32Gradients<128, 32, 32, 2>,
                                                        Fp32Gradients<128, 16, 32, 2>>;
     run(g, plain);
+    launch_seen_gradients<float>(g, delta_numbers(g), nullptr);
 }

@@ -62,6 +62,7 @@
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash_query_sum.cuh"
+#include "common/kernels/flash/flash_seen_gradients.cuh"
 
 using namespace flash;  // TileLoader, lane_start, block_at, multiply, first_pair, pair_at
 using namespace mma;    // clear, pack, unpack, swizzled
@@ -327,10 +328,11 @@ template <class S, bool PLAIN>
 static void launch(const FlashGradients& g, bool vectors) {
     using T = typename S::T;
     const FlashArguments& f = g.forward;
-    launch_delta<T>(g, vectors);
+    launch_delta<T>(g, nan_flag(g, false), vectors);
     CUDA_CHECK(cudaMemsetAsync(g.grad_query_sum, 0, query_sum_elements(f, false) * sizeof(float), f.stream));
     launch_key_blocks<B_c>(flash_backward_kernel<S, PLAIN>, S::THREADS, S::BYTES, g);
     launch_convert_sum<T, S::D>(g, vectors);
+    launch_seen_gradients<T>(g, delta_numbers(g), nan_flag(g, false));
 }
 
 // What is not PLAIN needs more registers, so fewer blocks share a multiprocessor.

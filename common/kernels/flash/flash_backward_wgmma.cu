@@ -62,6 +62,7 @@ bool hopper_backward(const FlashGradients&, bool) { return false; }
 #include "common/kernels/flash/flash_backward.cuh"
 #include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash_query_sum.cuh"
+#include "common/kernels/flash/flash_seen_gradients.cuh"
 #include "common/kernels/flash/hopper_backward_copies.cuh"
 #include "common/kernels/flash/hopper_backward_work.cuh"
 
@@ -345,7 +346,7 @@ static bool launch(const FlashGradients& g, bool dry) {
     p.section = section_of<S>(a);
 
     const Zeros zeros = {reinterpret_cast<float4*>(g.grad_query_sum), query_sum_elements(a, true) / 4, g.turns,
-                         turn_elements(a, g.deterministic)};
+                         turn_elements(a, true, g.deterministic)};
     launch_row_numbers<T>(g, numbers, zeros, true);
     const auto kernel = flash_backward_wgmma_kernel<S>;
     const int blocks = std::min(p.batch_kv * p.k_blocks, device_attribute(cudaDevAttrMultiProcessorCount));
@@ -353,6 +354,7 @@ static bool launch(const FlashGradients& g, bool dry) {
     kernel<<<blocks, S::THREADS, S::BYTES, a.stream>>>(p);
     CUDA_CHECK_LAUNCH();
     launch_convert_sum<T, S::D, SumOrder::PIECES>(g, true);
+    launch_seen_gradients<T>(g, numbers, nan_flag(g, true));
     return true;
 }
 

@@ -4,6 +4,8 @@
 //   query_sum_elements    how many floats the workspace grad_query_sum has
 //   row_number_elements   how many floats delta has
 //   turn_elements         how many ints turns has
+//   hides_keys            whether some key may be hidden from some row
+//   nan_flag              where the 16-bit kernels note that dQ has a NaN
 //
 // hopper: hopper_backward_takes says so.
 #pragma once
@@ -25,7 +27,15 @@ inline int64_t row_number_elements(const FlashArguments& a, bool hopper) {
     return a.batch * a.heads * (hopper ? 2 * sum_rows(a) : a.S_q);
 }
 
-// A counter, and for a fixed order of additions a number for each 64 x 64 elements of grad_query.
-inline int64_t turn_elements(const FlashArguments& a, bool deterministic) {
-    return 1 + (deterministic ? query_sum_elements(a, true) / (64 * 64) : 0);
+// For Hopper GPUs a counter, and for a fixed order of additions a number for each 64 x 64 elements of grad_query; then,
+// for all, nan_flag.
+inline int64_t turn_elements(const FlashArguments& a, bool hopper, bool deterministic) {
+    return (hopper ? 1 : 0) + (hopper && deterministic ? query_sum_elements(a, true) / (64 * 64) : 0) + 1;
+}
+
+inline bool hides_keys(const FlashArguments& a) { return a.causal || a.mask.kind != MaskKind::NONE; }
+
+// launch_row_numbers sets it to 0. nullptr where no key is hidden: then nobody looks.
+inline int* nan_flag(const FlashGradients& g, bool hopper) {
+    return hides_keys(g.forward) ? g.turns + turn_elements(g.forward, hopper, g.deterministic) - 1 : nullptr;
 }

@@ -2,7 +2,7 @@
 //
 //   QuerySum::add          adds a 16 x 8 tile of mma accumulators
 //   SumOrder               how the tiles lie one behind the other
-//   launch_convert_sum     grad_query = scale * the sum, in T
+//   launch_convert_sum     grad_query = scale * the sum, in T; whether it has a NaN
 //
 // Every block of keys has a part of every row of dQ, so the parts meet in memory: atomic additions. They are made where
 // the accumulators are, without a way through shared memory, and so the sum lies as the 32 lanes of a warp hold it:
@@ -29,6 +29,7 @@
 
 #include "common/cuda/check.h"
 #include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_backward.cuh"
@@ -75,11 +76,12 @@ constexpr int CONVERT_THREADS = 256;
 
 enum class SumOrder { TILES, PIECES };
 
-// A thread: rows r and r + 8 of a tile.    grad_query [heads, S_q, head_dim]; row_blocks: of a head, in the sum
+// A thread: rows r and r + 8 of a tile.    grad_query [heads, S_q, head_dim]; row_blocks: of a head, in the sum; nan:
+// nan_flag, becomes 1 where there is one
 template <typename T, int D, SumOrder ORDER>
 __global__ void __launch_bounds__(CONVERT_THREADS)
     flash_convert_sum_kernel(T* grad_query, const float* sum, int64_t heads, int64_t S_q, int64_t row_blocks,
-                             int head_dim, float scale, bool vectors) {
+                             int head_dim, float scale, bool vectors, int* nan) {
     const int64_t index = blockIdx.x * int64_t{CONVERT_THREADS} + threadIdx.x, tile = index / 8;
     const int r = index % 8, col = tile % (D / 8) * 8;
     if (tile >= heads * row_blocks * (D / 8) || col >= head_dim) return;
@@ -91,6 +93,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
     }
     float d[4][4];
     QuerySum<D>::read(d, sum + place * QuerySum<D>::TILE, r);
+    if (nan != nullptr && attention::has_nan(d)) atomicOr(nan, 1);
     UNROLL
     for (int half = 0; half < 2; ++half) {
         const int64_t row = row_block * 16 + r + 8 * half;
@@ -112,10 +115,11 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
 template <typename T, int D, SumOrder ORDER = SumOrder::TILES>
 void launch_convert_sum(const FlashGradients& g, bool vectors) {
     const FlashArguments& f = g.forward;
-    const int64_t elements = query_sum_elements(f, ORDER == SumOrder::PIECES), heads = f.batch * f.heads;
+    const bool hopper = ORDER == SumOrder::PIECES;
+    const int64_t elements = query_sum_elements(f, hopper), heads = f.batch * f.heads;
     const unsigned blocks = grid_blocks(ceil_div(elements / 16, int64_t{CONVERT_THREADS}), "query");
     flash_convert_sum_kernel<T, D, ORDER><<<blocks, CONVERT_THREADS, 0, f.stream>>>(
         static_cast<T*>(g.grad_query), g.grad_query_sum, heads, f.S_q, elements / heads / D / 16, f.head_dim, f.scale,
-        vectors);
+        vectors, nan_flag(g, hopper));
     CUDA_CHECK_LAUNCH();
 }

@@ -7,6 +7,9 @@
 //   packed_attention(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
 //       dropout_p, seed, window_left, window_right) -> (out, lse)
 //   packed_attention_backward(grad_out, query, key, value, out, lse, ... the same ...) -> four gradients, as above
+//   block_attention(query, key, value, counts, columns, block, causal, scale) -> (out, lse)
+//   block_attention_backward(grad_out, query, key, value, out, lse, ... the same ...)
+//       -> (grad_query, grad_key, grad_value), of listed blocks of keys; shapes as of options_attention
 //   dropout_mask(seed, dropout_p, batch, heads, S_q, S_k) -> kept
 //
 //                                       options_attention                    packed_attention
@@ -15,6 +18,8 @@
 //   lse, float32                        [batch, heads, S_q]                  [heads, total_q]
 //   sinks, grad_sinks                   [heads], float32; the gradient is zeros without sinks
 //   mask                                bool or float32, broadcasts to [batch, heads, S_q, S_k]
+//   counts, columns, int32              [heads, S_q / block], [heads, S_q / block, S_k / block]: how many blocks of keys
+//                                       a block of queries sees, and their numbers, ascending
 //   cu_seqlens_q, cu_seqlens_k          [batch + 1], int32: sequence b has the rows cu_seqlens[b] ... cu_seqlens[b + 1]
 //   seed                                [1], int64; needed where dropout_p is not 0
 //   kept                                [batch, heads, S_q, S_k], bool
@@ -30,6 +35,7 @@
 #include <tuple>
 
 #include "common/cuda/attention_binding.h"
+#include "common/cuda/pattern_arguments.h"
 #include "common/kernels/flash_options/options.h"
 
 namespace {
@@ -126,18 +132,33 @@ OptionsArguments packed_arguments(const Tensor& query, const Tensor& key, const 
     return a;
 }
 
-// lse has lse_sizes.
-std::tuple<Tensor, Tensor> forward(OptionsArguments& a, const Tensor& query, std::vector<int64_t> lse_sizes) {
+OptionsArguments block_arguments(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& counts,
+                                 const Tensor& columns, int64_t block, bool causal, std::optional<double> scale,
+                                 BlockLists& lists) {
+    auto a = attention_arguments<OptionsArguments>(query, key, value, causal, scale, MAX_BLOCK_HEAD_DIM);
+    add_options(a, query, false, 0, {}, 0, {}, -1, -1);
+    a.out_strides = {a.heads * a.S_q * a.head_dim, a.S_q * a.head_dim, a.head_dim};
+    check_blocks(counts, columns, block, query, key);
+    lists = {data<int>(counts), data<int>(columns), static_cast<int>(block)};
+    return a;
+}
+
+// run(a): the forward pass. lse has lse_sizes.
+template <typename Run>
+std::tuple<Tensor, Tensor> forward(OptionsArguments& a, const Tensor& query, std::vector<int64_t> lse_sizes, Run run) {
     DeviceScope device(query);
     Tensor out = new_like(query, "out");
     Tensor lse = new_output(query, "lse", lse_sizes, ScalarType::Float);
     a.out = out.data_ptr(), a.lse = data<float>(lse);
-    options_forward(a);
+    run(a);
     return {out, lse};
 }
 
+// run(g): the backward pass.
+template <typename Run>
 Gradients backward(const OptionsArguments& a, const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                   const Tensor& out, const Tensor& lse, RowStrides grad_out_strides, RowStrides grad_key_strides) {
+                   const Tensor& out, const Tensor& lse, RowStrides grad_out_strides, RowStrides grad_key_strides,
+                   Run run) {
     for (int64_t i = 0; i < query.dim(); ++i) check_same_size(grad_out, "grad_out", i, query, "query", i);
     for (int64_t i = 0; i < query.dim(); ++i) check_same_size(out, "out", i, query, "query", i);
     check_same_device(query, "query", grad_out, "grad_out");
@@ -155,8 +176,19 @@ Gradients backward(const OptionsArguments& a, const Tensor& grad_out, const Tens
     g.grad_query = grad_query.data_ptr();
     g.grad_key = grad_key.data_ptr(), g.grad_value = grad_value.data_ptr(), g.grad_key_strides = grad_key_strides;
     g.grad_sinks = data<float>(grad_sinks), g.delta = data<float>(delta);
-    options_backward(g);
+    run(g);
     return {grad_query, grad_key, grad_value, grad_sinks};
+}
+
+template <typename Run>
+Gradients dense_backward(const OptionsArguments& a, const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                         const Tensor& out, const Tensor& lse, Run run) {
+    check_rows(grad_out, "grad_out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
+    check_tensor(out, "out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
+    check_tensor(lse, "lse", {"batch", "heads", "S_q"}, ScalarType::Float);
+    for (int64_t i = 0; i < 3; ++i) check_same_size(lse, "lse", i, query, "query", i);
+    return backward(a, grad_out, query, key, out, lse, row_strides(grad_out),
+                    {a.kv_heads * a.S_k * a.head_dim, a.S_k * a.head_dim, a.head_dim}, run);
 }
 
 std::tuple<Tensor, Tensor> options_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
@@ -165,7 +197,7 @@ std::tuple<Tensor, Tensor> options_attention(const Tensor& query, const Tensor& 
                                              OptionalTensor seed, int64_t window_left, int64_t window_right) {
     auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
                              window_left, window_right);
-    return forward(a, query, {a.batch, a.heads, a.S_q});
+    return forward(a, query, {a.batch, a.heads, a.S_q}, options_forward);
 }
 
 Gradients options_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
@@ -175,12 +207,7 @@ Gradients options_attention_backward(const Tensor& grad_out, const Tensor& query
                                      int64_t window_right) {
     const auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
                                    window_left, window_right);
-    check_rows(grad_out, "grad_out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
-    check_tensor(out, "out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
-    check_tensor(lse, "lse", {"batch", "heads", "S_q"}, ScalarType::Float);
-    for (int64_t i = 0; i < 3; ++i) check_same_size(lse, "lse", i, query, "query", i);
-    return backward(a, grad_out, query, key, out, lse, row_strides(grad_out),
-                    {a.kv_heads * a.S_k * a.head_dim, a.S_k * a.head_dim, a.head_dim});
+    return dense_backward(a, grad_out, query, key, out, lse, options_backward);
 }
 
 std::tuple<Tensor, Tensor> packed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -190,7 +217,7 @@ std::tuple<Tensor, Tensor> packed_attention(const Tensor& query, const Tensor& k
                                             int64_t window_left, int64_t window_right) {
     auto a = packed_arguments(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
                               dropout_p, seed, window_left, window_right);
-    return forward(a, query, {a.heads, a.S_q});
+    return forward(a, query, {a.heads, a.S_q}, options_forward);
 }
 
 Gradients packed_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
@@ -205,7 +232,33 @@ Gradients packed_attention_backward(const Tensor& grad_out, const Tensor& query,
     check_tensor(lse, "lse", {"heads", "total_q"}, ScalarType::Float);
     for (int64_t i : {0, 1}) check_same_size(lse, "lse", i, query, "query", 1 - i);
     return backward(a, grad_out, query, key, out, lse, packed_strides(grad_out),
-                    {0, a.head_dim, a.kv_heads * a.head_dim});
+                    {0, a.head_dim, a.kv_heads * a.head_dim}, options_backward);
+}
+
+std::tuple<Tensor, Tensor> block_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                           const Tensor& counts, const Tensor& columns, int64_t block, bool causal,
+                                           std::optional<double> scale) {
+    BlockLists lists;
+    auto a = block_arguments(query, key, value, counts, columns, block, causal, scale, lists);
+    return forward(a, query, {a.batch, a.heads, a.S_q}, [&](const OptionsArguments& given) {
+        block_forward(given, lists);
+    });
+}
+
+std::tuple<Tensor, Tensor, Tensor> block_attention_backward(const Tensor& grad_out, const Tensor& query,
+                                                            const Tensor& key, const Tensor& value, const Tensor& out,
+                                                            const Tensor& lse, const Tensor& counts,
+                                                            const Tensor& columns, int64_t block, bool causal,
+                                                            std::optional<double> scale) {
+    BlockLists lists;
+    const auto a = block_arguments(query, key, value, counts, columns, block, causal, scale, lists);
+    const auto [of_query, of_key, of_value, none] =
+        dense_backward(a, grad_out, query, key, out, lse, [&](const OptionsGradients& g) {
+            const int64_t numbers = a.heads * (a.S_k / block) * (1 + a.S_q / block);
+            Tensor transposed = new_output(query, "transposed", {numbers}, ScalarType::Int);
+            block_backward(g, lists, data<int>(transposed));
+        });
+    return {of_query, of_key, of_value};
 }
 
 Tensor dropout_mask_operator(const Tensor& seed, double dropout_p, int64_t batch, int64_t heads, int64_t S_q,
@@ -242,6 +295,13 @@ TASK_OPERATORS(m) {
         "Tensor cu_seqlens_q, Tensor cu_seqlens_k, bool causal, float? scale=None, bool lower_right=True, "
         "float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None, "
         "int window_left=-1, int window_right=-1) -> (Tensor, Tensor, Tensor, Tensor)");
+    m.def(
+        "block_attention(Tensor query, Tensor key, Tensor value, Tensor counts, Tensor columns, int block, "
+        "bool causal=False, float? scale=None) -> (Tensor, Tensor)");
+    m.def(
+        "block_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+        "Tensor counts, Tensor columns, int block, bool causal=False, float? scale=None) "
+        "-> (Tensor, Tensor, Tensor)");
     m.def("dropout_mask(Tensor seed, float dropout_p, int batch, int heads, int S_q, int S_k) -> Tensor");
 }
 
@@ -250,5 +310,7 @@ TASK_KERNELS(m) {
     m.impl("options_attention_backward", TORCH_BOX(&options_attention_backward));
     m.impl("packed_attention", TORCH_BOX(&packed_attention));
     m.impl("packed_attention_backward", TORCH_BOX(&packed_attention_backward));
+    m.impl("block_attention", TORCH_BOX(&block_attention));
+    m.impl("block_attention_backward", TORCH_BOX(&block_attention_backward));
     m.impl("dropout_mask", TORCH_BOX(&dropout_mask_operator));
 }

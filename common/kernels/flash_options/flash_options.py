@@ -4,10 +4,12 @@
     options_attention(query, key, value, causal=True, sinks=sinks)
     options_attention(query, key, value, window_size=(100, 20))
     packed_attention(query, key, value, cu_seqlens, causal=True)               [total, heads, head_dim]
+    block_attention(query, key, value, counts, columns, block=64)              listed blocks of keys
     dropout_mask(seed, dropout_p, batch, heads, S_q, S_k)                      what dropout keeps
 
-The first call on a device builds the kernels. Both are differentiable, go through torch.compile without a graph break,
-and give the same bits every time. torch.func's grad and vmap work; forward mode and second derivatives are refused.
+The first call on a device builds the kernels. All three are differentiable, go through torch.compile without a graph
+break, and give the same bits every time. torch.func's grad and vmap work; forward mode and second derivatives are
+refused.
 
 Sources: FlashAttention-2 (Dao 2023, arXiv:2307.08691); softcap: Gemma 2 (Riviere et al. 2024, arXiv:2408.00118);
 sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025, arXiv:2508.10925); dropout: Srivastava et al. 2014, on the
@@ -16,7 +18,9 @@ weights after the softmax as PyTorch's scaled_dot_product_attention has it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -139,6 +143,49 @@ def packed_attention(
     return _run(operators, "packed_attention", query, key, value, cu_seqlens_q, cu_seqlens_k, *options)
 
 
+def block_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    counts: Tensor,
+    columns: Tensor,
+    block: int,
+    causal: bool = False,
+    scale: float | None = None,
+    forward: Callable | None = None,
+) -> Tensor:
+    """softmax(scale * query @ key^T) @ value where a block of queries sees the blocks of keys in its list.
+
+    What is in no list is not read, forward and backward. The lists are looked at by the kernels alone: numbers that are
+    no block of keys, or do not ascend, hide keys at will, but nothing outside the tensors is read.
+
+    Args:
+        query: [batch, heads, S_q, head_dim], see options_attention; head_dim is 1 .. 128. S_q and S_k are multiples of
+            block.
+        key, value: [batch, kv_heads, S_k, head_dim], likewise.
+        counts: int32 [heads, S_q / block]: how many blocks of keys a block of queries sees.
+        columns: int32 [heads, S_q / block, S_k / block]: their numbers, ascending; what is behind counts is not read.
+            (compress_block_mask of common/kernels/sparse makes both of a mask.)
+        block: rows and keys of a block: 32, 64, 96 or 128.
+        causal: query i sees of these keys those at positions j <= i as well.
+        scale: as of options_attention.
+        forward: what computes (out, lse) of the arguments before it, in place of this room's kernel, unless
+            torch.compile does. None: that kernel.
+
+    Returns:
+        [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros for a query that sees no key. Gradients flow
+        to query, key and value; they have the same bits every time.
+
+    Raises:
+        As options_attention.
+    """
+    operators, *_ = _prepared(query, key, value, None, 0.0, None, counts=counts, columns=columns)
+    if forward is not None and not torch.compiler.is_compiling():
+        backward = operators.block_attention_backward
+        operators = SimpleNamespace(block_attention=forward, block_attention_backward=backward)
+    return _run(operators, "block_attention", query, key, value, counts, columns, block, causal, scale)
+
+
 def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: int, seq_k: int) -> Tensor:
     """Which weights the two functions above keep with this seed and probability.
 
@@ -253,9 +300,7 @@ def register(ops: Operators) -> None:
 
         return remember
 
-    def backward_of(name: str, sinks_at: int):
-        """sinks_at: where sinks stand among the options."""
-
+    def backward_of(name: str):
         def backward(ctx, grad_out: Tensor, *_) -> tuple:
             saved = ctx.saved_tensors
             query, key, value, *boundaries = saved[: ctx.leading]
@@ -266,10 +311,8 @@ def register(ops: Operators) -> None:
             if grad_out.stride(-1) != 1:  # the gradient of a sum is one number, expanded
                 grad_out = grad_out.contiguous()
             arguments = grad_out, query, key, value, out, lse, *boundaries, *options
-            *grads, grad_sinks = getattr(operators, f"{name}_backward")(*arguments)
-            of_options = [None] * len(options)
-            of_options[sinks_at] = None if options[sinks_at] is None else grad_sinks
-            return *grads, *[None] * len(boundaries), *of_options
+            grads = getattr(operators, f"{name}_backward")(*arguments)
+            return PLACES[name].with_sinks(grads, [*boundaries, *options])
 
         return backward
 
@@ -277,7 +320,7 @@ def register(ops: Operators) -> None:
         raise NotImplementedError(NO_SECOND_DERIVATIVE)
 
     for name, at in PLACES.items():
-        backward, remember = backward_of(name, at.sinks - at.leading), remember_as(at.leading, at.mask)
+        backward, remember = backward_of(name), remember_as(at.leading, at.mask)
         torch.library.register_autograd(f"{namespace}::{name}", backward, setup_context=remember)
         torch.library.register_autograd(f"{namespace}::{name}_backward", no_second_derivative)
     _registered.add(namespace)

@@ -2,8 +2,10 @@
 //
 //   OptionsArguments    the forward pass: tensors, sizes, the options
 //   OptionsGradients    the backward pass
+//   BlockLists          which blocks of keys a block of queries sees
 //   options_forward     options_forward.cu
 //   options_backward    options_backward.cu
+//   block_forward, block_backward    the same of listed blocks
 //   dropout_mask        options_dropout.cu: which weights a forward pass keeps
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
@@ -64,6 +66,20 @@ struct OptionsGradients {
 };
 
 void options_backward(const OptionsGradients& gradients);
+
+// Query i sees key j only if j / block is among the first counts[head, i / block] numbers of columns[head, i / block];
+// what hides keys besides still does. S_q and S_k are multiples of block, the sequences are not packed and head_dim is
+// at most MAX_BLOCK_HEAD_DIM.
+struct BlockLists {
+    const int* counts;   // [heads, S_q / block]
+    const int* columns;  // [heads, S_q / block, S_k / block], ascending
+    int block;           // 32, 64, 96 or 128
+};
+constexpr int MAX_BLOCK_HEAD_DIM = 128;
+
+void block_forward(const OptionsArguments& arguments, const BlockLists& lists);
+// transposed: not initialised, heads * (S_k / block) * (1 + S_q / block) numbers
+void block_backward(const OptionsGradients& gradients, const BlockLists& lists, int* transposed);
 
 // kept [batch, heads, S_q, S_k]: what a forward pass with these numbers does; S_q and S_k of the longest sequence if
 // they are packed.

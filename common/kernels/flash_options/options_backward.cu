@@ -6,7 +6,7 @@
 //                  options_query_kernel      dQ: a block has rows and goes through the keys
 //                  options_keys_kernel       dK, dV: a block has keys and goes through the rows
 //                  options_sinks_kernel      the gradient of the sinks
-//   4. Launcher    options_backward
+//   4. Launcher    options_backward, block_backward
 //
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2), but for dQ, which has a kernel of its own: nothing is added
 // up in memory by several blocks, so all gradients have the same bits every time. That takes seven products per tile in
@@ -43,6 +43,8 @@
 #include "common/kernels/flash_options/options_scores.cuh"
 #include "common/kernels/flash_options/options_sequences.cuh"
 #include "common/kernels/flash_options/options_tiles.cuh"
+#include "common/kernels/flash_options/options_transpose.cuh"
+#include "common/kernels/flash_options/options_walks.cuh"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 
@@ -136,8 +138,9 @@ __global__ void __launch_bounds__(32 * NUMBER_WARPS) options_delta_kernel(const 
     if (threadIdx.x % 32 == 0) g.delta[index] = sum;
 }
 
-template <class S>
-__global__ void __launch_bounds__(S::THREADS) options_query_kernel(const OptionsGradients g, bool pieces) {
+template <class S, class Tiles>
+__global__ void __launch_bounds__(S::THREADS)
+    options_query_kernel(const OptionsGradients g, bool pieces, const Tiles tiles) {
     using T = typename S::T;
     constexpr int D = S::D, B_c = S::B_c, N = B_c / 8;
     const OptionsArguments& a = g.forward;
@@ -148,7 +151,7 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
     const Sequence sequence(a, place.number);
     const int head = place.head, kv_head = head / static_cast<int>(a.heads / a.kv_heads);
     const int rows = min(sequence.rows - place.start, S::B_r);
-    const int begin = sequence.first_key_of(place.start) / B_c * B_c, end = sequence.end_of_keys(place.start + rows - 1);
+    const auto walk = tiles.template keys<B_c>(sequence, place, rows);
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;  // this warp's first row of the block
     const AttentionMask mask = mask_from(a.mask, place.number, head);
     const int64_t first_row = sequence.first_row + place.start;
@@ -157,10 +160,10 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
         const T* from = row_at(static_cast<const T*>(tensor), strides, place.number, head, first_row);
         load_tile<T, S::B_r, D, S::THREADS>(shared + at, from, strides.row, rows, a.head_dim, pieces);
     };
-    const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at, int start) {
+    const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at, const auto& tile) {
         const T* from =
-            row_at(static_cast<const T*>(tensor), strides, place.number, kv_head, sequence.first_key + start);
-        load_tile<T, B_c, D, S::THREADS>(shared + at, from, strides.row, end - start, a.head_dim, pieces);
+            row_at(static_cast<const T*>(tensor), strides, place.number, kv_head, sequence.first_key + tile.start());
+        load_tile<T, B_c, D, S::THREADS>(shared + at, from, strides.row, tile.left(), a.head_dim, pieces);
     };
     load_rows(a.query, a.query_strides, S::Q_AT);
     load_rows(g.grad_out, g.grad_out_strides, S::DO_AT);
@@ -170,9 +173,9 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
         mma::clear(dq);
 #pragma unroll 1
-        for (int start = begin; start < end; start += B_c) {
-            load_keys(a.key, a.key_strides, S::K_AT, start);
-            load_keys(a.value, a.value_strides, S::V_AT, start);
+        for (auto tile = walk; tile.more(); tile.advance()) {
+            load_keys(a.key, a.key_strides, S::K_AT, tile);
+            load_keys(a.value, a.value_strides, S::V_AT, tile);
             cp_async_wait_all();
             __syncthreads();
             float s[1][N][4], dp[1][N][4];
@@ -180,7 +183,7 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
             flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
             flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
             gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head,
-                                place.start + first, start);
+                                place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 2 * N; ++n)
                 store_pair<B_c>(shared + S::DS_AT, first + mma::row(lane, n % 2), 8 * (n / 2) + mma::col(lane, 0),
@@ -207,8 +210,9 @@ __global__ void __launch_bounds__(S::THREADS) options_query_kernel(const Options
     }
 }
 
-template <class S>
-__global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsGradients g, bool pieces) {
+template <class S, class Tiles>
+__global__ void __launch_bounds__(S::THREADS)
+    options_keys_kernel(const OptionsGradients g, bool pieces, const Tiles tiles) {
     using T = typename S::T;
     constexpr int D = S::D, B_r = S::B_r, B_c = S::B_c, N = S::S_COLS / 8, SUMS = S::SUM_COLS / 8;
     const OptionsArguments& a = g.forward;
@@ -235,8 +239,6 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
     load_keys(a.key, a.key_strides, S::K_AT);
     load_keys(a.value, a.value_strides, S::V_AT);
     float dk[1][SUMS][4], dv[1][SUMS][4];
-    const int first_row = sequence.first_row_of(place.start) / B_r * B_r;
-    const int end_row = sequence.end_of_rows(place.start + keys - 1);
 #pragma unroll 1
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
         mma::clear(dk), mma::clear(dv);
@@ -244,7 +246,8 @@ __global__ void __launch_bounds__(S::THREADS) options_keys_kernel(const OptionsG
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
             const AttentionMask mask = mask_from(a.mask, place.number, head);
 #pragma unroll 1
-            for (int start = first_row; start < end_row; start += B_r) {
+            for (auto tile = tiles.template rows<B_r>(sequence, place, keys, head); tile.more(); tile.advance()) {
+                const int start = tile.start();
                 load_rows(a.query, a.query_strides, S::Q_AT, head, start);
                 load_rows(g.grad_out, g.grad_out_strides, S::DO_AT, head, start);
                 cp_async_wait_all();
@@ -342,8 +345,16 @@ static bool in_pieces(const OptionsGradients& g) {
     return in_pieces<T>(g.forward) && in_pieces<T>(g.grad_out, g.grad_out_strides);
 }
 
+// Those of listed blocks, of 32 rows or less: they divide a block.
 template <typename T, int D>
-static void launch(const OptionsGradients& g) {
+struct BlockShapes {
+    static constexpr int B_c = sizeof(T) * D <= 256 ? 32 : 16;
+    using Query = QueryShape<T, D, 2, B_c>;
+    using Key = KeyShape<T, D, 4, 32, B_c>;
+};
+
+template <typename T, class Query, class Key, class Tiles>
+static void launch(const OptionsGradients& g, const Tiles& walks) {
     const OptionsArguments& a = g.forward;
     const bool packed = a.cu_seqlens_q != nullptr, pieces = in_pieces<T>(g);
     const int64_t batch = packed ? 1 : a.batch, rows = batch * a.heads * a.S_q;
@@ -358,15 +369,27 @@ static void launch(const OptionsGradients& g) {
     CUDA_CHECK_LAUNCH();
     options_sinks_kernel<<<grid_blocks(a.heads, "query"), 32 * NUMBER_WARPS, 0, a.stream>>>(g, batch);
     CUDA_CHECK_LAUNCH();
-    using Query = typename Shapes<T, D>::Query;
-    launch_options<Query>(options_query_kernel<Query>, a.heads * tiles_of(a.batch, a.S_q, packed, Query::B_r), "query",
-                          a.stream, g, pieces);
-    using Key = typename Shapes<T, D>::Key;
-    launch_options<Key>(options_keys_kernel<Key>, a.kv_heads * tiles_of(a.batch, a.S_k, packed, Key::B_c), "key",
-                        a.stream, g, pieces);
+    launch_options<Query>(options_query_kernel<Query, Tiles>, a.heads * tiles_of(a.batch, a.S_q, packed, Query::B_r),
+                          "query", a.stream, g, pieces, walks);
+    launch_options<Key>(options_keys_kernel<Key, Tiles>, a.kv_heads * tiles_of(a.batch, a.S_k, packed, Key::B_c),
+                        "key", a.stream, g, pieces, walks);
 }
 
 void options_backward(const OptionsGradients& g) {
     check_row_count(g.forward);
-    for_options(g.forward, [&]<typename T, int D>() { launch<T, D>(g); });
+    for_options(g.forward, [&]<typename T, int D>() {
+        launch<T, typename Shapes<T, D>::Query, typename Shapes<T, D>::Key>(g, AllTiles());
+    });
+}
+
+void block_backward(const OptionsGradients& g, const BlockLists& lists, int* transposed) {
+    const OptionsArguments& a = g.forward;
+    check_row_count(a);
+    const int q_blocks = static_cast<int>(a.S_q) / lists.block, k_blocks = static_cast<int>(a.S_k) / lists.block;
+    const ListedTiles tiles = {lists, transpose_lists(lists, transposed, a.heads, q_blocks, k_blocks, a.stream), q_blocks,
+                               k_blocks};
+    for_options(a, [&]<typename T, int D>() {
+        if constexpr (D <= MAX_BLOCK_HEAD_DIM)
+            launch<T, typename BlockShapes<T, D>::Query, typename BlockShapes<T, D>::Key>(g, tiles);
+    });
 }

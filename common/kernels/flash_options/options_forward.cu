@@ -2,11 +2,12 @@
 //
 //   1. Shapes      RowShape                  what a block owns; shared memory
 //   2. Kernel      options_forward_kernel    the loop over tiles of keys
-//   3. Launcher    options_forward           picks the shape
+//   3. Launcher    options_forward, block_forward    pick the shape
 //
 //   options_sequences.cuh   which rows of which sequence a block has
 //   options_tiles.cuh       tiles and products, for all three types
 //   options_scores.cuh      softcap, masks and dropout on accumulators
+//   options_walks.cuh       which tiles of keys a block goes through
 //
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 1), in its plainest form: a warp owns 16 rows of Q and their
 // output, a block as many as it has warps; it goes through the keys tile by tile with the online softmax of
@@ -37,6 +38,7 @@
 #include "common/kernels/flash_options/options_scores.cuh"
 #include "common/kernels/flash_options/options_sequences.cuh"
 #include "common/kernels/flash_options/options_tiles.cuh"
+#include "common/kernels/flash_options/options_walks.cuh"
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 
@@ -54,8 +56,9 @@ struct RowShape {
 
 // ------------------------------------------------------------------------------------------------- 2. Kernel
 
-template <class S>
-__global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const OptionsArguments a, bool pieces) {
+template <class S, class Tiles>
+__global__ void __launch_bounds__(S::THREADS)
+    options_forward_kernel(const OptionsArguments a, bool pieces, const Tiles tiles) {
     using T = typename S::T;
     constexpr int D = S::D, B_c = S::B_c, N = B_c / 8;
     extern __shared__ __align__(128) unsigned char bytes[];
@@ -65,14 +68,14 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
     const Sequence sequence(a, place.number);
     const int head = place.head, kv_head = head / static_cast<int>(a.heads / a.kv_heads);
     const int rows = min(sequence.rows - place.start, S::B_r);
-    const int begin = sequence.first_key_of(place.start) / B_c * B_c, end = sequence.end_of_keys(place.start + rows - 1);
+    const auto walk = tiles.template keys<B_c>(sequence, place, rows);
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;  // this warp's first row of the block
     const AttentionMask mask = mask_from(a.mask, place.number, head);
 
-    const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at, int start) {
+    const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at, const auto& tile) {
         const T* from =
-            row_at(static_cast<const T*>(tensor), strides, place.number, kv_head, sequence.first_key + start);
-        load_tile<T, B_c, D, S::THREADS>(shared + at, from, strides.row, end - start, a.head_dim, pieces);
+            row_at(static_cast<const T*>(tensor), strides, place.number, kv_head, sequence.first_key + tile.start());
+        load_tile<T, B_c, D, S::THREADS>(shared + at, from, strides.row, tile.left(), a.head_dim, pieces);
     };
     load_tile<T, S::B_r, D, S::THREADS>(
         shared + S::Q_AT,
@@ -86,21 +89,21 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
         state = flash::RowState<1>();
         mma::clear(o);
-        if (begin < end) load_keys(a.key, a.key_strides, S::K_AT, begin);
+        if (walk.more()) load_keys(a.key, a.key_strides, S::K_AT, walk);
 #pragma unroll 1
-        for (int start = begin; start < end; start += B_c) {
+        for (auto tile = walk, next = walk; tile.more(); tile = next) {
             cp_async_wait_all();
             __syncthreads();  // K is here, and all are done with V of the last tile
-            load_keys(a.value, a.value_strides, S::V_AT, start);
+            load_keys(a.value, a.value_strides, S::V_AT, tile);
             float s[1][N][4], slopes[1][N][4], top[2];
             mma::clear(s);
             flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
-            apply_options(s, slopes, a, mask, sequence, place.start + first, start);
+            apply_options(s, slopes, a, mask, sequence, place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 4 * N; ++n) s[0][n / 4][n % 4] = in_log2(s[0][n / 4][n % 4]);
             if (flash::needs_rescale(top, state, s, 1.0f)) flash::rescale(state, o, top, 1.0f);
             const unsigned kept =
-                keep<N>(a.dropout, place.number * a.heads + head, place.start + first, start);
+                keep<N>(a.dropout, place.number * a.heads + head, place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 2 * N; ++n) {
                 const int r = n % 2, at = 4 * (n / 2) + 2 * r;  // of the accumulators, a pair
@@ -115,7 +118,8 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
             }
             cp_async_wait_all();
             __syncthreads();  // V is here, and all are done with K
-            if (start + B_c < end) load_keys(a.key, a.key_strides, S::K_AT, start + B_c);
+            next.advance();
+            if (next.more()) load_keys(a.key, a.key_strides, S::K_AT, next);
             if (careful)
                 multiply_taken<false, B_c, D, B_c>(o, shared, S::P_AT, first, S::V_AT, 0);
             else
@@ -149,11 +153,11 @@ __global__ void __launch_bounds__(S::THREADS) options_forward_kernel(const Optio
 
 // ----------------------------------------------------------------------------------------------- 3. Launcher
 
-template <class S>
-static void launch(const OptionsArguments& a) {
+template <class S, class Tiles>
+static void launch(const OptionsArguments& a, const Tiles& tiles) {
     using T = typename S::T;
-    const int64_t tiles = tiles_of(a.batch, a.S_q, a.cu_seqlens_q != nullptr, S::B_r);
-    launch_options<S>(options_forward_kernel<S>, a.heads * tiles, "query", a.stream, a, in_pieces<T>(a));
+    const int64_t blocks = a.heads * tiles_of(a.batch, a.S_q, a.cu_seqlens_q != nullptr, S::B_r);
+    launch_options<S>(options_forward_kernel<S, Tiles>, blocks, "query", a.stream, a, in_pieces<T>(a), tiles);
 }
 
 void options_forward(const OptionsArguments& a) {
@@ -165,8 +169,16 @@ void options_forward(const OptionsArguments& a) {
     }
     for_options(a, [&]<typename T, int D>() {
         if constexpr (sizeof(T) == 2)
-            launch<RowShape<T, D, 4, 32>>(a);
+            launch<RowShape<T, D, 4, 32>>(a, AllTiles());
         else
-            launch<RowShape<T, D, (D <= 128 ? 4 : 2), (D <= 64 ? 32 : 16)>>(a);
+            launch<RowShape<T, D, (D <= 128 ? 4 : 2), (D <= 64 ? 32 : 16)>>(a, AllTiles());
+    });
+}
+
+void block_forward(const OptionsArguments& a, const BlockLists& lists) {
+    check_row_count(a);
+    const ListedTiles tiles = {lists, {}, static_cast<int>(a.S_q) / lists.block, static_cast<int>(a.S_k) / lists.block};
+    for_options(a, [&]<typename T, int D>() {
+        if constexpr (D <= MAX_BLOCK_HEAD_DIM) launch<RowShape<T, D, 2, (sizeof(T) * D <= 256 ? 32 : 16)>>(a, tiles);
     });
 }

@@ -24,24 +24,35 @@ NO_MASK_GRADIENT = "mask requires a gradient; the kernels compute none for it: p
 class Places:
     """Where an operator has which argument.
 
-    leading: tensors that come first: query, key, value, and where packed sequences begin. mask (None: it has no such
-    argument), sinks, seed: among all arguments.
+    leading: tensors that come first: query, key, value, and where packed sequences begin, or lists of blocks. mask,
+    sinks, seed: among all arguments; None: it has no such argument.
     """
 
     leading: int
-    mask: int | None
-    sinks: int
-    seed: int
+    mask: int | None = None
+    sinks: int | None = None
+    seed: int | None = None
+
+    def with_sinks(self, gradients: tuple, others: list) -> tuple:
+        """The gradients of all arguments, from those of query, key, value and sinks.   others: those behind value"""
+        of_others = [None] * len(others)
+        if self.sinks is not None and others[self.sinks - 3] is not None:
+            of_others[self.sinks - 3] = gradients[3]
+        return *gradients[:3], *of_others
 
 
 PLACES = {
     "options_attention": Places(leading=3, mask=6, sinks=8, seed=10),
-    "packed_attention": Places(leading=5, mask=None, sinks=9, seed=11),
+    "packed_attention": Places(leading=5, sinks=9, seed=11),
+    "block_attention": Places(leading=5),
 }
 
 
 class Forward(torch.autograd.Function):
-    """(operators, name, *arguments of the operator) -> (out, lse).   operators: torch.ops.<namespace>"""
+    """(operators, name, *arguments of the operator) -> (out, lse).
+
+    operators: torch.ops.<namespace>, or what has functions of the same names.
+    """
 
     @staticmethod
     def forward(operators, name: str, *arguments):
@@ -66,10 +77,8 @@ class Forward(torch.autograd.Function):
             arguments[i] = x
         grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()
         rows, others = arguments[:3], arguments[3:]
-        *grads, grad_sinks = gradients_by(Backward, ctx.operators, ctx.name, grad_out, *rows, out, lse, *others)
-        of_others = [None] * len(others)
-        of_others[places.sinks - 3] = None if arguments[places.sinks] is None else grad_sinks
-        return None, None, *grads, *of_others
+        grads = gradients_by(Backward, ctx.operators, ctx.name, grad_out, *rows, out, lse, *others)
+        return None, None, *places.with_sinks(grads, others)
 
     @staticmethod
     def jvp(ctx, *_):
@@ -84,7 +93,7 @@ Plain = without_transforms(Forward)
 
 
 class Backward(torch.autograd.Function):
-    """(operators, name, grad_out, query, key, value, out, lse, *the other arguments) -> four gradients."""
+    """(operators, name, grad_out, query, key, value, out, lse, *the other arguments) -> the gradients."""
 
     @staticmethod
     def forward(operators, name: str, *arguments):

@@ -1,4 +1,4 @@
-"""Attention to some of the keys, forward, on the device of the tensors: float16 and bfloat16.
+"""Attention to some of the keys, on the device of the tensors: float16 and bfloat16, blocks in float32 as well.
 
     out = strided_attention(query, key, value, stride=8)                every 8th key
     out = sliding_window_attention(query, key, value, window=256)       the last 256 keys
@@ -6,7 +6,9 @@
     out = block_sparse_attention(query, key, value, counts, columns, block=64)
 
 What is not attended to is not computed, and neither copied nor gathered. The first call on a device builds the kernels.
-There are no gradients; the operators ..._forward of loaded("sparse", device) give the logsumexp as well.
+block_sparse_attention is differentiable; of strided keys and of windows the gradients are elsewhere (flash_attention of
+common/kernels/flash, options_attention of common/kernels/flash_options). The operators ..._forward of loaded("sparse",
+device) give the logsumexp as well.
 
 Shapes: query and out [batch, heads, S_q, head_dim], key and value [batch, kv_heads, S_k, head_dim]. Query head h reads
 key head h // (heads // kv_heads).
@@ -19,8 +21,11 @@ arXiv:2407.08608.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from common.kernels.flash.transforms import transforming
+from common.kernels.flash_options.flash_options import block_attention
 from common.kernels.loaded import loaded
 
 
@@ -104,8 +109,11 @@ def block_sparse_attention(
     What the lists hold is not looked at on the host, for that would take waiting for the device: numbers that are no
     block of keys hide keys at will, but nothing outside the tensors is read.
 
+    float32 and the gradients run on kernels of common/kernels/flash_options, without wgmma; the gradients have the same
+    bits every time.
+
     Args:
-        query, key, value, scale: as of strided_attention; S_q and S_k are multiples of block.
+        query, key, value, scale: as of strided_attention, or float32; S_q and S_k are multiples of block.
         counts, columns: of compress_block_mask, with S_q / block rows and S_k / block columns for each head of query.
         block: rows and keys of a block, 32, 64, 96 or 128.
         causal: query i sees of these keys those at positions j <= i as well.
@@ -113,5 +121,11 @@ def block_sparse_attention(
     Returns, Raises:
         As strided_attention.
     """
+    arguments = query, key, value, counts, columns, block, causal, scale
+    asked = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    if query.dtype == torch.float32 or (asked and torch.compiler.is_compiling()):
+        return block_attention(*arguments)
     operators = loaded("sparse", query.device)
-    return operators.block_sparse_attention(query, key, value, counts, columns, block, causal, scale)
+    if asked or transforming():
+        return block_attention(*arguments, forward=operators.block_sparse_attention_forward)
+    return operators.block_sparse_attention(*arguments)

@@ -20,7 +20,9 @@ from torch.nn.attention.bias import causal_lower_right
 from torch_operators import padded, tiny_model, tokens
 
 from common.console.paths import ROOT
+from common.kernels.decode.cache import KVCache
 from common.kernels.decode.decode import decode_attention, decode_attention_paged, update_cache_rotary
+from common.kernels.loaded import loaded
 from common.kernels.sparse.sparse import (
     block_sparse_attention,
     compress_block_mask,
@@ -144,6 +146,30 @@ def _():
     out = scaled_dot_product_attention(query, key, value, is_causal=True, variant="tuned")
     torch.testing.assert_close(out[:, :, :4], clean[:, :, :4])
     assert bool(out[:, :, 4:, 1].isnan().all())
+
+
+@has("nor their gradients, tuned")
+def _():
+    seen = torch.arange(S) != 4
+    for hidden in (
+        {"is_causal": True},
+        {"attn_mask": seen.expand(S, S)},
+        {"attn_mask": seen.expand(S, S), "softcap": 3.0},
+    ):
+        keys = (
+            seen if "attn_mask" in hidden else torch.arange(S) < 4
+        )  # the rows before the bad key, and what only they see
+        query, key, value = inputs()
+        grads = []
+        for fill in (0.0, math.nan):
+            spoilt = (x.masked_fill((torch.arange(S) == 4)[:, None], fill) for x in (key, value))
+            leaves = [query.clone().requires_grad_(), *(x.requires_grad_() for x in spoilt)]
+            out = scaled_dot_product_attention(*leaves, variant="tuned", **hidden)
+            grads.append(torch.autograd.grad(out, leaves, torch.ones_like(out)))
+        torch.testing.assert_close(grads[1][0][:, :, keys], grads[0][0][:, :, keys])
+        if "attn_mask" in hidden:
+            for found, expected in zip(*grads, strict=True):
+                torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +325,22 @@ def _():
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
 
 
+@has("gradients of blocks from a mask")
+def _():
+    blocks = torch.tensor([[[True, False], [True, True]]])
+    seen = blocks[0].repeat_interleave(32, 0).repeat_interleave(32, 1).tril()
+    lists = compress_block_mask(blocks)
+    for dtype in (torch.float32, torch.float16):
+        tensors = inputs(*[(1, 1, 64, 8)] * 3, dtype=dtype, gradients=True)
+        out = block_sparse_attention(*tensors, *lists, 32, causal=True)
+        found = torch.autograd.grad(out.float().square().sum(), tensors)
+        exact = [x.detach().double().requires_grad_() for x in tensors]
+        with sdpa_kernel(SDPBackend.MATH):
+            expected = torch.autograd.grad(F.scaled_dot_product_attention(*exact, seen).square().sum(), exact)
+        for x, y in zip(found, expected, strict=True):
+            torch.testing.assert_close(x.double(), y, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.03)
+
+
 def with_a_sink(query: Tensor, key: Tensor, value: Tensor, softcap: float, sinks: Tensor) -> Tensor:
     scores = softcap * torch.tanh(query @ key.mT / query.size(-1) ** 0.5 / softcap)
     weights = torch.cat([scores, sinks[:, None, None].expand(1, -1, S, 1)], -1).softmax(-1)
@@ -388,6 +430,30 @@ def _():
     torch.testing.assert_close(rotated[:, :, 2:], expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(caches[0, :, :, : S - 2], expected[1], rtol=1e-5, atol=1e-5)
     assert torch.equal(caches[1, :, :, : S - 2], value[:, :, 2:]) and not caches[:, :, :, S - 2 :].any()
+    cache = KVCache(loaded("decode", "cpu"), 1, 2, 32, 8)
+    assert torch.equal(cache.append_rotary(query, key, value, angles.cos(), angles.sin(), left_padding=[2]), rotated)
+    assert torch.equal(cache.k[:, :, : S - 2], caches[0, :, :, : S - 2]) and cache.lengths.tolist() == [S - 2]
+
+
+@has("a position bias (T5)")
+def _():
+    course = register(variant="tuned", backend="simulator")
+    query, key, value, bias = inputs(*[(1, 2, S, HEAD_DIM)] * 3, (1, 2, S, S), gradients=True)
+    out, _ = course.forward(torch.nn.Module(), query, key, value, None, scaling=1.0, position_bias=bias.detach())
+    found = torch.autograd.grad(out.square().sum(), (query, key, value))
+    mask = bias.detach().masked_fill(~torch.ones(S, S, dtype=torch.bool).tril(), -math.inf)
+    expected = F.scaled_dot_product_attention(query, key, value, mask, scale=1.0)
+    torch.testing.assert_close(out.transpose(1, 2), expected, rtol=1e-5, atol=1e-5)
+    right = torch.autograd.grad(expected.square().sum(), (query, key, value))
+    for x, y in zip(found, right, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+@refused("gradient of a position bias", ValueError, "a gradient of the position bias .*requires_grad_")
+def _():
+    course = register(variant="tuned", backend="simulator")
+    query, key, value, bias = inputs(*[(1, 2, S, HEAD_DIM)] * 3, (1, 2, S, S), gradients=True)
+    course.forward(torch.nn.Module(), query, key, value, None, position_bias=bias)
 
 
 @has("torch.compile of the options, gradients too")

@@ -22,6 +22,8 @@ from transformers import (
     GemmaConfig,
     GPT2Config,
     GptOssConfig,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from common.kernels.gpt2.supported_models import check_config
@@ -424,6 +426,95 @@ def test_an_encoder_attends_both_ways(tuned):
         found, expected = (one(ids, attention_mask=given).last_hidden_state for one in (ours, theirs))
         assert tuned.calls == {"flash_attention": 2}
         torch.testing.assert_close(found[given.bool()], expected[given.bool()], rtol=1e-4, atol=1e-4)
+
+
+def tiny_t5(tuned, **config) -> T5ForConditionalGeneration:
+    """With a position bias that matters."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, **config)).to(tuned.device)
+    for stack in (model.encoder, model.decoder):
+        torch.nn.init.normal_(stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight, std=3.0)
+    return model
+
+
+def t5_pair(model: T5ForConditionalGeneration) -> tuple:
+    """The model with the kernels and a copy with transformers' own eager attention."""
+    theirs = copy.deepcopy(model)
+    theirs.set_attn_implementation("eager")
+    model.set_attn_implementation(kernel_attention.NAME)
+    return model, theirs
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_t5(tuned, kind):
+    """Its position bias goes through the kernels as an added mask: encoder, decoder and cross attention, and generate()
+    over a cache."""
+    ours, theirs = t5_pair(tiny_t5(tuned).eval())
+    ids, mask = (x.to(tuned.device) for x in MASKS[kind])
+    answer = tokens(3, 7).to(tuned.device)
+    tuned.reset_calls()
+    found, expected = (one(ids, attention_mask=mask, labels=answer).logits for one in (ours, theirs))
+    assert tuned.calls == {"flash_attention": 6}
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for stack in (ours.encoder, ours.decoder):
+        torch.nn.init.zeros_(stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
+    without = ours(ids, attention_mask=mask, labels=answer).logits
+    assert float((without - found).abs().max()) > 1e-2  # the bias was in it
+
+    ours, theirs = t5_pair(tiny_t5(tuned).eval())
+    how = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False}
+    assert torch.equal(ours.generate(ids, **how), theirs.generate(ids, **how))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_t5_is_trained_around_its_bias(tuned, dropout):
+    """The gradient of every parameter beside eager's while the bias stands still; its own gradient is refused."""
+    model = tiny_t5(tuned, dropout_rate=dropout).train()
+    ids, mask = (x.to(tuned.device) for x in MASKS["right"])
+    answer = tokens(3, 7).to(tuned.device)
+    ours, theirs = t5_pair(model)
+    with torch.enable_grad(), pytest.raises(ValueError, match=r"a gradient of the position bias .*requires_grad_"):
+        ours(ids, attention_mask=mask, labels=answer)
+    gradients = []
+    for one in (ours, theirs):
+        for stack in (one.encoder, one.decoder):
+            stack.block[0].layer[0].SelfAttention.relative_attention_bias.requires_grad_(False)
+        moving = [x for x in one.parameters() if x.requires_grad]
+        with torch.enable_grad():
+            loss = one(ids, attention_mask=mask, labels=answer).loss
+            gradients.append((loss, *torch.autograd.grad(loss, moving)))
+    if dropout:  # other numbers are drawn, by the kernels' own dropout
+        assert tuned.calls["options_attention"] and all(bool(x.isfinite().all()) for x in gradients[0])
+        return
+    for x, y in zip(*gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+
+
+def test_a_position_bias_and_every_kind_of_mask(tuned):
+    """A tensor of either kind, padding, the causal mask and none, from the lower right over a cache; beside float64."""
+    generator = torch.Generator().manual_seed(3)
+    query, key, value, bias = (
+        torch.randn(2, 4, *sizes, generator=generator).to(tuned.device) for sizes in ((3, 8), (5, 8), (5, 8), (3, 5))
+    )
+    seen = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]], device=tuned.device).bool()[:, None, None]
+    causal = torch.ones(3, 5, dtype=torch.bool, device=tuned.device).tril(2)
+    hidden = torch.zeros(2, 1, 1, 5, device=tuned.device).masked_fill(~seen, -torch.inf)
+    given = {
+        "none": (None, False, torch.ones_like(causal)),
+        "causal": (None, True, causal),
+        "bool": (seen, True, seen),
+        "float": (hidden, True, seen),
+        "padding": (Padding(seen[:, 0, 0]), True, causal & seen),
+    }
+    for mask, is_causal, expected in given.values():
+        out, _ = tuned.forward(torch.nn.Module(), query, key, value, mask, is_causal=is_causal, position_bias=bias[:1])
+        scores = query.double() @ key.double().mT * 8**-0.5 + bias[:1].double()
+        right = scores.masked_fill(~expected, -torch.inf).softmax(-1) @ value.double()
+        torch.testing.assert_close(out.transpose(1, 2).double(), right, rtol=1e-5, atol=1e-5)
+    packed = {"cu_seq_lens_q": torch.tensor([0, 3]), "cu_seq_lens_k": torch.tensor([0, 5])}
+    with pytest.raises(ValueError, match=r"a position bias .* with packed sequences"):
+        tuned.forward(torch.nn.Module(), query, key, value, None, position_bias=bias, **packed)
 
 
 def small(model_type: str, **config):

@@ -647,36 +647,47 @@ def test_a_compiled_graph_draws_its_seed(ops):
     assert not torch.equal(outs[0], outs[1]) and not torch.equal(outs[1], outs[2])
 
 
+def replays(call, number: int) -> list[list[Tensor]]:
+    """What a CUDA graph of a call gives, time after time, from PyTorch's seed 3 on."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call()
+    torch.cuda.manual_seed(3)
+    results = []
+    for _ in range(number):
+        graph.replay()
+        torch.cuda.synchronize()
+        results.append([x.clone() for x in captured])
+    return results
+
+
 @pytest.mark.gpu
 def test_a_cuda_graph_draws_its_seed_at_every_replay():
-    """Forward and backward, captured once: each replay leaves other weights out, and the generator decides which."""
+    """Forward and backward, captured once: each replay leaves other weights out. The generator decides which: after the
+    same torch.cuda.manual_seed they are those of calls without a graph, bit for bit."""
     ops = load(BuildRequest("flash_options", backend="cuda"))
     query, key, _, grad_out = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)
     value = torch.eye(8, device=ops.device)[None, None].contiguous()
     leaves = [x.requires_grad_() for x in (query, key, value)]
 
-    def step() -> tuple[Tensor, ...]:
+    def draw() -> list[Tensor]:
+        return [flash_options.new_seed(ops.device)]
+
+    def step() -> list[Tensor]:
         out = options_attention(*leaves, dropout_p=0.5)
-        return out, *torch.autograd.grad(out, leaves, grad_out)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]
 
-    step()  # built, loaded and warm before the capture
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-
-    def replayed() -> list[Tensor]:
-        graph.replay()
-        torch.cuda.synchronize()
-        return [x.detach().clone() for x in captured]
-
-    torch.cuda.manual_seed(3)
-    first, second = replayed(), replayed()
-    torch.cuda.manual_seed(3)
-    again = replayed()
-    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
-    assert not torch.equal(first[0], second[0])
-    for out, *_, grad_value in (first, second):
+    for call, names in ((draw, ["seed"]), (step, ["out", "grad_query", "grad_key", "grad_value"])):
+        call()  # built, loaded and warm before the capture
+        torch.cuda.manual_seed(3)
+        expected = [call(), call()]
+        assert not torch.equal(expected[0][0], expected[1][0])
+        for _ in range(2):
+            for number, (found, wanted) in enumerate(zip(replays(call, 2), expected, strict=True)):
+                other = [name for name, x, y in zip(names, found, wanted, strict=True) if not torch.equal(x, y)]
+                assert not other, (number, other)
+    for out, *_, grad_value in expected:
         torch.testing.assert_close(grad_value, out.mT @ grad_out)  # the output is the weights, left out as in backward
 
 
