@@ -89,6 +89,9 @@ def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None
     assert [one.says for one in causes_of([*unknown, small])] == ["", ""]
     with_nan = [failure(f"case {i}", 5000, float("nan")) for i in range(2)]
     assert causes_of([*with_nan, small])[0].says == "The last tile is dropped."
+    for one in with_nan:
+        one.refuted = frozenset({"dropped"})  # it would show there, and does not
+    assert [one.says for one in causes_of([*with_nan, small])] == ["", ""]
     two = [small, failure("K = 65", 700, 0.5, dropped="The last tile is dropped.")]
     assert causes_of([*unknown, *two])[0].says == "The last tile is dropped."
 
