@@ -140,7 +140,17 @@ def test_what_lets_a_thread_leave_and_whether_a_loop_waits(tmp_path: Path) -> No
     Path(file).write_text(BARRIERS)
     assert [one.line for one in leaving(Place(file, 12))] == [9, 15]
     assert leaving(Place(file, 2)) == []
-    assert loop_waits(Place(file, 11)) and not loop_waits(Place(file, 16)) and not loop_waits(Place(file, 2))
+    for barrier in ("if (n > 3) __syncthreads();", "__syncwarp();"):
+        Path(file).write_text(BARRIERS.replace("__syncthreads();", barrier))
+        assert not loop_waits(Place(file, 11))
+    assert loop_waits(Place(file, 11), True)  # of lanes of one warp
+    Path(file).write_text(BARRIERS)
+    assert (
+        loop_waits(Place(file, 11))
+        and loop_waits(Place(file, 11), True)
+        and not loop_waits(Place(file, 16))
+        and not loop_waits(Place(file, 2))
+    )
 
 
 def test_by_which_pointer_a_part_of_shared_memory_is_reached(tmp_path: Path) -> None:

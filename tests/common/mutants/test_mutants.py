@@ -9,6 +9,7 @@ import pytest
 from common.compiling.manifest import tasks
 from common.compiling.skeletons import solution_files
 from common.console.paths import ROOT
+from common.inspect.findings.words import OR_THE_ORDER
 from common.mutants import reviewed
 from common.mutants.__main__ import main, parser_of
 from common.mutants.building import mutated, mutated_lines
@@ -168,6 +169,16 @@ def test_a_call_left_out_is_named_by_its_function() -> None:
     assert decided(left_out, seen(nowhere), LINES).verdict == NAMED
     other = Claim("finding", "not_read", says.replace("launch_scores", "launch_output"), "attention", (("a.cu", 90),))
     assert decided(left_out, seen(other), LINES).verdict != NAMED
+
+
+def test_a_race_of_two_lines_in_the_wrong_order_is_named_where_the_order_is_offered() -> None:
+    swapped = mutant("order", "use(x); make(x);", "make(x); use(x);", 3)
+    says = "Put a __syncthreads() between line 2 and line 3."
+    race = Claim("finding", "race", says, "gemm", (("a.cu", 2), ("a.cu", 3)))
+    assert decided(swapped, seen(race), LINES).verdict == MISLED
+    offered = Claim("finding", "race", f"{says} {OR_THE_ORDER}", "gemm", (("a.cu", 2), ("a.cu", 3)))
+    assert decided(swapped, seen(offered), LINES).verdict == NAMED
+    assert decided(mutant(), seen(offered), LINES).verdict == MISLED  # no statement is in the wrong place
 
 
 def test_a_number_in_an_index_is_about_the_index() -> None:

@@ -120,7 +120,8 @@ def test_a_read_that_no_barrier_separates_from_the_write(kernel):
     finding = read({1: kernel(5, 11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
     assert happened(finding) == "race in kernel: tile[3][17] (shared memory)"
     assert explained(finding) == (
-        "Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11."
+        "Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11. If the "
+        "two stand in the wrong order, exchange them."
     )
 
 
@@ -177,7 +178,8 @@ def test_two_threads_write_one_element(kernel):
     other = read({1: kernel(11), 2: kernel(9)}, ("write", 1, B0, T0), ("write", 2, B0, T1))
     assert explained(other) == (
         "Which of the two values stays is chance. Either an index is wrong, so that two threads share an element, or "
-        "the later write must wait: Put a __syncthreads() between line 9 and line 11."
+        "the later write must wait: Put a __syncthreads() between line 9 and line 11. If the two stand in the wrong "
+        "order, exchange them."
     )
 
 

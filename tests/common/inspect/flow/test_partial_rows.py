@@ -23,7 +23,7 @@ TOLD = [
     (
         "last_score",
         "largest of the entries that a warp reads is not among",
-        r"m = fmaxf\(m, scores\[i\]\)",
+        r"fmaxf\(m, scores\[i\]\)",
         r"l \+= expf",
     ),
     ("sum_of_signs", "is among the numbers that it stores, the sum of", r"l \+= expf|l -= expf", r"m = fmaxf"),
