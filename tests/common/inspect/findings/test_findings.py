@@ -367,8 +367,8 @@ def test_what_is_printed_of_a_race(kernel, tmp_path, monkeypatch):
         "         tile[threadIdx.x] = 1;",
         "   thread (0,0,0) reads, kernel.cu:5 in use, called from line 11",
         "         return tile[31 - threadIdx.x];",
-        "   Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11. If the"
-        " two",
+        "   Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11. If "
+        "the two",
         "   stand in the wrong order, exchange them.",
         "   block (0,0,0); launched at /course/kernel.cu:40; case softmax: 7 x 31",
     ]
