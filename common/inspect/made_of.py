@@ -283,12 +283,22 @@ def _stored(statement: str) -> tuple[str, str]:
     match = re.search(r"(?<![=!<>])=(?!=)", statement)
     if not match:
         return statement, ""
-    left, right = statement[: match.start()], re.split(r";", statement[match.end() :])[0]
+    left, right = statement[: match.start()], _to_bracket(re.split(r";", statement[match.end() :])[0])
     whole = f"{left} {right}" if left and left[-1] in "+-*/|&^" else right
     values = whole
     while (shorter := re.sub(r"\[[^\[\]]*\]", " ", values)) != values:
         values = shorter
     return values, " ".join(re.findall(r"\[([^;]*?)\]", whole))
+
+
+def _to_bracket(words: str) -> str:
+    """The words up to a bracket that closes none of theirs: that of a loop whose step they are."""
+    depth = 0
+    for at, char in enumerate(words):
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            return words[:at]
+    return words
 
 
 def _arguments(text: str, start: int) -> list[str]:

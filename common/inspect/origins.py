@@ -285,8 +285,9 @@ def leaving(place: Place) -> list[Place]:
     return [Place(place.file, n) for n in sorted(found, key=lambda n: abs(n - place.line))[:MOST_LEAVING]]
 
 
-def loop_waits(place: Place) -> bool:
-    """Whether the innermost loop around a line has a barrier in its text."""
+def loop_waits(place: Place, within_a_warp: bool = False) -> bool:
+    """Whether the innermost loop around a line has a barrier that stands under no condition; one of the warp counts
+    where that is enough."""
     around = _around(place)
     if around is None:
         return False
@@ -300,7 +301,8 @@ def loop_waits(place: Place) -> bool:
         if line.strip() and len(line) - len(line.lstrip()) <= deep:
             break
         inside.append(line)
-    return any("__sync" in line for line in inside)
+    barrier = r"\s*__sync(?:threads|warp)\(" if within_a_warp else r"\s*__syncthreads\("
+    return any(re.match(barrier, line) for line in inside)
 
 
 def piece_of(place: Place, variable: str) -> str:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from common.inspect.findings.model import OF_FLOW
+from common.inspect.findings.words import OR_THE_ORDER
 from common.mutants.expected import (
     MEASURED,
     OF_BARRIERS,
@@ -62,7 +63,8 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
     in_gap = any(mutant.first_line - 25 <= line <= mutant.last_line + 25 for line in own)
     if claim.kind in ("finding", "ended"):
         if claim.name == "race" and _asks_for_a_barrier(claim) and "barrier" not in topics_of(mutant):
-            return MISLED  # whatever its lines are
+            offers_the_order = mutant.mutation.kind == "order" and OR_THE_ORDER in claim.says
+            return NAMED if offers_the_order and own & right else MISLED  # whatever its lines are
         if own & right or _names_the_call(mutant, claim):
             return NAMED
         if claim.kind == "ended":

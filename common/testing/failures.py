@@ -18,6 +18,7 @@ from common.console.terminal import say, wide
 from common.console.words import counted
 from common.diagnosis.diagnose import ALSO, UNKNOWN
 from common.diagnosis.locating import OR_UNWRITTEN
+from common.diagnosis.row_factors import BARRIER
 from common.diagnosis.stages import without_table
 from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
@@ -136,7 +137,7 @@ def print_failures(
         console: where to print.
         verdicts: all of them.
         inside: part -> what the checked build found in it, which is told already: of these parts what is certain. Where
-            it looked and found nothing, nothing is said of memory that nobody wrote.
+            it looked and found nothing, nothing is said of memory that nobody wrote, and no barrier asked for.
         everything: tell every failure in full.
         built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
         with_table: show the numbers of each stage, of the first part; not where it is told what a number is made of,
@@ -181,7 +182,9 @@ def _print_whole(console: Console, cause: Cause, is_clean: bool = False, with_ta
     sentences = cause.sentences if with_table else without_table(cause.sentences)
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
     for sentence in sentences:
-        say(console, sentence.replace(OR_UNWRITTEN, "") if is_clean else sentence, indent=2)
+        for answered in (OR_UNWRITTEN, f" {BARRIER}") if is_clean else ():
+            sentence = sentence.replace(answered, "")
+        say(console, sentence, indent=2)
     if len(sentences) < len(cause.sentences):
         say(console, "--all shows the numbers of each stage.", indent=2)
     _print_same(console, cause)

@@ -19,6 +19,8 @@ from common.inspect.origins import loop_waits, piece_of
 from common.inspect.source_lines import Place, text_of
 
 NO_GUARD = "The last block has more threads than there are elements left, and none of them returns:"
+OR_THE_ORDER = "If the two stand in the wrong order, exchange them."
+WARP = 32
 MOST_THREADS = 1024  # of a block
 MOST_ROWS = 128  # of a tile that is usual
 _TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
@@ -233,8 +235,9 @@ def pieces_of(finding: Finding) -> tuple[str, str] | None:
 def within_a_turn(finding: Finding) -> bool:
     """Whether a race is between a read and a write of one line, in a loop that has a barrier."""
     places = {access.place for access in finding.accesses}
-    place = next(iter(places))
-    return len(places) == 1 and place is not None and loop_waits(place)
+    place, warps = next(iter(places)), {one.thread[0] // WARP for one in finding.accesses if one.thread}
+    flat = all(one.thread and one.thread[1:] == (0, 0) for one in finding.accesses)
+    return len(places) == 1 and place is not None and loop_waits(place, flat and len(warps) == 1)
 
 
 def _where_to_wait(first: Access, second: Access) -> str:
@@ -257,7 +260,9 @@ def _where_to_wait(first: Access, second: Access) -> str:
             f"There is a barrier between lines {upper} and {lower}, but none on the way back, when the loop comes to "
             f"line {upper} again: put a __syncthreads() behind line {lower}."
         )
-    return f"Put a __syncthreads() between line {upper} and line {lower}."
+    neighbours = not any(Place(file, line).text.split("//")[0].strip() for line in range(upper + 1, lower))
+    order = f" {OR_THE_ORDER}" if neighbours else ""
+    return f"Put a __syncthreads() between line {upper} and line {lower}.{order}"
 
 
 def _lines_in_common(first: Place | None, second: Place | None) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.inspect.flow.partial_states import WARP, _is_among
+from common.inspect.flow.partial_states import WARP, is_among
 from common.inspect.flow.run import Run, spread
 from common.inspect.source_lines import Place
 from common.testing.case import Case
@@ -102,9 +102,9 @@ def _of_block(
         if not bool(torch.isfinite(mine.max())):
             continue
         told = True
-        largest_are_right &= _is_among(largest, stored)
+        largest_are_right &= is_among(largest, stored)
         shifts = [largest, float(row.max()), *every[np.abs(every - largest) < NEAR].tolist()]
-        sums_are_right &= any(_is_among(float(torch.exp(mine - m).sum()), stored) for m in shifts)
+        sums_are_right &= any(is_among(float(torch.exp(mine - m).sum()), stored) for m in shifts)
     places = [trace.entry_of(int(one)).place for one in stores[np.unique(trace.entry[stores], return_index=True)[1]]]
     first = MAXIMA if not largest_are_right else SUMS if not sums_are_right else AFTER
     return (first, [place for place in places if place]) if told else None

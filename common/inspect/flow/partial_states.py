@@ -87,11 +87,11 @@ def _of_warp(run: Run, case: Case, scores: Tensor, inputs: Mapping[str, Tensor],
     largest, is_largest = float(s.max()), False
     told = SCORES
     for unit in UNITS:
-        is_largest |= _is_among(largest * unit, stored)
+        is_largest |= is_among(largest * unit, stored)
         near = stored[np.abs(stored / unit - largest) < 60]
         for m in [largest, *(near / unit).tolist()]:
             p = torch.exp(s - m)
-            has_sum, has_output = _is_among(float(p.sum()), stored), _are_among(p @ v, stored)
+            has_sum, has_output = is_among(float(p.sum()), stored), _are_among(p @ v, stored)
             if has_sum and has_output:
                 return AFTER
             told = max(told, OUTPUTS if has_sum and s.numel() > 1 else SUMS if has_output else SCORES)
@@ -105,7 +105,7 @@ def _rows(run: Run, accesses: np.ndarray, name: str, width: int) -> np.ndarray:
     return np.unique((reads[(reads >= here.start) & (reads < here.stop)] - here.start) // width)
 
 
-def _is_among(number: float, stored: np.ndarray, least: float = 1e-3) -> bool:
+def is_among(number: float, stored: np.ndarray, least: float = 1e-3) -> bool:
     """Whether a number is among these, which are in order; what is smaller than `least` as precisely as that."""
     at = np.searchsorted(stored, number)
     near = stored[max(0, at - 1) : at + 1]
@@ -114,4 +114,4 @@ def _is_among(number: float, stored: np.ndarray, least: float = 1e-3) -> bool:
 
 def _are_among(numbers: Tensor, stored: np.ndarray) -> bool:
     least = 0.01 * float(numbers.abs().max())
-    return all(_is_among(one, stored, least) for one in numbers.tolist())
+    return all(is_among(one, stored, least) for one in numbers.tolist())

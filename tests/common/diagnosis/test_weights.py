@@ -14,6 +14,7 @@ HIDDEN = ~torch.ones(40, 40, dtype=torch.bool).tril()
 FULL = torch.softmax(SCORES, -1)
 CAUSAL = torch.softmax(SCORES.masked_fill(HIDDEN, -math.inf), -1)
 FIRST_TILE = torch.arange(40) < 32
+TWICE = torch.where(FIRST_TILE, 1.0, 2.0).double()
 FACTORS = 1 + torch.rand(2, 40, 1, dtype=torch.float64)
 
 
@@ -26,6 +27,12 @@ FACTORS = 1 + torch.rand(2, 40, 1, dtype=torch.float64)
         (2 * FULL, FULL, "all weights times one factor", "All weights are 2 times"),
         (FACTORS * FULL, FULL, "rows not normalised", "the sum that divides the row is smaller"),
         (torch.where(FIRST_TILE, FACTORS * FULL, FULL), FULL, "tiles do not fit together", "different maxima"),
+        (
+            FULL * TWICE / (FULL * TWICE).sum(-1, keepdim=True),
+            FULL,
+            "keys count several times",
+            "twice, numerator and sum alike: in every row that sees them keys 32 to 39",
+        ),
         (torch.softmax(SCORES / 4, -1), FULL, "scores times a factor", "0.25 times the right ones"),
         (torch.softmax(-SCORES, -1), FULL, "sign of the exponent", "score minus maximum"),
         (FULL.roll(1, -1), FULL, "weights on other keys", "but on other keys"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.inspect.made_of import made_of
+from common.inspect.made_of import made_of, members_at
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 
@@ -91,3 +91,60 @@ def test_nothing_that_is_given_is_the_student_s(file: str) -> None:
 
 def test_of_another_file_it_is_not_known(kernel: str) -> None:
     assert own_lines(kernel) is None
+
+
+ONLINE = """\
+struct State {
+    float m;
+    float l;
+};
+
+__device__ State add(State state, float score) {
+    const float m = fmaxf(state.m, score);
+    const float l = state.l * expf(state.m - m) + expf(score - m);
+    return {m, l};
+}
+
+__device__ State merge(State state) {
+    __shared__ State partial[32];
+    for (int i = 0; i < 4; ++i) other[i] = 0.0f;
+    state = add(state, 1.0f);
+    partial[threadIdx.x] = state;
+    return partial[0];
+}
+
+__global__ void kernel(const float* x, float* out, int n) {
+    State state = {-INFINITY, 0.0f};
+    for (int i = threadIdx.x; i < n; i += 32) state = add(state, x[i]);
+    state = merge(state);
+    out[0] = state.l;
+}
+"""
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Place:
+    """Where merge stores a state."""
+    file = tmp_path / "online.cu"
+    file.write_text(ONLINE)
+    lines = ONLINE.split("\n")
+    call = lines.index("    state = merge(state);") + 1
+    here = lines.index("    partial[threadIdx.x] = state;") + 1
+    return Place(str(file), here, "merge", (Place(str(file), call, "kernel"),))
+
+
+def test_one_member_of_a_struct_is_followed_without_the_others(stored: Place) -> None:
+    assert members_at(stored) == ["m", "l"]
+    maximum, total = ({one.text for one in made_of(stored, [], member)} for member in ("m", "l"))
+    assert "const float m = fmaxf(state.m, score);" in maximum <= total
+    assert total - maximum == {"const float l = state.l * expf(state.m - m) + expf(score - m);"}
+
+
+def test_a_parameter_that_is_assigned_begins_as_what_is_passed_for_it(stored: Place) -> None:
+    found = {one.text for one in made_of(stored, [])}
+    assert "for (int i = threadIdx.x; i < n; i += 32) state = add(state, x[i]);" in found
+    assert "return partial[0];" not in found  # what that call gives comes after the store
+
+
+def test_a_loop_elsewhere_has_a_variable_of_its_own(stored: Place) -> None:
+    assert not any("other[i]" in one.text for one in made_of(stored, []))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.inspect.origins import calls, origins, writers
+from common.inspect.origins import calls, launches_of, leaving, loop_waits, origins, piece_of, used_in, writers
 from common.inspect.source_lines import Place
 
 KERNEL = """\
@@ -95,3 +95,88 @@ def test_an_array_is_written_by_the_function_it_is_handed_to(tmp_path: Path) -> 
     file = tmp_path / "product.cu"
     file.write_text(CALLED)
     assert [one.line for one in writers(Place(str(file), 8), "a_tile")] == [2]
+
+
+BARRIERS = """\
+__device__ void use(float* values, const float* rest) {
+    values[threadIdx.x] = rest[threadIdx.x + 1];
+}
+
+__global__ void tree(const float* x, float* out, int n) {
+    extern __shared__ float shared[];
+    float* first = shared;
+    float* second = shared + 32;
+    if (threadIdx.x >= n) return;
+    for (int active = 16; active > 0; active /= 2) {
+        use(first, second);
+        __syncthreads();
+    }
+    for (int i = 0; i < n; ++i) {
+        if (x[i] < 0.0f) continue;
+        out[i] = x[i];
+    }
+}
+
+__global__ void scale(const float* query, float* scores) {
+    scores[threadIdx.x] = query[threadIdx.x];
+}
+
+void launch_scale(const float* query, float* scores) {
+    scale<<<1, 32>>>(query, scores);
+}
+
+void launch_tree(const float* x, float* out, int n) {
+    tree<<<1, 32, 256>>>(x, out, n);
+}
+
+void attention(const float* x, float* out, int n) {
+    launch_tree(x, out, n);
+}
+"""
+
+
+def test_what_lets_a_thread_leave_and_whether_a_loop_waits(tmp_path: Path) -> None:
+    file = str(tmp_path / "tree.cu")
+    Path(file).write_text(BARRIERS)
+    assert [one.line for one in leaving(Place(file, 12))] == [9, 15]
+    assert leaving(Place(file, 2)) == []
+    for barrier in ("if (n > 3) __syncthreads();", "__syncwarp();"):
+        Path(file).write_text(BARRIERS.replace("__syncthreads();", barrier))
+        assert not loop_waits(Place(file, 11))
+    assert loop_waits(Place(file, 11), True)  # of lanes of one warp
+    Path(file).write_text(BARRIERS)
+    assert (
+        loop_waits(Place(file, 11))
+        and loop_waits(Place(file, 11), True)
+        and not loop_waits(Place(file, 16))
+        and not loop_waits(Place(file, 2))
+    )
+
+
+def test_by_which_pointer_a_part_of_shared_memory_is_reached(tmp_path: Path) -> None:
+    file = str(tmp_path / "tree.cu")
+    Path(file).write_text(BARRIERS.replace("values[threadIdx.x] = rest[threadIdx.x + 1]", "values[threadIdx.x] = 1.0f"))
+    called = Place(file, 11, "tree")
+    assert piece_of(Place(file, 2, "use", (called,)), "shared") == "first"
+    assert piece_of(Place(file, 16, "tree"), "shared") == ""
+
+
+def test_a_kernel_that_nobody_launches(tmp_path: Path) -> None:
+    file = str(tmp_path / "tree.cu")
+    Path(file).write_text(BARRIERS)
+    lines, says = launches_of("scale", file)
+    assert [one.line for one in lines] == [
+        25
+    ] and says == "launch_scale, which launches it, is called nowhere in this file."
+    lines, says = launches_of("tree", file)
+    assert [one.line for one in lines] == [29, 33] and says == ""
+    assert launches_of("use", file) is None
+    Path(file).write_text(BARRIERS.replace("scale<<<1, 32>>>(query, scores);", ""))
+    assert launches_of("scale", file) == ([], "scale is launched nowhere.")
+
+
+def test_the_use_of_an_argument_is_followed_into_the_function_that_reads_it(tmp_path: Path) -> None:
+    file = str(tmp_path / "product.cu")
+    Path(file).write_text(CALLED)
+    *_, last = used_in("a", "product", Place(file, 12))
+    assert (last.line, last.function, [one.line for one in last.callers]) == (2, "load_tile", [7])

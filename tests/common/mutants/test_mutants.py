@@ -9,9 +9,10 @@ import pytest
 from common.compiling.manifest import tasks
 from common.compiling.skeletons import solution_files
 from common.console.paths import ROOT
+from common.inspect.findings.words import OR_THE_ORDER
 from common.mutants import reviewed
 from common.mutants.__main__ import main, parser_of
-from common.mutants.building import mutated
+from common.mutants.building import mutated, mutated_lines
 from common.mutants.c_code import without_comments
 from common.mutants.collected import DEVELOPMENT, FRESH, MOST_FRESH, SETS, UNSEEN, collected, gaps_of
 from common.mutants.deciding import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, Decision, decided
@@ -159,3 +160,38 @@ def test_a_sample_runs_and_nothing_is_missed_or_misled(capsys: pytest.CaptureFix
     assert main(["--task", "task7", "--sample", "12", "--seed", "3"]) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert re.fullmatch(r"mutants: 12 named \d+% near \d+% caught \d+% misled 0 missed 0", last)
+
+
+def test_a_call_left_out_is_named_by_its_function() -> None:
+    left_out = mutant("call", "launch_scores(query, key);", "", 3)
+    says = "No thread reads key. scores_kernel was not launched. launch_scores, which launches it, is called nowhere."
+    nowhere = Claim("finding", "not_read", says, "attention", (("a.cu", 90),))
+    assert decided(left_out, seen(nowhere), LINES).verdict == NAMED
+    other = Claim("finding", "not_read", says.replace("launch_scores", "launch_output"), "attention", (("a.cu", 90),))
+    assert decided(left_out, seen(other), LINES).verdict != NAMED
+
+
+def test_a_race_of_two_lines_in_the_wrong_order_is_named_where_the_order_is_offered() -> None:
+    swapped = mutant("order", "use(x); make(x);", "make(x); use(x);", 3)
+    says = "Put a __syncthreads() between line 2 and line 3."
+    race = Claim("finding", "race", says, "gemm", (("a.cu", 2), ("a.cu", 3)))
+    assert decided(swapped, seen(race), LINES).verdict == MISLED
+    offered = Claim("finding", "race", f"{says} {OR_THE_ORDER}", "gemm", (("a.cu", 2), ("a.cu", 3)))
+    assert decided(swapped, seen(offered), LINES).verdict == NAMED
+    assert decided(mutant(), seen(offered), LINES).verdict == MISLED  # no statement is in the wrong place
+
+
+def test_a_number_in_an_index_is_about_the_index() -> None:
+    def topics(statement: str, old: str) -> set[str]:
+        return topics_of(Mutant("task4", "a.cu", 1, "f", 2, 5, Mutation("constant", 0, 5, old, "1", 2, statement)))
+
+    assert "index" in topics("v = make_float4(column[0], column[2 * T::D]);", "2")
+    assert "index" not in topics("x = 2 * column[2 * T::D];", "2")
+
+
+def test_a_mutant_is_shown_as_long_as_the_solution_is() -> None:
+    for one in collected("task2", [FRESH]):
+        text = (ROOT / one.task / "solution" / one.file).read_text()
+        shown = mutated_lines(text, one)
+        assert shown.count("\n") == text.count("\n")
+        assert "".join(shown.split()) == "".join(mutated(text, one).split())

@@ -5,6 +5,7 @@ import io
 import torch
 from rich.console import Console
 
+from common.diagnosis.row_factors import BARRIER
 from common.diagnosis.stages import show_stages
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.failures import causes_of, print_failures
@@ -89,6 +90,9 @@ def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None
     assert [one.says for one in causes_of([*unknown, small])] == ["", ""]
     with_nan = [failure(f"case {i}", 5000, float("nan")) for i in range(2)]
     assert causes_of([*with_nan, small])[0].says == "The last tile is dropped."
+    for one in with_nan:
+        one.refuted = frozenset({"dropped"})  # it would show there, and does not
+    assert [one.says for one in causes_of([*with_nan, small])] == ["", ""]
     two = [small, failure("K = 65", 700, 0.5, dropped="The last tile is dropped.")]
     assert causes_of([*unknown, *two])[0].says == "The last tile is dropped."
 
@@ -99,3 +103,14 @@ def test_zeros_come_behind_what_tells_more() -> None:
         one.mistakes = ["no key counts"]
     columns = [failure("40 keys", 5000, slices="0 stands in col 32 to 63.")]
     assert [one.says for one in causes_of([*zeros, *columns])] == ["0 stands in col 32 to 63.", "No key has a weight."]
+
+
+def test_no_barrier_is_asked_for_where_no_race_was_found() -> None:
+    def printed(inside: dict) -> str:
+        one, text = failure("7 x 31", 217), io.StringIO()
+        one.diagnosis = [f"Row 0 is wrong by one factor. {BARRIER}"]
+        print_failures(Console(file=text, width=100), [one], inside)
+        return " ".join(text.getvalue().split())
+
+    assert "is there a __syncthreads() between" in printed({})
+    assert "is wrong by one factor." in printed({"gemm": []}) and "__syncthreads" not in printed({"gemm": []})

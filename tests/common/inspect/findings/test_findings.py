@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from common.inspect.findings.model import Access, Finding, grouped, read_findings
-from common.inspect.findings.report import print_findings
+from common.inspect.findings.report import may_be_the_index, print_findings
 from common.inspect.findings.words import element_of, explained, happened, index_of
 from common.inspect.source_lines import Place
 
@@ -120,7 +120,8 @@ def test_a_read_that_no_barrier_separates_from_the_write(kernel):
     finding = read({1: kernel(5, 11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
     assert happened(finding) == "race in kernel: tile[3][17] (shared memory)"
     assert explained(finding) == (
-        "Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11."
+        "Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11. If the "
+        "two stand in the wrong order, exchange them."
     )
 
 
@@ -135,6 +136,30 @@ def test_a_line_that_races_with_itself(kernel):
     assert "Both happen in line 2: put a __syncthreads() between one turn of the loop and the next" in explained(
         finding
     )
+
+
+def test_a_line_that_races_with_itself_in_a_loop_that_waits_offers_the_index(kernel, tmp_path):
+    file = tmp_path / "tree.cu"
+    file.write_text(
+        "__global__ void tree(float* x) {\n    for (int n = 16; n > 0; n /= 2) {\n"
+        "        partial[threadIdx.x] += partial[threadIdx.x + 1];\n        __syncthreads();\n    }\n}\n"
+    )
+    place = Place(str(file), 3, "tree")
+    finding = read({1: place, 2: place}, ("write", 1, B0, T0), ("read", 2, B0, T40))
+    assert "in a loop with a barrier" in explained(finding) and "the index is wrong" in explained(finding)
+    assert may_be_the_index(finding)
+
+
+def test_parts_of_one_array_that_race_are_told_by_their_names(tmp_path):
+    file = tmp_path / "parts.cu"
+    file.write_text(
+        "__global__ void parts(float* x) {\n    extern __shared__ float shared[];\n    float* k_tile = shared;\n"
+        "    float* p_tile = shared + 64;\n    x[0] = k_tile[threadIdx.x + 64];\n    p_tile[threadIdx.x] = 1.0f;\n}\n"
+    )
+    places = {1: Place(str(file), 5, "parts"), 2: Place(str(file), 6, "parts")}
+    finding = read(places, ("read", 1, B0, T0), ("write", 2, B0, T40), variable="shared", shape=[128])
+    assert "goes through p_tile, line 5 through k_tile" in explained(finding)
+    assert "an index is wrong and leaves its part" in explained(finding)
 
 
 def test_where_several_threads_write_an_element_no_barrier_is_asked_for(kernel):
@@ -153,7 +178,8 @@ def test_two_threads_write_one_element(kernel):
     other = read({1: kernel(11), 2: kernel(9)}, ("write", 1, B0, T0), ("write", 2, B0, T1))
     assert explained(other) == (
         "Which of the two values stays is chance. Either an index is wrong, so that two threads share an element, or "
-        "the later write must wait: Put a __syncthreads() between line 9 and line 11."
+        "the later write must wait: Put a __syncthreads() between line 9 and line 11. If the two stand in the wrong "
+        "order, exchange them."
     )
 
 
@@ -341,7 +367,9 @@ def test_what_is_printed_of_a_race(kernel, tmp_path, monkeypatch):
         "         tile[threadIdx.x] = 1;",
         "   thread (0,0,0) reads, kernel.cu:5 in use, called from line 11",
         "         return tile[31 - threadIdx.x];",
-        f"   {explained(finding)}",
+        "   Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11. If "
+        "the two",
+        "   stand in the wrong order, exchange them.",
         "   block (0,0,0); launched at /course/kernel.cu:40; case softmax: 7 x 31",
     ]
 
