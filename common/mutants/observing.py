@@ -20,7 +20,7 @@ from common.inspect.findings.words import explained
 from common.mutants.building import TaskMutants
 from common.mutants.mutation import Mutant
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
-from common.testing.failures import causes_of, failed_stages, print_failures
+from common.testing.failures import causes_of, failed_stages, of_first_step, print_failures
 from common.testing.judging import judge
 from common.testing.only_these import only_these
 from common.testing.run import run_cases
@@ -160,9 +160,10 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     for one in verdicts:
         if one.status not in (PASS, SKIPPED):
             parts.setdefault(one.case.part, []).append(one)
-    for part, failures in parts.items():
+    for part, every in parts.items():
         if failed_stages(part, parts, built_of):
             continue
+        failures = of_first_step(every)
         causes = causes_of(failures)
         if told := only_these(failures, verdicts):
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))

@@ -15,6 +15,20 @@ ERROR, NOT_RUN, SKIPPED = "error", "not run", "skipped"
 
 
 @dataclass(frozen=True)
+class Scores:
+    """The attention within a call whose output is something else, such as the parts of split decoding.
+
+    Attributes:
+        of: of(**inputs) -> its masked scores [batch, heads, S_q, S_k].
+        keys, values: the names of the inputs that hold its keys and values.
+    """
+
+    of: Callable[..., Tensor]
+    keys: str
+    values: str
+
+
+@dataclass(frozen=True)
 class Case:
     """One test case. The functions take the inputs by name, as `inputs` made them.
 
@@ -34,6 +48,8 @@ class Case:
         values: the input, [batch, heads, S_k, head_dim], whose rows each row of the output is a sum of; "" if none is.
             With it the weights of a wrong output can be read off (probing.py).
         keys: the input, of the same shape but for head_dim, that holds their keys; "" if none does.
+        scores: of a call whose output is no attention, and that computes one on its way.
+        step: 1 where the output is made of what other cases of the part, of step 0, look at.
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
         hint: what to look at when the output is wrong and no known mistake explains it.
         nan_hint: the same, where the output holds NaN.
@@ -56,6 +72,8 @@ class Case:
     steps: Callable[..., dict[str, Tensor]] | None = None
     values: str = ""
     keys: str = ""
+    scores: Scores | None = None
+    step: int = 0
     is_softmax: bool = False
     hint: str = ""
     nan_hint: str = ""

@@ -107,6 +107,12 @@ def _kind(one: Verdict) -> tuple:
     return (one.status, UNKNOWN) if one.status == FAIL and one.where else (one.status, *one.diagnosis)
 
 
+def of_first_step(failures: Sequence[Verdict]) -> list[Verdict]:
+    """Without those whose output is made of what others of them look at, see Case.step."""
+    first = min((one.case.step for one in failures), default=0)
+    return [one for one in failures if one.case.step == first]
+
+
 def failed_stages(part: str, parts: Collection[str], built_of: Mapping[str, Sequence[str]]) -> list[str]:
     """Those of a part's stages that are among the failed parts."""
     return [stage for stage in built_of.get(part, ()) if stage in parts]
@@ -139,9 +145,10 @@ def print_failures(
         if failed(one):
             parts.setdefault(one.case.part, []).append(one)
     follow: dict[tuple[str, ...], list[str]] = {}
-    for part, failures in parts.items():
+    for part, every in parts.items():
+        failures = of_first_step(every)
         if everything:
-            for one in failures:
+            for one in every:
                 _print_whole(console, Cause([one]))
             continue
         if stages := failed_stages(part, parts, built_of or {}):
@@ -158,6 +165,12 @@ def print_failures(
             _print_brief(console, cause, with_finding)
         if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
+        if len(every) > len(failures):
+            names = "; ".join(one.case.name for one in every if one not in failures)
+            say(
+                console,
+                f"{part}: {names}: failed as well. They are made of what these cases look at: correct that first",
+            )
     for stages, several in follow.items():
         count = counted(sum(len(parts[part]) for part in several), "case")
         built = " and ".join(", ".join(stages).rsplit(", ", 1))
