@@ -22,11 +22,11 @@ from common.diagnosis.stages import without_table
 from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
 from common.testing.only_these import only_these
+from common.testing.python_values import IN_PYTHON
 
 MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
 MOST_NAMES = 6  # of cases that share a cause
 OF_ZEROS = ("all zeros", "no key counts")  # what a small output shows of a mistake of which a larger one tells more
-LARGER = 2  # outputs that contradict what is known of a smaller one
 TELLING = 100  # elements of a case's inputs: in smaller ones a wrong answer is easily another one's as well
 
 
@@ -94,7 +94,7 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
 def _is_chance(alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
     """Whether one output alone equals a known wrong answer, while larger ones, of numbers as well, equal none."""
     larger = [one for one in failures if one.elements > alike[0].elements and one.status == FAIL and not one.possible]
-    return len(alike) == 1 and sum(math.isfinite(one.max_error or math.nan) for one in larger) >= LARGER
+    return len(alike) == 1 < len(larger) and any(math.isfinite(one.max_error or math.nan) for one in larger)
 
 
 def _kind(one: Verdict) -> tuple:
@@ -194,7 +194,8 @@ def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
     """The first line of a failure; beside a finding of the checked build what is measured or equal, and no guess."""
     first = cause.verdicts[0]
     lines = cause.sentences[:1]
-    if first.where and (with_finding or lines == [UNKNOWN]):
+    is_long = lines == [UNKNOWN] or lines[0].startswith(IN_PYTHON)
+    if first.where and (with_finding or is_long):
         lines = ["" if with_finding and first.concluded else cause.says, first.where]
     said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
     say(console, said, indent=0)

@@ -23,7 +23,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from common.diagnosis.diagnose import diagnose
+from common.diagnosis.diagnose import UNKNOWN, Diagnosis, diagnose
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
 from common.diagnosis.mistakes.read_scores import scores_told
@@ -34,6 +34,7 @@ from common.testing.calling import BARE, Around, Called, Caller, CallFailed, cal
 from common.testing.case import FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.nan_origin import nan_told
 from common.testing.probing import weights_of
+from common.testing.python_values import told as python_told
 
 GPU_REPEATS = 3  # a race does not show on every run
 
@@ -174,6 +175,21 @@ def _scores_told(
     return scores_told(weights, scores, query, of_head)
 
 
+def _tell_python(found: Diagnosis, verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], around: Around) -> None:
+    """Adds what the student's Python computes wrong first, with its lines; in front where no known mistake fits."""
+    try:
+        caller.call(verdict.case, inputs, replace(around, watched=True))
+    except CallFailed:
+        return
+    on_cpu = {name: x.cpu() for name, x in _as(inputs, torch.float64).items()}
+    if wrong := python_told(verdict.case, getattr(caller, "more", {}).get("python", []), on_cpu):
+        if not found.exact:
+            found.sentences = [one for one in found.sentences if one != UNKNOWN]
+        at = len(found.exact)
+        found.sentences[at:at] = [wrong.says, *(f"{number:>5}  {text}" for number, text in wrong.lines)]
+        verdict.python_lines = [(f"{verdict.case.python.module}.py", number) for number, _ in wrong.lines]
+
+
 def _explain(
     verdict: Verdict,
     caller: Caller,
@@ -218,6 +234,8 @@ def _explain(
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
             found.sentences.append(told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
+    if case.python:
+        _tell_python(found, verdict, caller, inputs, around)
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible, verdict.concluded = found.possible, found.concluded
     hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]

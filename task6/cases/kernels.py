@@ -9,7 +9,7 @@ from common.diagnosis.locating import UNUSED_BITS, nan_of
 from common.kernels.decode.cache import KVCache
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
-from common.testing.case import Case, Scores
+from common.testing.case import Call, Case, Python, Scores
 from common.testing.python_side import naming_the_line, python_side
 from task6.cases import mistakes, split_mistakes
 from task6.given.operators import load_beside
@@ -203,6 +203,15 @@ def generate_cases() -> list[Case]:
     ]
 
 
+def _split_values(call: Call) -> dict[str, Tensor]:
+    """What decode_attention_split of attention.py must return, and the parts."""
+    query, k_cache, v_cache, lengths = (call.arguments[name] for name in ("query", "k_cache", "v_cache", "lengths"))
+    splits, scale = call.arguments["splits"], call.arguments["scale"]
+    outs, lse = split_mistakes.parts_of(*mistakes.seen(query, k_cache, v_cache, lengths, scale), lengths.int(), splits)
+    right = mistakes.decoded(query, k_cache, v_cache, lengths, scale)
+    return {"returned": right, "outs": outs, "lse": lse, "out": right.flatten(0, 2)}
+
+
 def split_cases() -> list[Case]:
     """The parts as the kernel gives them, and merged by task 3's operator."""
 
@@ -269,6 +278,7 @@ def split_cases() -> list[Case]:
             scores=Scores(
                 lambda **inputs: mistakes.decode_stages(**inputs, scale=scale)["S"], keys="k_cache", values="v_cache"
             ),
+            python=Python("attention", {"decode_attention_split": _split_values}) if what == "out" else None,
             step=int(what == "out"),
             hint=NAN_HINT,
             **options,

@@ -29,11 +29,11 @@ SAYS = {
     "relative to it is not. If it should store that too, this is where it goes wrong.",
     OUTPUTS: "The sum of the exponentials of the keys that a warp read is among the numbers that it stores, their rows "
     "of V, weighted with these, are not. If it should store these too, this is where it goes wrong.",
-    LARGEST: "The sum of the exponentials and the rows of V that a warp stores are right relative to the largest score of "
-    "the keys that it read, and that score is not among the numbers that it stores: without it they cannot be put "
+    LARGEST: "The sum of the exponentials and the rows of V that a warp stores are right relative to the largest score "
+    "of the keys that it read, and that score is not among the numbers that it stores: without it they cannot be put "
     "together with those of others.",
-    ALIKE: "Relative to the largest score of its keys all that a warp stores is right, and so is the output that is made "
-    "of it; the largest score itself is not. So the same wrong number is in all scores.",
+    ALIKE: "Relative to the largest score of its keys all that a warp stores is right, and so is the output that is "
+    "made of it; the largest score itself is not. So the same wrong number is in all scores.",
     AFTER: "What each warp stores of the keys that it read is right, so what is made of it afterwards is not.",
 }
 

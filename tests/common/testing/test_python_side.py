@@ -3,12 +3,16 @@
 import importlib.util
 
 import pytest
+import torch
 
 from common.testing.python_side import naming_the_line
 
 TEXT = """\
 def attend(key):
-    return key.shape + 1
+    wide = key.repeat(2)
+    if wide.dim() > 1:
+        wide = wide[0]
+    return wide.view(3, 5)
 
 
 def forward(key):
@@ -23,5 +27,13 @@ def test_an_error_names_its_line_and_the_call_that_led_to_it(tmp_path) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with pytest.raises(RuntimeError) as caught, naming_the_line(module):
-        module.forward(3)
-    assert "attention.py:2 in attend, called from line 6 in forward: AttributeError" in str(caught.value)
+        module.forward(torch.ones(4))
+    first, *others = str(caught.value).split("\n")
+    assert "attention.py:5 in attend, called from line 9 in forward: RuntimeError: shape '[3, 5]'" in first
+    assert others == [
+        "There wide is [8].",
+        "What that line works with, and whether it runs, is decided in:",
+        "    2  wide = key.repeat(2)",
+        "    3  if wide.dim() > 1:",
+        "    4  wide = wide[0]",
+    ]
