@@ -192,6 +192,8 @@ OF_FINDING = {
     "barrier": {"barrier", "guard"},
     "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
     "not_stored": {"store", "index", "bound", "offset", "loop", "grid"},
+    "needlessly_stored": {"index", "offset", "bound", "store"},
+    "not_needed": {"index", "bound", "offset", "loop", "mask", "length"},
     "not_read": {"index", "bound", "offset", "loop", "head", "store"},
     "other_element": {"index", "offset", "head"},
     "stored_elsewhere": {"index", "offset", "head", "store"},

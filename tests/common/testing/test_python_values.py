@@ -57,7 +57,7 @@ PLANTED = [
         "tile = slice(k_start, k_start + B_c - 1)",
         "algorithm: causal, 96 tokens",
         r"call of attend is the first",
-        ["state = nothing", "seen = min", "for k_start", "tile = slice", "S = tile", "state = add_tile", "return state"],
+        ["state = nothing", "seen = min", "for k_start", "tile = slice", "S = ", "state = add_tile", "return state"],
     ),
     (
         "task1",
