@@ -17,6 +17,7 @@ NOTHING = 1e-6  # a weight below this is none
 LEAST = 3  # rows, or entries, that a conclusion needs
 ENOUGH = 16  # ratios that are equal, so that they are not by chance
 LIGHT = 1e-4  # a right weight below this may well come out as 0
+MOST_TIMES = 8  # that a key is counted
 HEAVY = 1e-3  # weights that are compared one by one
 
 
@@ -228,9 +229,10 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         if width >= keys:
             continue
         rows = equal = 0
-        fits = True
+        fits, times = True, {}
         for row in range(min(len(got), 64)):
             runs = [ratio[row, at : at + width][used[row, at : at + width]] for at in range(0, keys, width)]
+            times[row] = {at * width: float(one.mean()) for at, one in enumerate(runs) if one.numel()}
             runs = [one for one in runs if one.numel()]
             fits &= all(float(one.max() - one.min()) <= 5 * SAME * float(one.max()) for one in runs)
             rows += int(sum(one.numel() > 1 for one in runs) > 1)  # one run alone may be right by chance
@@ -238,6 +240,8 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
             if not fits:
                 break
         if fits and rows > 1 and equal >= ENOUGH:
+            if told := _counted_often(times, width):
+                return told
             return (
                 "tiles do not fit together",
                 f"Within each run of {width} keys the weights have the right shares, but the runs do not fit "
@@ -245,6 +249,31 @@ def _steps(got: Tensor, right: Tensor) -> tuple[str, str] | None:
                 "look at the rescaling of the sums and of the output, exp(m_old - m_new).",
             )
     return None
+
+
+def _counted_often(times: dict[int, dict[int, float]], width: int) -> tuple[str, str] | None:
+    """Where runs of keys count whole numbers of times as much as others; times: row -> first key of a run -> factor."""
+    found, rows = None, 0
+    for runs in times.values():
+        least = min(runs.values(), default=0.0)
+        if len(runs) < 2 or least <= 0:
+            continue
+        counts = {first: factor / least for first, factor in runs.items()}
+        if any(abs(one - round(one)) > 5 * SAME * one or one > MOST_TIMES for one in counts.values()):
+            return None
+        rows += max(map(round, counts.values())) > 1
+        first, most = max(counts.items(), key=lambda one: one[1])
+        found = found or ((first, round(most)) if round(most) > 1 else None)
+    if found is None or rows < LEAST:
+        return None
+    first, most = found
+    often = {2: "twice", 3: "three times"}.get(most, f"{most} times")
+    return (
+        "keys counted several times",
+        f"Within each run of {width} keys the weights have the right shares, but some runs count a whole number of "
+        f"times as much as others, such as keys {first} to {first + width - 1} {often}: the loop comes to them more "
+        "than once. Look at where it begins, at its step, and at what is read in each turn.",
+    )
 
 
 def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:

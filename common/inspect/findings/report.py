@@ -30,7 +30,13 @@ MOST_OWN = 8  # lines of the student that an access in given code is made of
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
 _DECIDES = "What decides whether that line runs, and how often:"
-_DECIDED = ("not_stored", "needlessly_stored", "not_read", "not_needed", "out_of_bounds")  # that a line ran for an element, or did not, may be the mistake
+_DECIDED = (
+    "not_stored",
+    "needlessly_stored",
+    "not_read",
+    "not_needed",
+    "out_of_bounds",
+)  # that a line ran for an element, or did not, may be the mistake
 _VERBS = {
     "read": "reads",
     "write": "writes",

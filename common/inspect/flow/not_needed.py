@@ -59,6 +59,8 @@ def _told(run: Run, thread: int, name: str, more: np.ndarray, nan: np.ndarray) -
     own = reads[run.trace.block[reads] == block]
     if not own.size:
         return None
-    text = f"{run.out_said(first)} is NaN. It depends on no element of {run.said(name, more)}; they are infinite or NaN, "
+    text = (
+        f"{run.out_said(first)} is NaN. It depends on no element of {run.said(name, more)}; they are infinite or NaN, "
+    )
     text += "and are read for it all the same. 0 times infinity is NaN: a weight of 0 does not make up for it."
     return finding_of(run, "not_needed", int(own[0]), "read", text)

@@ -26,6 +26,12 @@ FACTORS = 1 + torch.rand(2, 40, 1, dtype=torch.float64)
         (2 * FULL, FULL, "all weights times one factor", "All weights are 2 times"),
         (FACTORS * FULL, FULL, "rows not normalised", "the sum that divides the row is smaller"),
         (torch.where(FIRST_TILE, FACTORS * FULL, FULL), FULL, "tiles do not fit together", "different maxima"),
+        (
+            torch.where(FIRST_TILE, 2 * FULL, FULL) / (1 + (FULL * FIRST_TILE).sum(-1, keepdim=True)),
+            FULL,
+            "keys counted several times",
+            "such as keys 0 to 31 twice",
+        ),
         (torch.softmax(SCORES / 4, -1), FULL, "scores times a factor", "0.25 times the right ones"),
         (torch.softmax(-SCORES, -1), FULL, "sign of the exponent", "score minus maximum"),
         (FULL.roll(1, -1), FULL, "weights on other keys", "but on other keys"),
