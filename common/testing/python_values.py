@@ -69,9 +69,10 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
         wrong = [name for name, value in came.items() if not _same(value, _part(right[RETURNED], name))]
         if wrong:
             values = {name: read(kept) for name, kept in one["values"].items()}
-            says = _told(case, call, right, came, wrong, _right_ones(values, right, came), list(right_ones))
-            lines = made_of(str(one["source"]), int(one["first_line"]), known=_right_ones(values, right, {}))
-            return WrongCall(says, tuple(lines))
+            good = _right_ones(values, right, came)
+            says = _told(case, call, right, came, wrong, good, list(right_ones)) + _exchanged(values, right)
+            lines = made_of(str(one["source"]), int(one["first_line"]), known=[name for name in values if name in good])
+            return WrongCall(f"{says} What is wrong is made in:", tuple(lines))
         right_ones[call.function] = None
     return None
 
@@ -109,12 +110,30 @@ def _number(value: Tensor | float) -> Tensor:
     return torch.as_tensor(value).double()
 
 
-def _right_ones(values: Mapping[str, object], right: Mapping[str, object], came: Mapping[str, object]) -> list[str]:
-    """The names of those values that are among the right ones, and of the parts that came which are right."""
-    known = [one for name, one in right.items() if name != RETURNED]
+def _known(right: Mapping[str, object]) -> dict[str, object]:
+    """What is right by name, the parts of what must be returned as well."""
     parts = right[RETURNED] if isinstance(right[RETURNED], Mapping) else {}
-    found = [name for name in came if name and _same(came[name], parts[name])]
-    return [*found, *(name for name, one in values.items() if any(_same(one, of) for of in [*known, *parts.values()]))]
+    return {**parts, **{name: one for name, one in right.items() if name != RETURNED}}
+
+
+def _right_ones(values: Mapping[str, object], right: Mapping[str, object], came: Mapping[str, object]) -> list[str]:
+    """The names of the parts that came which are right, and of those values: the one of that name, or any other."""
+    known = _known(right)
+    found = [name for name in came if name and _same(came[name], known[name])]
+    for name, value in values.items():
+        among = [known[name]] if name in known else known.values()
+        found += [name] if any(_same(value, one) for one in among) else []
+    return found
+
+
+def _exchanged(values: Mapping[str, object], right: Mapping[str, object]) -> str:
+    """ "`value` holds what `key` should." of the first that does; "" if none does."""
+    known = _known(right)
+    for name, value in values.items():
+        for other in known if name in known and not _same(value, known[name]) else ():
+            if other in values and _same(value, known[other]):
+                return f" `{name}` holds what `{other}` should."
+    return ""
 
 
 def _told(
@@ -137,7 +156,7 @@ def _told(
         says += f" {_listed(more)} {'are' if len(more) > 1 else 'is'} wrong as well."
     if good := list(dict.fromkeys(good)):
         says += f" {_listed(good)} {'are' if len(good) > 1 else 'is'} right."
-    return f"{says} What is wrong is made in:"
+    return says
 
 
 def _quoted(name: str) -> str:

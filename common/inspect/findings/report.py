@@ -170,7 +170,9 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if not uses:
         return [("What is passed:", calls(finding.launch, finding.launch))]
     told = [(f"{finding.variable} is used in:", _with_text(uses))]
-    if lines := deciding(uses[-1]):
+    if finding.lines:
+        told.append(("Your lines that use an array, where nothing was read or written:", _with_text(finding.lines)))
+    if lines := deciding((finding.lines or uses)[-1]):
         told.append((_DECIDES, _with_text(lines)))
     return [*told, ("What the launch passes:", calls(uses[-1], finding.launch))]
 

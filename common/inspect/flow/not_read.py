@@ -9,6 +9,7 @@ import numpy as np
 from common.inspect.findings.model import Finding
 from common.inspect.flow.reached import bits_of, mask_of, reached
 from common.inspect.flow.run import Run, finding_of, spread, which_depend
+from common.inspect.flow.silent import silent
 from common.inspect.made_of import made_of
 from common.inspect.own_lines import owned
 
@@ -71,7 +72,8 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     if name not in sources.first:
         text += f"No thread of any launch reads {name} at all."
         launch = trace.launches[trace.launch[store]]
-        return Finding("not_read", launch.kernel, launch.launch, **_element(run, name, missing), detail=text)
+        where = _element(run, name, missing)
+        return Finding("not_read", launch.kernel, launch.launch, **where, detail=text, lines=tuple(silent(run)))
     here = run.slice_of(name)
     text += f"Nothing that reaches the thread that stores it was made of {run.said(name, missing)}."
     last, block = trace.launch[store], trace.block[store]

@@ -68,6 +68,14 @@ PLANTED = [
         ["weights = torch", "heads = weights", "return self.out"],
     ),
     (
+        "task1",
+        "value = value.view(split).transpose(1, 2)",
+        "value = key.view(split).transpose(1, 2) if key.dim() == 3 else key",
+        "layer: as MultiheadAttention, causal",
+        r"`weights` are right. `value` holds what `key` should.",
+        ["query, key, value =", "batch, seq_len", "split =", "key = key", "value = key", "heads = weights", "return"],
+    ),
+    (
         "task6",
         "merged, shift + torch.log(total)",
         "merged, shift - torch.log(total)",
