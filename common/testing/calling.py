@@ -175,6 +175,7 @@ class InProcess(Caller):
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
+            self.more = {"python": watched.calls} if isinstance(watched, Watched) else self.more
             raise self._with_refusal(CallFailed.because(error)) from error
         if isinstance(watched, Watched):
             self.more = {"python": watched.calls}

@@ -48,22 +48,27 @@ def naming_the_line(module: ModuleType) -> Iterator[None]:
         *outer, last = places
         called = ", ".join(f"line {frame.lineno} in {frame.name}" for frame in reversed(outer))
         where = f"{shown_path(file)}:{last.lineno} in {last.name}" + (f", called from {called}" if called else "")
-        words = [f"{where}: {type(error).__name__}: {error}", *_worked_with(*frames[-1])]
+        words = [f"{where}: {type(error).__name__}: {error}", *_worked_with(frames)]
         raise RuntimeError("\n".join(words)) from error
 
 
-def _worked_with(frame: FrameType, line: int) -> list[str]:
-    """The lines that what a line works with comes from, and what that is."""
-    try:
-        source = inspect.getsource(frame.f_code)
-    except (OSError, TypeError):
-        return []
-    names = names_at(source, frame.f_code.co_firstlineno, line)
-    known = {name: said for name in names if (said := _said(frame.f_locals.get(name)))}
-    told = [f"There {', '.join(f'{name} is {said}' for name, said in known.items())}."] if known else []
-    lines = made_of(source, frame.f_code.co_firstlineno, line, most=MOST_LINES)
-    told += ["What that line works with, and whether it runs, is decided in:"] if lines else []
-    return told + [f"{number:>5}  {text}" for number, text in lines]
+def _worked_with(frames: list[tuple[FrameType, int]]) -> list[str]:
+    """What the line of the error works with, and the lines that this comes from: of the innermost function that has
+    any, those that are called last first."""
+    told = []
+    for frame, line in reversed(frames):
+        try:
+            source = inspect.getsource(frame.f_code)
+        except (OSError, TypeError):
+            return told
+        first = frame.f_code.co_firstlineno
+        known = {name: said for name in names_at(source, first, line) if (said := _said(frame.f_locals.get(name)))}
+        if known and not told:
+            told.append(f"There {', '.join(f'{name} is {said}' for name, said in known.items())}.")
+        if lines := made_of(source, first, line, most=MOST_LINES):
+            told.append(f"What line {line} works with, and whether it runs, is decided in:")
+            return told + [f"{number:>5}  {text}" for number, text in lines]
+    return told
 
 
 def _said(value: object) -> str:

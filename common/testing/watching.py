@@ -10,6 +10,7 @@ Tensors are copied when a function begins, since it may change them.
 from __future__ import annotations
 
 import base64
+import dis
 import inspect
 import sys
 from collections.abc import Collection
@@ -65,6 +66,8 @@ class Watched:
             self._open[frame] = {name: self._kept(one) for name, one in arguments.items()}, number
         elif frame in self._open:
             arguments, number = self._open.pop(frame)
+            if not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):  # an error goes through it
+                return
             own = {name: self._kept(one) for name, one in frame.f_locals.items() if name not in arguments}
             found = {
                 "function": code.co_name,

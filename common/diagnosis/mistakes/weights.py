@@ -271,8 +271,8 @@ def _counted_often(times: dict[int, dict[int, float]], width: int) -> tuple[str,
     return (
         "keys counted several times",
         f"Within each run of {width} keys the weights have the right shares, but some runs count a whole number of "
-        f"times as much as others, such as keys {first} to {first + width - 1} {often}: the loop comes to them more "
-        "than once. Look at where it begins, at its step, and at what is read in each turn.",
+        f"times as much as others, such as keys {first} to {first + width - 1} {often}, as if they were read in more "
+        "than one turn: look at the step of the loop, and at the index of what a turn reads.",
     )
 
 

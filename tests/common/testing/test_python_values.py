@@ -73,7 +73,7 @@ PLANTED = [
         "value = key.view(split).transpose(1, 2) if key.dim() == 3 else key",
         "layer: as MultiheadAttention, causal",
         r"`weights` are right. `value` holds what `key` should.",
-        ["query, key, value =", "batch, seq_len", "split =", "key = key", "value = key", "heads = weights", "return"],
+        ["batch, seq_len", "split =", "value = key", "heads = weights", "return"],
     ),
     (
         "task6",
@@ -134,3 +134,14 @@ def test_a_tensor_is_kept_as_it_was_when_the_function_began(tmp_path):
 def test_what_a_worker_should_not_have_sent_tells_nothing(sent):
     case = next(one for one in CASES["task6"] if full_name(one) == "ring: merge: lse")
     assert told(case, sent, make_inputs(case, 0)) is None
+
+
+def test_a_call_that_an_error_goes_through_did_not_return(tmp_path):
+    file = tmp_path / "failing.py"
+    file.write_text("def inner(x):\n    return None\n\n\ndef outer(x):\n    inner(x)\n    return x.nothing\n")
+    spec = importlib.util.spec_from_file_location("failing", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with Watched(module, {"inner", "outer"}) as watched, pytest.raises(AttributeError):
+        module.outer(torch.ones(1))
+    assert [(one["function"], one["returned"]) for one in watched.calls] == [("inner", None)]
