@@ -101,7 +101,8 @@ def _function(source: str) -> ast.FunctionDef | None:
 def _setting(every: list[_Statement], name: str, below: int) -> list[int]:
     """The statements that may have set a name that is used in statement `below`, the nearest first.
 
-    Those above up to one that runs whenever that one does and gives a new value; in a loop those behind it as well.
+    Those above up to one that runs whenever that one does and gives a new value; in a loop those behind it as well, and
+    of an object that outlives the call, self, all.
     """
     around = every[below].around
     loops = {one for one in around if every[one[0]].is_loop}
@@ -109,12 +110,12 @@ def _setting(every: list[_Statement], name: str, below: int) -> list[int]:
     for number in range(below - 1, -1, -1):
         one = every[number]
         others = {(head, 1 - part) for head, part in around if not every[head].is_loop}
-        if name in one.sets and not others & set(one.around):
+        if name in one.sets and (name == "self" or not others & set(one.around)):
             found.append(number)
             if set(one.around) <= set(around) and name not in one.uses:
                 break
     for number in range(below + 1, len(every)):
-        if name in every[number].sets and loops & set(every[number].around):
+        if name in every[number].sets and (name == "self" or loops & set(every[number].around)):
             found.append(number)
     return found
 

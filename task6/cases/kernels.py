@@ -288,7 +288,7 @@ def split_cases() -> list[Case]:
         case("outputs of 3 parts", "parts", [70, 40], 2, 2, 80, 64, 3),
         case("outputs of 7 parts", "parts", [8, 1, 0, 203], 2, 2, 203, 40, 7),
         case("outputs of 2 parts, all warps", "parts", [130, 97], 1, 1, 130, 32, 2),
-        case("outputs of 4 parts, 2 heads on 1", "parts", [20, 33], 2, 1, 40, 8, 4),
+        case("outputs of 4 parts, 2 heads", "parts", [20, 33], 2, 1, 40, 8, 4),
         case("lse of 3 parts", "lse", [70, 40], 2, 2, 80, 64, 3),
         case("lse of 7 parts", "lse", [8, 1, 0, 203], 2, 2, 203, 40, 7),
         case("lse, scores beyond 88", "lse", [77, 100], 2, 2, 100, 64, 3, sharpness=7.0),

@@ -39,6 +39,11 @@ def test_the_lines_that_a_value_is_made_in(line, known, lines):
     assert [number for number, _ in made_of(SOURCE, FIRST, line, known, most=20)] == sorted(lines)
 
 
+def test_what_an_object_holds_may_come_from_a_call_before():
+    source = "def forward(self, x):\n    self.check(x)\n    self.cache.append(x)\n    return x\n"
+    assert made_of(source, 1, 2) == [(3, "self.cache.append(x)")]
+
+
 def test_at_most_so_many_the_nearest():
     assert [number for number, _ in made_of(SOURCE, FIRST, most=3)] == [15, 19, 25]
 
