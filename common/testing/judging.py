@@ -35,8 +35,11 @@ from common.testing.calling import BARE, Around, Called, Caller, CallFailed, cal
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.nan_origin import nan_told
 from common.testing.probing import weights_of
+from common.testing.python_lines import MOST as MOST_LINES
+from common.testing.python_values import MADE_IN
 from common.testing.python_values import told as python_told
 
+FEW_LINES = 4  # of the student's Python that are told beside a known mistake
 GPU_REPEATS = 3  # a race does not show on every run
 
 
@@ -178,16 +181,20 @@ def _scores_told(
     return scores_told(weights, scores, query, of_head)
 
 
-def _python_told(verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], around: Around) -> list[str]:
-    """What the student's Python computes wrong first, with its lines."""
+def _python_told(
+    verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], around: Around, most: int = MOST_LINES
+) -> list[str]:
+    """What the student's Python computes wrong first, with its lines, unless these are more than `most`."""
     with contextlib.suppress(CallFailed):
         caller.call(verdict.case, inputs, replace(around, watched=True))
     on_cpu = {name: x.cpu() for name, x in _as(inputs, torch.float64).items()}
     wrong = python_told(verdict.case, getattr(caller, "more", {}).get("python", []), on_cpu)
     if wrong is None:
         return []
+    if not 0 < len(wrong.lines) <= most:
+        return [wrong.says]
     verdict.python_lines = [(f"{verdict.case.python.module}.py", number) for number, _ in wrong.lines]
-    return [wrong.says, *(f"{number:>5}  {text}" for number, text in wrong.lines)]
+    return [f"{wrong.says} {MADE_IN}", *(f"{number:>5}  {text}" for number, text in wrong.lines)]
 
 
 def _explain(
@@ -234,7 +241,8 @@ def _explain(
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
             found.sentences.append(told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
-    if case.python and (told := _python_told(verdict, caller, inputs, around)):
+    few = FEW_LINES if found.exact else MOST_LINES  # beside what is known
+    if case.python and (told := _python_told(verdict, caller, inputs, around, few)):
         at = len(found.exact)
         found.sentences = [one for one in found.sentences if one != UNKNOWN]
         found.sentences[at:at] = told

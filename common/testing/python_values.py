@@ -22,6 +22,7 @@ from common.testing.watching import read
 CLOSE = 1e-3  # of the largest number, or of 1: how far a number in float32 may be away
 RETURNED = "returned"
 IN_PYTHON = "In the Python of "
+MADE_IN = "What is wrong is made in:"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
             good = _right_ones(values, right, came)
             says = _told(case, call, right, came, wrong, good, list(right_ones)) + _exchanged(values, right)
             lines = made_of(str(one["source"]), int(one["first_line"]), known=[name for name in values if name in good])
-            return WrongCall(f"{says} What is wrong is made in:", tuple(lines))
+            return WrongCall(says, tuple(lines))
         right_ones[call.function] = None
     return None
 
