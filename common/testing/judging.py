@@ -117,6 +117,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             if wrong_form := _wrong_form(called, ref, caller.device):
                 verdict.status, verdict.diagnosis = FAIL, [wrong_form, *problems]
                 verdict.max_error = verdict.bound = None
+                verdict.diagnosis += _python_told(verdict, caller, inputs, around) if case.python else []
                 return verdict
             max_error = max_error_of(out, ref)
             if not max_error <= bound:
