@@ -118,11 +118,12 @@ def _known(right: Mapping[str, object]) -> dict[str, object]:
 
 
 def _right_ones(values: Mapping[str, object], right: Mapping[str, object], came: Mapping[str, object]) -> list[str]:
-    """The names of the parts that came which are right, and of those values: the one of that name, or any other."""
+    """The names of the parts that came which are right, and of those values: the one of that name, or, under a name of
+    the student's own, one that no other value has the name of."""
     known = _known(right)
     found = [name for name in came if name and _same(came[name], known[name])]
     for name, value in values.items():
-        among = [known[name]] if name in known else known.values()
+        among = [known[name]] if name in known else [known[other] for other in known if other not in values]
         found += [name] if any(_same(value, one) for one in among) else []
     return found
 

@@ -75,6 +75,14 @@ PLANTED = [
         r"`weights` are right. `value` holds what `key` should.",
         ["batch, seq_len", "split =", "value = key", "heads = weights", "return"],
     ),
+    (  # what it holds is right, for another one
+        "task1",
+        "heads = weights @ value\n        return self.out_projection(self.merge_heads(heads))",
+        "mixed = value\n        return self.out_projection(self.merge_heads(mixed))",
+        "layer: as MultiheadAttention, causal",
+        r"`query`, `key`, `value`, `scores`, `future` and `weights` are right\.$",
+        ["mixed = value", "return self.out"],
+    ),
     (
         "task6",
         "merged, shift + torch.log(total)",
