@@ -76,7 +76,7 @@ def _mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
             return NEAR
         if _OFFERS_AN_INDEX.search(claim.says):
             return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
-        return MISLED if claim.name in ("race", *OF_FLOW) else ""
+        return MISLED if claim.name in ("race", "python_value", *OF_FLOW) else ""
     if claim.kind == "where" and "holds what belongs" in claim.says:  # a row that another one's index was used for
         return NAMED if {"index", "offset", "head"} & topics_of(mutant) else ""
     if claim.kind == "where" and OF_ANY_SCORES[:80] in claim.says:  # NaN, and where they may come from

@@ -89,12 +89,13 @@ OF_WORDS = (
     (r"transpose|view|dim=|_transposed|\bindex\b", "index"),
     (r"repeat", "head"),
     (r"\b(?:query|key|value)\b", "operand"),
+    (r"\bclamp", "empty row"),  # what keeps the sum of a row without keys from being divided by
     (r"\bshift\b", "empty row"),  # what is subtracted of a row that sees nothing
     (r"\branks?\b", "ranks"),
     (r"\bouts?\b|part_out", "outs"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
     (r"tanh|0\.0447|0\.5|SQRT|cube", "formula"),
-    (r"expf|exp2f?|logf|log2f|LOG2_E|exp ?\(|log ?\(|torch\.(?:exp|log)", "exponential"),
+    (r"expf|exp2f?|logf|log2f|LOG2_E|\bexp\b|\blog\b|torch\.(?:exp|log)", "exponential"),
     (r"cache|slot|position|token", "cache"),
     (r"\blength\b|first_key|\binside\b", "length"),
     (r"\binside\b", "bound"),
@@ -170,7 +171,7 @@ OF_CAUSE = (
 MEASURED = (
     "all zeros", "unwritten outputs", "changes from run to run", "mean of V", "equal weights", "no key counts",
     "keys left out", "times one factor", "keys without a score", "nothing written", "products counted wrongly",
-    "negative weights",
+    "negative weights", "only the logsumexp",
 )  # fmt: skip
 # What a function is about, by its name: a claim with that topic leads to the function, so it is near.
 OF_FUNCTION = (
@@ -191,6 +192,8 @@ OF_FINDING = {
     "barrier": {"barrier", "guard"},
     "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
     "not_stored": {"store", "index", "bound", "offset", "loop", "grid"},
+    "needlessly_stored": {"index", "offset", "bound", "store"},
+    "not_needed": {"index", "bound", "offset", "loop", "mask", "length"},
     "not_read": {"index", "bound", "offset", "loop", "head", "store"},
     "other_element": {"index", "offset", "head"},
     "stored_elsewhere": {"index", "offset", "head", "store"},

@@ -20,9 +20,10 @@ from common.inspect.findings.words import explained
 from common.mutants.building import TaskMutants
 from common.mutants.mutation import Mutant
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
-from common.testing.failures import causes_of, failed_stages, print_failures
+from common.testing.failures import causes_of, failed_stages, of_first_step, print_failures
 from common.testing.judging import judge
 from common.testing.only_these import only_these
+from common.testing.python_values import IN_PYTHON
 from common.testing.run import run_cases
 
 USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run in a moment
@@ -168,15 +169,20 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     for one in verdicts:
         if one.status not in (PASS, SKIPPED):
             parts.setdefault(one.case.part, []).append(one)
-    for part, failures in parts.items():
+    for part, every in parts.items():
         if failed_stages(part, parts, built_of):
             continue
+        failures = of_first_step(every)
         causes = causes_of(failures)
         if told := only_these(failures, verdicts):
             found.claims.append(Claim("cause", *told, part, cases=len(failures)))
         for cause in causes[:4]:
             of_little = not cause.says or cause.verdicts[0].concluded
             found.claims.append(_claim_of(part, cause, hidden=bool(leading.get(part)) and of_little))
+        first = causes[0].verdicts[0]
+        if first.python_lines and not any(leading.values()):
+            says = next(one for one in first.diagnosis if one.startswith(IN_PYTHON))
+            found.claims.append(Claim("finding", "python_value", says, part, tuple(first.python_lines)))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
 
 
@@ -189,6 +195,8 @@ def _claim_of(part: str, cause, hidden: bool) -> Claim:
         words = " ".join(first.diagnosis)
         lines = tuple((match[1], int(match[2])) for match in re.finditer(r"([\w.]+\.(?:cuh?|py)):(\d+)", words))
         lines += tuple((lines[0][0], int(match[1])) for match in re.finditer(r"\bline (\d+) in\b", words) if lines)
+        made = [re.match(r"\s{2,}(\d+)  \S", line) for line in first.diagnosis]
+        lines += tuple((lines[0][0], int(match[1])) for match in made if match and lines)
         kind = "endless" if first.is_endless else "ended"
         return Claim("ended", kind, words[:600], part, lines, len(cause.verdicts))
     if first.status == FAIL and first.mistakes and not first.possible and not hidden:

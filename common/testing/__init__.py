@@ -18,5 +18,8 @@ cases/          cases for any attention, softmax or layer
 case_choice     --case and --list
 first_operator  which operator a case calls
 python_side     the Python file that belongs to a task's operators
+watching        what the functions of such a file were given and gave
+python_values   the first of them that gave something wrong
+python_lines    the lines of a Python function that a value is made in
 results         Results.md
 """

@@ -27,7 +27,9 @@ from common.console.paths import shown_path
 from common.console.words import error_words
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nan_of
 from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
+from common.testing.python_side import python_side
 from common.testing.stack import readable
+from common.testing.watching import Watched
 
 MOST_WORDS = 4000  # characters of an error that are kept
 GUARD = 4096  # elements of NaN before and after every input
@@ -51,6 +53,7 @@ class Around:
         unused: see finite.
         large: fresh shared memory holds large numbers and not NaN, which fmaxf and fminf swallow (simulator).
         recorded: every access is recorded, by a checked build.
+        watched: what the functions of the case's Python were given and gave is kept, see watching.py.
     """
 
     bare: bool = False
@@ -58,6 +61,7 @@ class Around:
     unused: bool = False
     large: bool = False
     recorded: bool = False
+    watched: bool = False
 
 
 POISONED = Around()
@@ -162,13 +166,19 @@ class InProcess(Caller):
         guarded = {name: Guarded(x, self.device, around) for name, x in inputs.items()}
         for simulator in self.simulators:
             simulator.simulator_fill_shared(LARGE_BYTE if around.large else NAN_BYTE)
+        watched = nullcontext()
+        if around.watched and case.python:
+            watched = Watched(python_side(self.ops, case.python.module), case.python.right)
         try:
-            with nullcontext() if around.bare else poisoned_memory(), torch.no_grad():
+            with nullcontext() if around.bare else poisoned_memory(), torch.no_grad(), watched:
                 out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
+            self.more = {"python": watched.calls} if isinstance(watched, Watched) else self.more
             raise self._with_refusal(CallFailed.because(error)) from error
+        if isinstance(watched, Watched):
+            self.more = {"python": watched.calls}
         changed = [name for name, x in guarded.items() if name not in case.in_place and x.changed()]
         overrun = [name for name, x in guarded.items() if x.overrun()]
         problems = [f"The input {name} was changed; the operator must only read it." for name in changed]

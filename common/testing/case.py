@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,53 @@ from common.diagnosis.mistakes.known import Mistake
 
 PASS, FAIL, NOT_IMPLEMENTED = "pass", "FAIL", "not implemented"
 ERROR, NOT_RUN, SKIPPED = "error", "not run", "skipped"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The attention within a call whose output is something else, such as the parts of split decoding.
+
+    Attributes:
+        of: of(**inputs) -> its masked scores [batch, heads, S_q, S_k].
+        keys, values: the names of the inputs that hold its keys and values.
+    """
+
+    of: Callable[..., Tensor]
+    keys: str
+    values: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function of a student's Python file.
+
+    Attributes:
+        function: its name.
+        number: which of its calls it is, from 1 on.
+        arguments: what it was given, by name: float64 tensors, numbers, {name: part} of a tuple; else None.
+        inputs: of the case, in float64.
+        returned: what it returned, as the arguments.
+    """
+
+    function: str
+    number: int
+    arguments: dict[str, Any]
+    inputs: Mapping[str, Tensor]
+    returned: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Python:
+    """What functions of a student's Python file must return for what they are given.
+
+    Attributes:
+        module: the name of the file, without .py.
+        right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} of a tuple, and by
+            any name what else is right on the way}; None where it is not known.
+    """
+
+    module: str
+    right: Mapping[str, Callable[[Call], Mapping[str, Any] | None]]
 
 
 @dataclass(frozen=True)
@@ -34,6 +82,9 @@ class Case:
         values: the input, [batch, heads, S_k, head_dim], whose rows each row of the output is a sum of; "" if none is.
             With it the weights of a wrong output can be read off (probing.py).
         keys: the input, of the same shape but for head_dim, that holds their keys; "" if none does.
+        scores: of a call whose output is no attention, and that computes one on its way.
+        python: what the student's Python functions that it runs must return.
+        step: 1 where the output is made of what other cases of the part, of step 0, look at.
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
         hint: what to look at when the output is wrong and no known mistake explains it.
         nan_hint: the same, where the output holds NaN.
@@ -56,6 +107,9 @@ class Case:
     steps: Callable[..., dict[str, Tensor]] | None = None
     values: str = ""
     keys: str = ""
+    scores: Scores | None = None
+    python: Python | None = None
+    step: int = 0
     is_softmax: bool = False
     hint: str = ""
     nan_hint: str = ""
@@ -89,6 +143,7 @@ class Verdict:
         concluded: what is in `possible` is not certain: it was concluded, or the output is NaN in places.
         file_line: "file.cu:57" where the message names one.
         findings: what --check found in this case: races, bad accesses, ...
+        python_lines: (file, number) of the lines of the student's Python that a wrong number is made of.
         ended: the process that ran it is gone: it crashed, or did not end in time.
     """
 
@@ -106,6 +161,7 @@ class Verdict:
     concluded: bool = False
     file_line: str | None = None
     findings: int = 0
+    python_lines: list[tuple[str, int]] = field(default_factory=list)
     ended: bool = False
     elements: int = 0
     matrices: int = 0

@@ -23,6 +23,7 @@ from common.diagnosis.stages import without_table
 from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
 from common.testing.only_these import only_these
+from common.testing.python_values import IN_PYTHON
 
 MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
 MOST_NAMES = 6  # of cases that share a cause
@@ -118,6 +119,12 @@ def _kind(one: Verdict) -> tuple:
     return (one.status, UNKNOWN) if one.status == FAIL and one.where else (one.status, *one.diagnosis)
 
 
+def of_first_step(failures: Sequence[Verdict]) -> list[Verdict]:
+    """Without those whose output is made of what others of them look at, see Case.step."""
+    first = min((one.case.step for one in failures), default=0)
+    return [one for one in failures if one.case.step == first]
+
+
 def failed_stages(part: str, parts: Collection[str], built_of: Mapping[str, Sequence[str]]) -> list[str]:
     """Those of a part's stages that are among the failed parts."""
     return [stage for stage in built_of.get(part, ()) if stage in parts]
@@ -150,9 +157,10 @@ def print_failures(
         if failed(one):
             parts.setdefault(one.case.part, []).append(one)
     follow: dict[tuple[str, ...], list[str]] = {}
-    for part, failures in parts.items():
+    for part, every in parts.items():
+        failures = of_first_step(every)
         if everything:
-            for one in failures:
+            for one in every:
                 _print_whole(console, Cause([one]))
             continue
         if stages := failed_stages(part, parts, built_of or {}):
@@ -169,6 +177,12 @@ def print_failures(
             _print_brief(console, cause, with_finding)
         if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
+        if len(every) > len(failures):
+            names = "; ".join(one.case.name for one in every if one not in failures)
+            say(
+                console,
+                f"{part}: {names}: failed as well. They are made of what these cases look at: correct that first",
+            )
     for stages, several in follow.items():
         count = counted(sum(len(parts[part]) for part in several), "case")
         built = " and ".join(", ".join(stages).rsplit(", ", 1))
@@ -194,7 +208,8 @@ def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
     """The first line of a failure; beside a finding of the checked build what is measured or equal, and no guess."""
     first = cause.verdicts[0]
     lines = cause.sentences[:1]
-    if first.where and (with_finding or lines == [UNKNOWN]):
+    is_long = lines == [UNKNOWN] or lines[0].startswith(IN_PYTHON)
+    if first.where and (with_finding or is_long):
         lines = ["" if with_finding and first.concluded else cause.says, first.where]
     said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
     say(console, said, indent=0)

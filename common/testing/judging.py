@@ -14,6 +14,7 @@ Points: each case carries some. A part's points are earned case by case, but non
 `required` cases pass, so that a kernel that is right for a 1 x 1 matrix only earns nothing.
 """
 
+import contextlib
 import math
 import zlib
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from common.diagnosis.diagnose import diagnose
+from common.diagnosis.diagnose import UNKNOWN, diagnose
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
 from common.diagnosis.mistakes.read_scores import scores_told
@@ -31,10 +32,14 @@ from common.diagnosis.mistakes.weights import weights_told
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
-from common.testing.case import FAIL, PASS, SKIPPED, Case, Verdict
+from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.nan_origin import nan_told
 from common.testing.probing import weights_of
+from common.testing.python_lines import MOST as MOST_LINES
+from common.testing.python_values import MADE_IN
+from common.testing.python_values import told as python_told
 
+FEW_LINES = 4  # of the student's Python that are told beside a known mistake
 GPU_REPEATS = 3  # a race does not show on every run
 
 
@@ -105,11 +110,14 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
                 verdict.status, verdict.diagnosis = failed.status, failed.words
                 verdict.file_line, verdict.ended = failed.file_line, failed.ended
                 verdict.max_error = verdict.bound = None
+                if case.python and failed.status == ERROR and not failed.ended:
+                    verdict.diagnosis += _python_told(verdict, caller, inputs, around)
                 return verdict
             out, problems = called.out, called.problems
             if wrong_form := _wrong_form(called, ref, caller.device):
                 verdict.status, verdict.diagnosis = FAIL, [wrong_form, *problems]
                 verdict.max_error = verdict.bound = None
+                verdict.diagnosis += _python_told(verdict, caller, inputs, around) if case.python else []
                 return verdict
             max_error = max_error_of(out, ref)
             if not max_error <= bound:
@@ -174,6 +182,22 @@ def _scores_told(
     return scores_told(weights, scores, query, of_head)
 
 
+def _python_told(
+    verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], around: Around, most: int = MOST_LINES
+) -> list[str]:
+    """What the student's Python computes wrong first, with its lines, unless these are more than `most`."""
+    with contextlib.suppress(CallFailed):
+        caller.call(verdict.case, inputs, replace(around, watched=True))
+    on_cpu = {name: x.cpu() for name, x in _as(inputs, torch.float64).items()}
+    wrong = python_told(verdict.case, getattr(caller, "more", {}).get("python", []), on_cpu)
+    if wrong is None:
+        return []
+    if not 0 < len(wrong.lines) <= most:
+        return [wrong.says]
+    verdict.python_lines = [(f"{verdict.case.python.module}.py", number) for number, _ in wrong.lines]
+    return [f"{wrong.says} {MADE_IN}", *(f"{number:>5}  {text}" for number, text in wrong.lines)]
+
+
 def _explain(
     verdict: Verdict,
     caller: Caller,
@@ -218,6 +242,11 @@ def _explain(
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
             found.sentences.append(told)
         found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
+    few = FEW_LINES if found.exact else MOST_LINES  # beside what is known
+    if case.python and (told := _python_told(verdict, caller, inputs, around, few)):
+        at = len(found.exact)
+        found.sentences = [one for one in found.sentences if one != UNKNOWN]
+        found.sentences[at:at] = told
     verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
     verdict.possible, verdict.refuted, verdict.concluded = found.possible, found.refuted, found.concluded
     hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]

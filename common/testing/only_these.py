@@ -26,6 +26,12 @@ ABOUT = (
         "-infinity - (-infinity) is NaN, as is 0 / 0. What is subtracted there, and what is divided by?",
     ),
     (
+        re.compile(r"lse of|lse, |logsumexp"),
+        "only the logsumexp",
+        "Only the cases of the logsumexp fail, those of the outputs pass. A number that is added to all scores changes "
+        "every logsumexp, and no output.",
+    ),
+    (
         re.compile(r"causal"),
         "only causal",
         "Only causal cases fail: look at the comparison that hides keys, at what it compares, and at where the loop "

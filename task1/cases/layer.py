@@ -1,10 +1,13 @@
 """Cases for task 1's layer in PyTorch."""
 
+from dataclasses import replace
 from functools import partial
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common.testing.case import Case
+from common.reference import oracle as reference
+from common.testing.case import Call, Case, Python
 from common.testing.cases.layer import layer_case
 from common.testing.python_side import naming_the_line, python_side
 
@@ -21,9 +24,34 @@ def multi_head_attention(ops, module: nn.MultiheadAttention, causal: bool):
     return call
 
 
+def _stages(call: Call, heads: int, causal: bool) -> dict[str, Tensor]:
+    """What MultiHeadAttention.forward must return, and what it makes on its way."""
+    given = call.inputs
+    query, key, value = (
+        one.unflatten(-1, (heads, -1)).transpose(1, 2)
+        for one in F.linear(given["x"], given["in_weight"], given["in_bias"]).chunk(3, -1)
+    )
+    scores = reference.scores(query, key, causal)
+    weights = reference.softmax(scores)
+    merged = (weights @ value).transpose(1, 2).flatten(2)
+    own = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "scores": scores,
+        "before the mask": reference.scores(query, key),
+    }
+    own |= {"weights": weights, "heads": weights @ value, "future": ~reference.causal_mask(*scores.shape[-2:])}
+    return {"returned": F.linear(merged, given["out_weight"], given["out_bias"]), **own}
+
+
 def layer_cases() -> list[Case]:
     """The layer in PyTorch: beside torch.nn.MultiheadAttention, and beside F.scaled_dot_product_attention."""
-    case = partial(layer_case, multi_head_attention, "layer")
+
+    def case(name: str, batch: int, seq_len: int, hidden_dim: int, heads: int, causal: bool, **options) -> Case:
+        made = layer_case(multi_head_attention, "layer", name, batch, seq_len, hidden_dim, heads, causal, **options)
+        return replace(made, python=Python("attention", {"forward": partial(_stages, heads=heads, causal=causal)}))
+
     function = partial(case, like="scaled_dot_product_attention")
     return [
         case("as MultiheadAttention", 2, 21, 24, 3, causal=False, points=0.15, required=True),

@@ -17,6 +17,7 @@ from common.testing.cases.attention_cases import (
     rising_and_falling,
 )
 from common.testing.python_side import naming_the_line, python_side
+from task3.cases.functions import FUNCTIONS
 from task3.cases.memory import complaint
 
 ALL_NAN_HINT = (
@@ -52,7 +53,9 @@ def algorithm_cases() -> list[Case]:
             **options,
         )
         return replace(
-            made, call=lambda ops, query, key, value: flash_attention(ops, query, key, value, causal, scale, B_r, B_c)
+            made,
+            call=lambda ops, query, key, value: flash_attention(ops, query, key, value, causal, scale, B_r, B_c),
+            python=FUNCTIONS,
         )
 
     causal = partial(case, causal=True)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.formulas import misread
+from common.diagnosis.mistakes.known import Inference, Mistake
 from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
 from task5.given.reference import block_sparse_mask, naive_compress_block_mask
@@ -36,6 +37,8 @@ def list_mistakes(block_mask: Tensor) -> list[Mistake]:
     heads, q_blocks, k_blocks = mask.shape
     found = [
         Mistake("mask inverted", "The blocks that are listed are those where the mask is false.", lambda: lists(~mask)),
+        *_misread(mask),
+        Inference(lambda out, bound: _rest(mask, out)),
     ]
     if k_blocks > LANES:
         found += [
@@ -73,6 +76,37 @@ def list_mistakes(block_mask: Tensor) -> list[Mistake]:
             )
         )
     return found
+
+
+def _misread(mask: Tensor) -> list[Mistake]:
+    """A row of the mask that is read at a wrong index."""
+    heads, q_blocks, k_blocks = mask.shape
+    column = torch.arange(k_blocks, device=mask.device)
+    row = torch.arange(heads * q_blocks, device=mask.device)[:, None]
+    places = {"start": column - column % LANES, "lane": column % LANES}
+    return misread(
+        "mask",
+        "start + lane",
+        mask,
+        places,
+        lambda read: lists((read == 1).expand(heads * q_blocks, -1).view_as(mask)),
+        row * k_blocks,
+    )
+
+
+def _rest(mask: Tensor, out: Tensor) -> tuple[str, str] | None:
+    """Lists that are right up to their counts, and wrong behind them."""
+    right, place = lists(mask), torch.arange(mask.size(-1) + 1, device=mask.device)
+    listed = place <= right[..., :1]
+    wrong = out != right
+    if bool((wrong & listed).any()) or not bool(wrong.any()):
+        return None
+    at = tuple(wrong.nonzero()[0].tolist())
+    return (
+        "rest of the lists",
+        "The counts are right, and so are the first counts[row] numbers of every list. Each number behind them must be "
+        f"-1, up to the end of the row; the first that is not is {float(out[at]):g}. Look at the loop that fills them.",
+    )
 
 
 def _not_added_up(mask: Tensor, places: bool) -> Tensor:

@@ -9,7 +9,7 @@ from common.diagnosis.locating import UNUSED_BITS, nan_of
 from common.kernels.decode.cache import KVCache
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
-from common.testing.case import Case
+from common.testing.case import Call, Case, Python, Scores
 from common.testing.python_side import naming_the_line, python_side
 from task6.cases import mistakes, split_mistakes
 from task6.given.operators import load_beside
@@ -203,6 +203,15 @@ def generate_cases() -> list[Case]:
     ]
 
 
+def _split_values(call: Call) -> dict[str, Tensor]:
+    """What decode_attention_split of attention.py must return, and the parts."""
+    query, k_cache, v_cache, lengths = (call.arguments[name] for name in ("query", "k_cache", "v_cache", "lengths"))
+    splits, scale = call.arguments["splits"], call.arguments["scale"]
+    outs, lse = split_mistakes.parts_of(*mistakes.seen(query, k_cache, v_cache, lengths, scale), lengths.int(), splits)
+    right = mistakes.decoded(query, k_cache, v_cache, lengths, scale)
+    return {"returned": right, "outs": outs, "lse": lse, "out": right.flatten(0, 2)}
+
+
 def split_cases() -> list[Case]:
     """The parts as the kernel gives them, and merged by task 3's operator."""
 
@@ -266,6 +275,11 @@ def split_cases() -> list[Case]:
             floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
             axes=axes[what],
             mistakes=known,
+            scores=Scores(
+                lambda **inputs: mistakes.decode_stages(**inputs, scale=scale)["S"], keys="k_cache", values="v_cache"
+            ),
+            python=Python("attention", {"decode_attention_split": _split_values}) if what == "out" else None,
+            step=int(what == "out"),
             hint=NAN_HINT,
             **options,
         )
@@ -273,6 +287,8 @@ def split_cases() -> list[Case]:
     return [
         case("outputs of 3 parts", "parts", [70, 40], 2, 2, 80, 64, 3),
         case("outputs of 7 parts", "parts", [8, 1, 0, 203], 2, 2, 203, 40, 7),
+        case("outputs of 2 parts, all warps", "parts", [130, 97], 1, 1, 130, 32, 2),
+        case("outputs of 4 parts, 2 heads", "parts", [20, 33], 2, 1, 40, 8, 4),
         case("lse of 3 parts", "lse", [70, 40], 2, 2, 80, 64, 3),
         case("lse of 7 parts", "lse", [8, 1, 0, 203], 2, 2, 203, 40, 7),
         case("lse, scores beyond 88", "lse", [77, 100], 2, 2, 100, 64, 3, sharpness=7.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
 from common.reference import oracle as reference
-from common.testing.case import Case
+from common.testing.case import Call, Case, Python
 from common.testing.python_side import naming_the_line, python_side
 from task6.cases.layer_mistakes import layer_mistakes
 from task6.given.attention_layer import CachedAttentionLayer
@@ -102,6 +103,14 @@ def layer_case(
 
         return layer_mistakes(*heads_of(x, in_weight, in_bias), prompts, project)
 
+    def of_forward(given: Call) -> dict[str, Tensor]:
+        """Of the layer's call for these tokens what it must return, and its queries, keys and values."""
+        start, at, tokens = _calls(prompts)[given.number - 1]
+        query, key, value = (one[:, :, start + at : start + at + tokens] for one in heads_of(*_of_layer(given.inputs)))
+        keys, values = (one.repeat_interleave(heads // kv_heads, 1) for one in (key, value))
+        out = right(**given.inputs)[:, start + at : start + at + tokens]
+        return {"returned": out, "query": query, "key": key, "value": value, "keys": keys, "values": values}
+
     return Case(
         name,
         "pipeline",
@@ -109,6 +118,7 @@ def layer_case(
         call,
         right,
         floor=FLOOR,
+        python=Python("attention", {"forward": of_forward}),
         axes=("batch", "token", "channel"),
         mistakes=mistakes,
         **options,
@@ -118,6 +128,19 @@ def layer_case(
 def _steps(x: Tensor, prompt: int, new: int) -> list[tuple[int, Tensor]]:
     """(position, the tokens that go in) of each step: the prompt, then one at a time; x [..., tokens, ...] along 1."""
     return [(0, x[:, :prompt]), *((at, x[:, at : at + 1]) for at in range(prompt, prompt + new))]
+
+
+def _calls(prompts: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """(where a prompt begins among all tokens, its position, how many tokens) of each call of the layer."""
+    found, start = [], 0
+    for prompt, new in prompts:
+        found += [(start, 0, prompt), *((start, at, 1) for at in range(prompt, prompt + new))]
+        start += prompt + new
+    return found
+
+
+def _of_layer(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    return inputs["x"], inputs["in_weight"], inputs["in_bias"]
 
 
 def _checked_shape(out: Tensor, x: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.merge import merge_states
+from common.diagnosis.mistakes.online_softmax import shift_of
 from common.kernels.distributed.shards import zigzag
-from common.testing.case import Case
+from common.testing.case import Call, Case, Python
 from common.testing.python_side import naming_the_line, python_side
 from task6.cases.ring_mistakes import merge_lse_mistakes, merge_out_mistakes, order_mistakes
 from task6.given.ring_steps import merged, two_numbers
@@ -37,6 +38,25 @@ def ring_cases() -> list[Case]:
     ]
 
 
+def _pieces(call: Call) -> dict[str, object]:
+    right = dict(zip(("0", "1"), zigzag(call.arguments["rank"], call.arguments["ranks"]), strict=True))
+    in_any_order = sorted(call.returned.values()) == sorted(right.values())
+    return {"returned": call.returned if in_any_order else right}
+
+
+def _merged(call: Call) -> dict[str, object]:
+    out, lse, part, part_lse = (call.arguments[name] for name in ("out", "lse", "part", "part_lse"))
+    largest = torch.maximum(lse, part_lse)
+    old, new = (torch.exp(one - shift_of(largest)) for one in (lse, part_lse))
+    merged_out, merged_lse = merge_states(*_both(out, lse, part, part_lse))
+    own = {"largest": largest, "shift": shift_of(largest), "old": old, "new": new, "total": old + new}
+    own["inverse"] = 1 / own["total"].clamp(min=1.0)
+    return {"returned": {"0": merged_out.view(out.shape), "1": merged_lse.view(lse.shape)}, **own}
+
+
+PYTHON = Python("ring", {"pieces_of": _pieces, "merge": _merged})
+
+
 def order_case(ranks: int) -> Case:
     """pieces_of for every rank: [ranks, 2], each rank's in ascending order."""
 
@@ -59,6 +79,7 @@ def order_case(ranks: int) -> Case:
         floor=1e-6,
         axes=("rank", "piece"),
         mistakes=lambda ranks: order_mistakes(int(ranks), ranks.device),
+        python=PYTHON,
         draws=1,
     )
 
@@ -119,6 +140,7 @@ def out_case(name: str, rows: int, offset: float = 0.0, empty: bool = False, nar
         axes=("batch", "head", "row", "col"),
         mistakes=lambda **inputs: merge_out_mistakes(*_both(**given(inputs)), inputs["out"].shape),
         hint=NAN_HINT,
+        python=PYTHON,
     )
 
 
@@ -140,4 +162,5 @@ def lse_case(name: str, rows: int, offset: float = 0.0, empty: bool = False) -> 
         axes=("batch", "head", "row"),
         mistakes=lambda **inputs: merge_lse_mistakes(_both(**inputs)[1], inputs["lse"].shape),
         hint=NAN_HINT,
+        python=PYTHON,
     )

@@ -17,7 +17,17 @@ from common.inspect.source_lines import Place, SourceLines, instance_of, place_o
 # What changes no result by itself: writes of equal values, a plain read that an atomicCAS checks.
 HARMLESS = ("same_value", "stale_read")
 # What flowed into a wrong output and should not have, see flow/
-OF_FLOW = ("not_stored", "not_read", "other_element", "stored_elsewhere", "wrong_result", "wrong_value")
+OF_FLOW = (
+    "not_stored",
+    "needlessly_stored",
+    "not_read",
+    "not_needed",
+    "other_element",
+    "stored_elsewhere",
+    "wrong_result",
+    "wrong_value",
+)
+NOT_LAUNCHED = "was not launched"  # in the detail of a not_read: the lines are then where the kernel is launched
 ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then reports an error as well
 
 

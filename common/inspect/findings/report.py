@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from common.console.terminal import say
 from common.console.words import counted
-from common.inspect.findings.model import OF_FLOW, Access, Finding, Group
+from common.inspect.findings.model import NOT_LAUNCHED, OF_FLOW, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named, pieces_of, within_a_turn
 from common.inspect.made_of import made_of
 from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, leaving, origins, used_in, writers
@@ -31,7 +31,8 @@ OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
 _DECIDES = "What decides whether that line runs, and how often:"
 _COMES = "What decides which threads come to it, and how often:"
-_DECIDED = ("not_stored", "not_read", "out_of_bounds")  # that a line ran for an element, or did not, may be the mistake
+# that a line ran for an element, or did not, may be the mistake
+_DECIDED = ("not_stored", "needlessly_stored", "not_read", "not_needed", "out_of_bounds")
 _VERBS = {
     "read": "reads",
     "write": "writes",
@@ -116,8 +117,10 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.kind == "wrong_value":
         return [("What this number is made of:", _with_text(finding.lines))] if finding.lines else []
     if finding.kind == "not_read" and not places and finding.launch:
+        if not finding.lines or NOT_LAUNCHED not in finding.detail:
+            return _where_used(finding)
         where = "It is launched in:" if len(finding.lines) == 1 else "It is launched, and called, in:"
-        return [(where, _with_text(finding.lines))] if finding.lines else _where_used(finding)
+        return [(where, _with_text(finding.lines))]
     if finding.kind == "barrier" and places:
         return _who_comes(places[0])
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
@@ -178,7 +181,10 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if not uses:
         return [("What is passed:", calls(finding.launch, finding.launch))]
     told = [(f"{finding.variable} is used in:", _with_text(uses))]
-    if lines := list(dict.fromkeys(one for frame in (uses[-1], *uses[-1].callers) for one in deciding(frame))):
+    if finding.lines:
+        told.append(("Your lines that use an array, where nothing was read or written:", _with_text(finding.lines)))
+    frames = finding.lines[-1:] or (uses[-1], *uses[-1].callers)
+    if lines := list(dict.fromkeys(one for frame in frames for one in deciding(frame))):
         told.append((_DECIDES, _with_text(lines[:MOST_DECIDING])))
     return [*told, *_passed(finding, uses[-1:])]
 

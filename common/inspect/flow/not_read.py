@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.inspect.findings.model import Access, Finding
+from common.inspect.findings.model import NOT_LAUNCHED, Access, Finding
 from common.inspect.flow.reached import bits_of, mask_of, reached
 from common.inspect.flow.run import Run, access_of, finding_of, spread, which_depend
+from common.inspect.flow.silent import silent
 from common.inspect.made_of import made_of
 from common.inspect.origins import launches_of, used_in
 from common.inspect.own_lines import owned
@@ -75,6 +76,7 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
         text += f"No thread of any launch reads {name} at all."
         launch = trace.launches[trace.launch[store]]
         says, lines = _not_launched(run, name, launch)
+        lines = lines if says else silent(run)
         element = _element(run, name, missing)
         detail = f"{text}{says}"
         return Finding("not_read", launch.kernel, launch.launch, **element, detail=detail, lines=tuple(lines))
@@ -120,7 +122,7 @@ def _not_launched(run: Run, name: str, launch: Launch) -> tuple[str, list[Place]
     found = launches_of(kernel, uses[0].file) if kernel and kernel not in ran else None
     if found is None:
         return "", []
-    return f" {kernel}, which uses it, was not launched. {found[1]}".rstrip(), found[0]
+    return f" {kernel}, which uses it, {NOT_LAUNCHED}. {found[1]}".rstrip(), found[0]
 
 
 def _fate(run: Run, read: int, thread: int) -> tuple[str, list[Access]]:

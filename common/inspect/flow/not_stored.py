@@ -47,4 +47,4 @@ def needlessly_stored(run: Run, ref: Tensor) -> Finding | None:
         return None
     text = f"{run.out_said(wrong[:1])} must keep what it held before the call, and is overwritten here"
     text += f"; so it is with {wrong.size:,} elements." if wrong.size > 1 else "."
-    return finding_of(run, "stored_elsewhere", int(run.writer[wrong[0]]), "write", text)
+    return finding_of(run, "needlessly_stored", int(run.writer[wrong[0]]), "write", text)

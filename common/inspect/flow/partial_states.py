@@ -16,12 +16,12 @@ from torch import Tensor
 
 from common.inspect.flow.run import Run, spread
 from common.inspect.source_lines import Place
-from common.testing.case import Case
+from common.testing.case import Case, Scores
 
 WARP = 32
 CLOSE = 1e-4  # of a number: how far float32 may be away
 UNITS = (1.0, math.log2(math.e))  # of scores: to base e or 2
-SCORES, SUMS, OUTPUTS, AFTER = range(4)  # what is wrong first
+SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER = range(6)  # what is wrong first
 SAYS = {
     SCORES: "None of the numbers that a warp stores is the largest score of the keys that it read, or a sum made of "
     "their scores. If it should store these, the scores are wrong, or what is taken of them first.",
@@ -29,20 +29,26 @@ SAYS = {
     "relative to it is not. If it should store that too, this is where it goes wrong.",
     OUTPUTS: "The sum of the exponentials of the keys that a warp read is among the numbers that it stores, their rows "
     "of V, weighted with these, are not. If it should store these too, this is where it goes wrong.",
+    LARGEST: "The sum of the exponentials and the rows of V that a warp stores are right relative to the largest score "
+    "of the keys that it read, and that score is not among the numbers that it stores: without it they cannot be put "
+    "together with those of others.",
+    ALIKE: "Relative to the largest score of its keys all that a warp stores is right, and so is the output that is "
+    "made of it; the largest score itself is not. So the same wrong number is in all scores.",
     AFTER: "What each warp stores of the keys that it read is right, so what is made of it afterwards is not.",
 }
 
 
 def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, list[Place]] | None:
-    """Which of the above is wrong first, and the lines at which keys (for SCORES) or values are read, or none (AFTER).
+    """Which of the above is wrong first, and the lines at which keys (for SCORES and ALIKE) or values are read, at
+    which a warp stores (LARGEST), or none (AFTER).
 
     None where it cannot be told: no attention, or warps that have several rows of queries, or store nothing.
     """
-    names = ("query", case.keys, case.values)
-    if case.stages is None or any(name not in run.sources.first for name in names):
+    of = case.scores or (case.stages and Scores(lambda **given: case.stages(**given)["S"], case.keys, case.values))
+    if not of or any(name not in run.sources.first for name in ("query", of.keys, of.values)):
         return None
     doubles = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
-    scores = case.stages(**doubles)["S"]
+    scores = of.of(**doubles)
     trace, found = run.trace, []
     warps = (trace.launch.astype(np.int64) * (int(trace.block.max()) + 1) + trace.block) * WARP + trace.thread // WARP
     wrong = run.writer[np.flatnonzero(run.wrong & (run.writer >= 0))]
@@ -53,7 +59,7 @@ def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, 
         if (int(trace.launch[first]), int(trace.block[first])) in blocks
     ]
     for warp in spread(mine):
-        one = _of_warp(run, case, scores, doubles, np.flatnonzero(warps == warp))
+        one = _of_warp(run, of, scores, doubles, np.flatnonzero(warps == warp))
         if one is not None:
             found.append(one)
     if not found:
@@ -61,41 +67,66 @@ def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, 
     first = min(found)
     if first == AFTER:
         return first, []
-    read = run.sources.memory_of[case.keys if first == SCORES else case.values]
+    if first == LARGEST and _has_output(run, of, scores, doubles, sorted(blocks)[0]):
+        first = ALIKE
+    read = run.sources.memory_of[of.keys if first in (SCORES, ALIKE) else of.values]
     of_input = np.flatnonzero((trace.memory == read) & ~trace.is_write)
+    if first == LARGEST:  # where the warps store
+        shared = np.array([one.is_shared for one in trace.memories])[trace.memory]
+        of_input = np.flatnonzero(trace.is_write & shared & np.isin(warps, mine))
     places = [trace.entry_of(int(i)).place for i in of_input[np.unique(trace.entry[of_input], return_index=True)[1]]]
     return first, [place for place in places if place]
 
 
-def _of_warp(run: Run, case: Case, scores: Tensor, inputs: Mapping[str, Tensor], accesses: np.ndarray) -> int | None:
+def _of_warp(run: Run, of: Scores, scores: Tensor, inputs: Mapping[str, Tensor], accesses: np.ndarray) -> int | None:
     """The same of one warp."""
-    query, value = inputs["query"], inputs[case.values]
-    row = _rows(run, accesses, "query", query.size(-1))
-    keys = _rows(run, accesses, case.values, value.size(-1))
-    keys = keys if keys.size else _rows(run, accesses, case.keys, inputs[case.keys].size(-1))
-    if row.size != 1 or not keys.size or query.dim() != 4 or value.dim() != 4:
+    both, stored = _read_by(run, of, scores, inputs, accesses), _stored_by(run, accesses)
+    if both is None or not stored.size:
         return None
-    of_scores = scores.expand(query.shape[0], query.shape[1], query.shape[2], value.size(2)).reshape(-1, value.size(2))
-    matrix, positions = np.unique(keys // value.size(2)), torch.from_numpy(keys % value.size(2))
-    s, v = of_scores[int(row[0])][positions], value.reshape(-1, *value.shape[2:])[int(matrix[0])][positions]
-    own = run.trace.is_write[accesses] & ~run.is_store[accesses]
-    units = np.array([one.unit for one in run.trace.memories])[run.trace.memory[accesses]]
-    stored = run.trace.value[accesses[own & (units == 4)]].astype(np.uint32).view(np.float32).astype(np.float64)
-    stored = np.unique(stored[np.isfinite(stored)])
-    if matrix.size != 1 or not bool(torch.isfinite(s).all()) or not stored.size:
-        return None
-    largest, is_largest = float(s.max()), False
-    told = SCORES
+    s, v = both
+    largest, told = float(s.max()), SCORES
+    is_largest = any(is_among(largest * unit, stored) for unit in UNITS)
     for unit in UNITS:
-        is_largest |= is_among(largest * unit, stored)
         near = stored[np.abs(stored / unit - largest) < 60]
         for m in [largest, *(near / unit).tolist()]:
             p = torch.exp(s - m)
             has_sum, has_output = is_among(float(p.sum()), stored), _are_among(p @ v, stored)
             if has_sum and has_output:
-                return AFTER
+                return AFTER if is_largest or m != largest else LARGEST
             told = max(told, OUTPUTS if has_sum and s.numel() > 1 else SUMS if has_output else SCORES)
     return max(told, SUMS) if is_largest else told
+
+
+def _has_output(run: Run, of: Scores, scores: Tensor, inputs: Mapping[str, Tensor], where: tuple[int, int]) -> bool:
+    """Whether a block stores what attention to the keys that it read gives, in what is not the output of the case."""
+    launch, block = where
+    accesses = np.flatnonzero((run.trace.launch == launch) & (run.trace.block == block))
+    both, stored = _read_by(run, of, scores, inputs, accesses), _stored_by(run, accesses)
+    return both is not None and bool(stored.size) and _are_among(torch.softmax(both[0], 0) @ both[1], stored)
+
+
+def _read_by(
+    run: Run, of: Scores, scores: Tensor, inputs: Mapping[str, Tensor], accesses: np.ndarray
+) -> tuple[Tensor, Tensor] | None:
+    """The scores [keys] and the values [keys, head_dim] of the keys that these accesses read, of one row of queries."""
+    query, value = inputs["query"], inputs[of.values]
+    row = _rows(run, accesses, "query", query.size(-1))
+    keys = _rows(run, accesses, of.values, value.size(-1))
+    keys = keys if keys.size else _rows(run, accesses, of.keys, inputs[of.keys].size(-1))
+    if row.size != 1 or not keys.size or query.dim() != 4 or value.dim() != 4:
+        return None
+    of_scores = scores.expand(query.shape[0], query.shape[1], query.shape[2], value.size(2)).reshape(-1, value.size(2))
+    matrix, positions = np.unique(keys // value.size(2)), torch.from_numpy(keys % value.size(2))
+    s, v = of_scores[int(row[0])][positions], value.reshape(-1, *value.shape[2:])[int(matrix[0])][positions]
+    return (s, v) if matrix.size == 1 and bool(torch.isfinite(s).all()) else None
+
+
+def _stored_by(run: Run, accesses: np.ndarray) -> np.ndarray:
+    """The numbers that these accesses store, but for those of the output, in order."""
+    own = run.trace.is_write[accesses] & ~run.is_store[accesses]
+    units = np.array([one.unit for one in run.trace.memories])[run.trace.memory[accesses]]
+    stored = run.trace.value[accesses[own & (units == 4)]].astype(np.uint32).view(np.float32).astype(np.float64)
+    return np.unique(stored[np.isfinite(stored)])
 
 
 def _rows(run: Run, accesses: np.ndarray, name: str, width: int) -> np.ndarray:

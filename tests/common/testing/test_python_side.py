@@ -3,12 +3,16 @@
 import importlib.util
 
 import pytest
+import torch
 
 from common.testing.python_side import naming_the_line
 
 TEXT = """\
 def attend(key):
-    return key.shape + 1
+    wide = key.repeat(2)
+    if wide.dim() > 1:
+        wide = wide[0]
+    return wide.view(3, 5)
 
 
 def forward(key):
@@ -23,5 +27,28 @@ def test_an_error_names_its_line_and_the_call_that_led_to_it(tmp_path) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with pytest.raises(RuntimeError) as caught, naming_the_line(module):
-        module.forward(3)
-    assert "attention.py:2 in attend, called from line 6 in forward: AttributeError" in str(caught.value)
+        module.forward(torch.ones(4))
+    first, *others = str(caught.value).split("\n")
+    assert "attention.py:5 in attend, called from line 9 in forward: RuntimeError: shape '[3, 5]'" in first
+    assert others == [
+        "There wide is [8].",
+        "What line 5 works with, and whether it runs, is decided in:",
+        "    2  wide = key.repeat(2)",
+        "    3  if wide.dim() > 1:",
+        "    4  wide = wide[0]",
+    ]
+
+
+def test_where_the_innermost_line_has_arguments_alone_the_call_is_told(tmp_path) -> None:
+    file = tmp_path / "calling.py"
+    file.write_text("def inner(x):\n    return x.view(3)\n\n\ndef outer(x):\n    x = x[1:]\n    return inner(x)\n")
+    spec = importlib.util.spec_from_file_location("calling_of_this_test", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(RuntimeError) as caught, naming_the_line(module):
+        module.outer(torch.ones(3))
+    assert str(caught.value).split("\n")[1:] == [
+        "There x is [2].",
+        "What line 7 works with, and whether it runs, is decided in:",
+        "    6  x = x[1:]",
+    ]

@@ -4,8 +4,10 @@ import re
 
 import pytest
 from kernel_mistakes import TASK2, TASK6
+from planted import Planted
 
 import task2.cases
+import task5.cases
 import task6.cases
 from common.inspect.checked_library import CHECK, CheckedCaller, Collected
 from common.inspect.findings.report import made_in
@@ -13,9 +15,24 @@ from common.inspect.flow.looked import followed
 
 CASES = {
     task: {f"{case.part}: {case.name}": case for case in cases()}
-    for task, cases in (("task2", task2.cases.cases), ("task6", task6.cases.cases))
+    for task, cases in (("task2", task2.cases.cases), ("task5", task5.cases.cases), ("task6", task6.cases.cases))
 }
-SOLUTIONS = {"task2": TASK2, "task6": TASK6}
+INSIDE = "            const int col = lane + 32 * c;\n            const bool inside = first_key + i < length"
+SUM = "exp2f(m_shared[w] - shift) * l_shared[w]"
+WINDOW = Planted("task5", {"window_without_an_end": [("end < S_k ? end : S_k", "S_k", 1)]}, "flow", "sparse")
+SPLIT = Planted(
+    "task6",
+    {
+        "scores_begin_at_1": [("s[i] = «0.0f»;", "1.0f", 1)],
+        "columns_begin_at_1": [
+            (f"s[i] = 0.0f;\n#pragma unroll\n        for (int c = «0»; c < COLS; ++c) {{\n{INSIDE}", "1", 1)
+        ],
+        "maximum_not_stored": [("m_shared[warp] = «state.m»;", "state.l", 1)],
+        "sum_added_twice": [(f"l_all += «{SUM}»;", f"2 * {SUM}", 1)],
+    },
+    "flow",
+)
+SOLUTIONS = {"task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
 
 # task, mistake, case, kind, what the detail says, and what stands in a line among those that are shown
 PLANTED = [
@@ -67,13 +84,61 @@ PLANTED = [
         r"What each warp stores of the keys that it read is right",
         r"o_all \+= o\[w \* D \+ col\];",
     ),
+    (
+        "task6 split",
+        "maximum_not_stored",
+        "decode: lengths 1, 7, 31, 203",
+        "wrong_value",
+        r"and that score is not among the numbers that it stores",
+        r"m_shared\[warp\] = ",
+    ),
+    (
+        "task6 split",
+        "scores_begin_at_1",
+        "split: lse of 2 parts, all warps",
+        "wrong_value",
+        r"the largest score itself is not\. So the same wrong number is in all scores",
+        r"s\[i\] = \(planted",
+    ),
+    (
+        "task6 split",
+        "sum_added_twice",
+        "split: lse of 2 parts, all warps",
+        "wrong_value",
+        r"What each warp stores of the keys that it read is right",
+        r"l_all \+= .*2 \* exp2f",
+    ),
+    (
+        "task6 split",
+        "columns_begin_at_1",
+        "decode: a length beyond the cache",
+        "not_read",
+        r"No thread of any launch reads k_cache at all",
+        r"for \(int c = \(planted",
+    ),
+    (
+        "task6",
+        "new_tokens_not_counted",
+        "update: positions outside are skipped",
+        "needlessly_stored",
+        r"k_cache\[1, 0, 13, 0\] must keep what it held before the call",
+        r"if \(position < 0",
+    ),
+    (
+        "task5",
+        "window_without_an_end",
+        "window: infinity where nobody looks",
+        "not_needed",
+        r"out\[0, 0, 0, 0\] is NaN\. It depends on no element of key\[0, 0, 200:300, :\]; they are infinite",
+        r"keys\.end = ",
+    ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("task", "mistake", "case", "kind", "says", "line"), PLANTED)
 def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
     caller = CheckedCaller(SOLUTIONS[task].operators(mistake, "simulator", checked=True), CHECK)
-    (finding,) = followed(CASES[task][case], caller, Collected(caller), 0)
+    (finding,) = followed(CASES[task.split()[0]][case], caller, Collected(caller), 0)
     assert finding.kind == kind
     assert re.search(says, finding.detail), finding.detail
     shown = [access.place.text for access in finding.accesses]

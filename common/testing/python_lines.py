@@ -1,0 +1,184 @@
+"""Which lines of a Python function a value is made in: made_of(source, first_line, line).
+
+By the text: the statements above that assign a name which the value is made of, or call a method of it, and so on
+upwards, with the loops and conditions around them.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+MOST = 10  # lines that are told
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A simple statement, or the head of a loop or a condition.
+
+    Attributes:
+        line: its first, in the text of the function.
+        last: its last.
+        sets, uses: the names that it may change, and those that it reads.
+        around: the heads that it stands in, by their numbers, each with 0 for its body and 1 for its else.
+        is_loop, is_return: what it is.
+    """
+
+    line: int
+    last: int
+    sets: frozenset[str]
+    uses: frozenset[str]
+    around: tuple[tuple[int, int], ...]
+    is_loop: bool
+    is_return: bool
+
+
+def made_of(
+    source: str, first_line: int, line: int | None = None, known: Collection[str] = (), most: int = MOST
+) -> list[tuple[int, str]]:
+    """The number and the text of the lines, in their order, at most `most`: the nearest.
+
+    Args:
+        source: the text of the function.
+        first_line: the number of its first line in the file.
+        line: a line of the file: what is asked for is what it uses, and whether it runs; what is returned if None.
+        known: names whose values are right: what these are made of is left out.
+    """
+    function = _function(source)
+    if function is None:
+        return []
+    every = list(_statements(function.body, ()))
+    here = len(every) if line is None else _at(every, line - first_line + 1)
+    wanted: list[tuple[str, int]] = []
+    found: dict[int, None] = {}
+
+    def with_heads(number: int) -> None:
+        for one, _ in every[number].around:
+            if one not in found:
+                found[one] = None
+                wanted.extend((name, one) for name in every[one].uses)
+
+    for number in [here] if line is not None else [n for n, one in enumerate(every) if one.is_return]:
+        if number < len(every):
+            found[number] = None
+            wanted += [(name, number) for name in sorted(every[number].uses)]
+            with_heads(number)
+    seen = set()
+    while wanted:
+        name, below = wanted.pop(0)
+        if name in known or (name, below) in seen:
+            continue
+        seen.add((name, below))
+        for number in _setting(every, name, below):
+            if number not in found:
+                found[number] = None
+                wanted += [(one, number) for one in sorted(every[number].uses)]
+                with_heads(number)
+    found.pop(here, None)
+    lines = source.split("\n")
+    told = sorted({every[number].line for number in list(found)[:most]})
+    return [(first_line + one - 1, lines[one - 1].strip()) for one in told]
+
+
+def names_at(source: str, first_line: int, line: int) -> list[str]:
+    """The names that a line of a function reads, in their order in the alphabet; source and first_line as above."""
+    function = _function(source)
+    every = list(_statements(function.body, ())) if function else []
+    here = _at(every, line - first_line + 1)
+    return sorted(every[here].uses) if here < len(every) else []
+
+
+def _function(source: str) -> ast.FunctionDef | None:
+    try:
+        (function,) = ast.parse(textwrap.dedent(source)).body
+    except (SyntaxError, ValueError):
+        return None
+    return function if isinstance(function, ast.FunctionDef) else None
+
+
+def _setting(every: list[_Statement], name: str, below: int) -> list[int]:
+    """The statements that may have set a name that is used in statement `below`, the nearest first.
+
+    Those above up to one that runs whenever that one does and gives a new value; in a loop those behind it as well, and
+    of an object that outlives the call, self, all.
+    """
+    around = every[below].around
+    loops = {one for one in around if every[one[0]].is_loop}
+    found = []
+    for number in range(below - 1, -1, -1):
+        one = every[number]
+        others = {(head, 1 - part) for head, part in around if not every[head].is_loop}
+        if name in one.sets and (name == "self" or not others & set(one.around)):
+            found.append(number)
+            if set(one.around) <= set(around) and name not in one.uses:
+                break
+    for number in range(below + 1, len(every)):
+        if name in every[number].sets and (name == "self" or loops & set(every[number].around)):
+            found.append(number)
+    return found
+
+
+def _at(every: list[_Statement], line: int) -> int:
+    """The number of the statement that a line of the function belongs to: the innermost."""
+    holding = [number for number, one in enumerate(every) if one.line <= line <= one.last]
+    return min(holding, key=lambda number: every[number].last - every[number].line, default=len(every))
+
+
+def _statements(body: list[ast.stmt], around: tuple[tuple[int, int], ...], begin: int = 0) -> Iterator[_Statement]:
+    """Those of a body, in the order of the text; they are numbered from `begin` on."""
+    number = begin
+    for node in body:
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom | ast.Pass | ast.FunctionDef | ast.ClassDef):
+            continue
+        inner = getattr(node, "body", []), getattr(node, "orelse", [])
+        is_head = any(inner)
+        heads = [getattr(node, name) for name in ("target", "iter", "test", "items") if is_head and hasattr(node, name)]
+        sets, uses = _names(heads if is_head else [node])
+        last = max((one.end_lineno for one in _flat(heads)), default=node.lineno) if is_head else node.end_lineno
+        is_loop = isinstance(node, ast.For | ast.While)
+        yield _Statement(node.lineno, last, sets, uses, around, is_loop, isinstance(node, ast.Return))
+        own, number = number, number + 1
+        for which, part in enumerate(inner):
+            for one in _statements(part, (*around, (own, which)), number):
+                number += 1
+                yield one
+
+
+def _flat(nodes: list) -> list[ast.AST]:
+    every = [one for node in nodes for one in (node if isinstance(node, list) else [node])]
+    return [part for one in every for part in ast.walk(one) if hasattr(part, "end_lineno")]
+
+
+def _names(nodes: list) -> tuple[frozenset[str], frozenset[str]]:
+    """(the names that are set, those that are read)."""
+    sets, uses = set(), set()
+    for one in _flat(nodes):
+        if isinstance(one, ast.Name):
+            (sets if isinstance(one.ctx, ast.Store) else uses).add(one.id)
+        if isinstance(one, ast.Subscript | ast.Attribute) and isinstance(
+            one.ctx, ast.Store
+        ):  # x[rows] = ..., x.y = ...
+            base = one.value
+            while isinstance(base, ast.Subscript | ast.Attribute):
+                base = base.value
+            if isinstance(base, ast.Name):
+                sets.add(base.id)
+        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
+            uses.add(one.target.id)
+        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):  # self.cache.append(key, value), x.add_(y)
+            called = one.value.func
+            is_own = (
+                isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "self"
+            )
+            sets |= set() if is_own or isinstance(called, ast.Name) else _base(called)
+    return frozenset(sets), frozenset(uses)
+
+
+def _base(node: ast.AST) -> set[str]:
+    """{"x"} of x.y[z]; empty where it is no name."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()

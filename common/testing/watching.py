@@ -1,0 +1,124 @@
+"""What the functions of a student's Python file were given and gave: where they run.
+
+    watched = Watched(python_side(ops, "ring"), {"merge"})
+    with watched: case.call(...)
+    watched.calls                       as JSON, see python_values.py, which reads them
+
+Tensors are copied when a function begins, since it may change them.
+"""
+
+from __future__ import annotations
+
+import base64
+import dis
+import inspect
+import sys
+from collections.abc import Collection
+from types import FrameType, ModuleType
+
+import torch
+from torch import Tensor
+
+MOST_CALLS = 200  # that are kept, of all functions together
+MOST_ELEMENTS = 1 << 20  # of all tensors that are kept together
+
+
+class Watched:
+    """Records the calls of some functions of a module while it is entered.
+
+    Args:
+        module: whose file they are in.
+        functions: their names.
+
+    Attributes:
+        calls: those that returned, the first to return first, as many as there is room for.
+    """
+
+    def __init__(self, module: ModuleType, functions: Collection[str]) -> None:
+        self._file, self._functions = module.__file__, frozenset(functions)
+        self._open: dict[FrameType, tuple[dict, int]] = {}
+        self._begun: dict[str, int] = {}
+        self._left = MOST_ELEMENTS
+        self.calls: list[dict] = []
+        self._is_full = False
+
+    def __enter__(self) -> Watched:
+        self._before = sys.getprofile()
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *_) -> None:
+        sys.setprofile(self._before)
+        self._open.clear()
+
+    def _event(self, frame: FrameType, event: str, value: object) -> None:
+        code = frame.f_code
+        if (
+            self._is_full
+            or event not in ("call", "return")
+            or code.co_name not in self._functions
+            or code.co_filename != self._file
+        ):
+            return
+        if event == "call":
+            number = self._begun[code.co_name] = self._begun.get(code.co_name, 0) + 1
+            arguments = dict(frame.f_locals)
+            self._open[frame] = {name: self._kept(one) for name, one in arguments.items()}, number
+        elif frame in self._open:
+            arguments, number = self._open.pop(frame)
+            if not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):  # an error goes through it
+                return
+            own = {name: self._kept(one) for name, one in frame.f_locals.items() if name not in arguments}
+            found = {
+                "function": code.co_name,
+                "number": number,
+                "arguments": arguments,
+                "values": own,
+                "returned": self._kept(value),
+                "first_line": code.co_firstlineno,
+                "source": _source_of(code),
+            }
+            self._is_full |= len(self.calls) == MOST_CALLS
+            self.calls += [] if self._is_full else [found]
+
+    def _kept(self, value: object) -> object:
+        """A value as JSON: {"shape", "numbers"} of a tensor, {"parts", "names"} of a tuple, else what it is."""
+        if isinstance(value, bool | int | float | str) or value is None:
+            return value
+        if isinstance(value, Tensor):
+            if value.numel() > self._left:
+                self._is_full = True
+                return {"is": "something"}
+            self._left -= value.numel()
+            numbers = Tensor.detach(value).cpu().double().contiguous().numpy().tobytes()
+            return {"is": "tensor", "shape": list(value.shape), "numbers": base64.b64encode(numbers).decode()}
+        if isinstance(value, tuple | list):
+            names = list(getattr(value, "_fields", ()))
+            return {"is": "parts", "parts": [self._kept(one) for one in value], "names": names}
+        return {"is": "something"}
+
+
+def _source_of(code) -> str:
+    try:
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return ""
+
+
+def read(kept: object) -> object:
+    """What Watched kept: numbers, float64 tensors, {name or place: part} of a tuple; None for what it did not keep.
+
+    Raises:
+        ValueError: it is nothing that Watched keeps.
+    """
+    if not isinstance(kept, dict):
+        return kept
+    if kept.get("is") == "tensor":
+        shape = [int(size) for size in kept["shape"]]
+        data = bytearray(base64.b64decode(kept["numbers"]))
+        flat = torch.frombuffer(data, dtype=torch.float64) if data else torch.empty(0, dtype=torch.float64)
+        return flat.view(shape)
+    if kept.get("is") == "parts":
+        names = kept["names"] or range(len(kept["parts"]))
+        return {str(name): read(one) for name, one in zip(names, kept["parts"], strict=True)}
+    return None

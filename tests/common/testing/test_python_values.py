@@ -1,0 +1,155 @@
+"""What goes wrong first in a student's Python: planted mistakes are told with their lines, of right code nothing is."""
+
+import importlib
+import importlib.util
+import re
+
+import pytest
+import torch
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+from common.testing.calling import Around, InProcess, poisoned_memory
+from common.testing.case_choice import full_name
+from common.testing.judging import make_inputs
+from common.testing.python_side import python_module
+from common.testing.python_values import first_wrong, told
+from common.testing.watching import Watched, read
+
+CASES = {task: importlib.import_module(f"{task}.cases").cases() for task in ("task1", "task3", "task6")}
+LARGEST = 100_000  # elements of a case's inputs
+
+
+def in_double(inputs):
+    return {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_of_a_right_solution_every_call_is_right(task):
+    caller, functions = InProcess(load(BuildRequest(task, "solution", backend="simulator"))), set()
+    for case in CASES[task]:
+        inputs = {} if case.gpu_only or not case.python else make_inputs(case, 0)
+        if not inputs or sum(x.numel() for x in inputs.values()) > LARGEST:
+            continue
+        caller.call(case, inputs, Around(watched=True))
+        calls = caller.more["python"]
+        assert calls, full_name(case)
+        functions |= {one["function"] for one in calls}
+        wrong = first_wrong(case, calls, in_double(inputs))
+        assert wrong is None, f"{full_name(case)}: {wrong.says}"
+    known = {name for case in CASES[task] if case.python for name in case.python.right}
+    assert functions == known
+
+
+# task, file, part of its text, what stands there by mistake, a case, what is said, the lines that are told
+PLANTED = [
+    (
+        "task3",
+        "P = torch.exp(S - shift)",
+        "P = torch.exp2(S - shift)",
+        "algorithm: causal, 96 tokens",
+        r"call of add_tile is the first .* \(right before it: tile_scores\)\. `l` at .*`O` is wrong.*`m`.* are right",
+        ["P = torch.exp2(S - shift)", "l = rescale", "O = rescale", "return RowState"],
+    ),
+    (
+        "task3",
+        "tile = slice(k_start, k_start + B_c)",
+        "tile = slice(k_start, k_start + B_c - 1)",
+        "algorithm: causal, 96 tokens",
+        r"call of attend is the first",
+        ["state = nothing", "seen = min", "for k_start", "tile = slice", "S = ", "state = add_tile", "return state"],
+    ),
+    (
+        "task1",
+        "weights = torch.softmax(scores, dim=-1)",
+        "weights = torch.softmax(scores, dim=-2)",
+        "layer: as MultiheadAttention, causal",
+        r"`query`, `key`, `value`, `scores` and `future` are right",
+        ["weights = torch", "heads = weights", "return self.out"],
+    ),
+    (
+        "task1",
+        "value = value.view(split).transpose(1, 2)",
+        "value = key.view(split).transpose(1, 2) if key.dim() == 3 else key",
+        "layer: as MultiheadAttention, causal",
+        r"`weights` are right. `value` holds what `key` should.",
+        ["batch, seq_len", "split =", "value = key", "heads = weights", "return"],
+    ),
+    (  # what it holds is right, for another one
+        "task1",
+        "heads = weights @ value\n        return self.out_projection(self.merge_heads(heads))",
+        "mixed = value\n        return self.out_projection(self.merge_heads(mixed))",
+        "layer: as MultiheadAttention, causal",
+        r"`query`, `key`, `value`, `scores`, `future` and `weights` are right\.$",
+        ["mixed = value", "return self.out"],
+    ),
+    (
+        "task6",
+        "merged, shift + torch.log(total)",
+        "merged, shift - torch.log(total)",
+        "ring: merge: lse",
+        r"Part 2 of what it returns at .*\. part 1 of what it returns, .*`total`.* are right",
+        ["return merged, shift - torch"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "right", "wrong", "name", "says", "lines"), PLANTED)
+def test_the_first_wrong_call_is_told_with_its_lines(task, right, wrong, name, says, lines, tmp_path):
+    case = next(one for one in CASES[task] if full_name(one) == name)
+    original = python_module(task, "solution", case.python.module)
+    text = importlib.util.find_spec(original.__name__).loader.get_source(original.__name__)
+    file = tmp_path / "planted.py"
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    spec = importlib.util.spec_from_file_location(f"planted_{task}_{hash(wrong) % 1000}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    inputs, function = make_inputs(case, 0), module
+    with torch.no_grad(), Watched(module, case.python.right) as watched:
+        if task == "task3":
+            module.flash_attention(*inputs.values(), True, None, 32, 16)
+        elif task == "task6":
+            module.merge(**inputs)
+        else:
+            layer = function.MultiHeadAttention(24, 3, True)
+            for linear, at in ((layer.qkv_projection, "in"), (layer.out_projection, "out")):
+                linear.weight.copy_(inputs[f"{at}_weight"])
+                linear.bias.copy_(inputs[f"{at}_bias"])
+            layer(inputs["x"])
+    found = told(case, watched.calls, in_double(inputs))
+    assert re.search(says, found.says), found.says
+    assert all(any(one in text for _, text in found.lines) for one in lines), found.lines
+    assert len(found.lines) == len(lines), found.lines
+
+
+def test_a_tensor_is_kept_as_it_was_when_the_function_began(tmp_path):
+    file = tmp_path / "changing.py"
+    file.write_text("def change(x):\n    return x.add_(1)\n")
+    spec = importlib.util.spec_from_file_location("changing", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with Watched(module, {"change"}) as watched, poisoned_memory():
+        module.change(torch.tensor([1.0, 2.0]))
+        module.change(torch.empty(0))
+    first, second = watched.calls
+    assert read(first["arguments"]["x"]).tolist() == [1, 2]
+    assert read(first["returned"]).tolist() == [2, 3]
+    assert (second["number"], read(second["returned"]).tolist()) == (2, [])
+
+
+@pytest.mark.parametrize("sent", [[{}], [{"function": "merge"}], [{"function": "merge", "number": 1, "arguments": 3}]])
+def test_what_a_worker_should_not_have_sent_tells_nothing(sent):
+    case = next(one for one in CASES["task6"] if full_name(one) == "ring: merge: lse")
+    assert told(case, sent, make_inputs(case, 0)) is None
+
+
+def test_a_call_that_an_error_goes_through_did_not_return(tmp_path):
+    file = tmp_path / "failing.py"
+    file.write_text("def inner(x):\n    return None\n\n\ndef outer(x):\n    inner(x)\n    return x.nothing\n")
+    spec = importlib.util.spec_from_file_location("failing", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with Watched(module, {"inner", "outer"}) as watched, pytest.raises(AttributeError):
+        module.outer(torch.ones(1))
+    assert [(one["function"], one["returned"]) for one in watched.calls] == [("inner", None)]
