@@ -78,7 +78,7 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
     origin = _origins(trace, copied_from)  # of what a write holds: the write that first held it
     held = np.where(copied_from[origin] >= 0, begin[copied_from[origin]], -1)
     chosen = _may_be_chosen(trace, copied_from, begin)
-    computed = np.where((copied_from[origin] < 0) & _is_result(trace, copied_from) | chosen[origin], origin, -1)
+    computed = np.where((copied_from[origin] < 0) & _is_result(trace, copied_from, begin) | chosen[origin], origin, -1)
     reads, known = ~trace.is_write, trace.seen >= 0
     of_read = np.where(reads, np.where(known, held[trace.seen], begin), -1)
     made_by = np.where(reads & known, computed[trace.seen], -1)
@@ -90,29 +90,41 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
     return Sources(list(first), memory_of, first, count, of_read, made_by, copied_from, unknown, _outputs(trace, out))
 
 
-def _is_result(trace: Trace, copied_from: np.ndarray) -> np.ndarray:
+def _is_result(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """Which accesses hold a number that may have been computed: a 0 only if its line stores other numbers as well that
-    are no copies."""
+    are no copies, and if who stores it reads clearly more of the inputs than it stores in shared memory: else it fills
+    a tile up."""
     entry = trace.launch.astype(np.int64) * (int(trace.entry.max(initial=0)) + 1) + trace.entry
     of_numbers = np.unique(entry[trace.is_write & (trace.value != 0) & (copied_from < 0)])
-    return (trace.value != 0) | (trace.is_write & np.isin(entry, of_numbers))
+    _, group = np.unique(_who(trace), return_inverse=True)
+    direct, count = ~trace.is_write & (begin >= 0), int(group.max(initial=-1)) + 1
+    elements = int(begin.max(initial=0)) + 1
+    read = np.bincount(np.unique(group[direct] * elements + begin[direct]) // elements, minlength=count)
+    shared = np.array([one.is_shared for one in trace.memories])[trace.memory]
+    reduces = np.bincount(group[trace.is_write & shared], minlength=count) < MOSTLY * read
+    return (trace.value != 0) | (trace.is_write & np.isin(entry, of_numbers) & reduces[group])
 
 
 def _may_be_chosen(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """Which copies of an input's element may be the largest, or another choice, of several: those by threads that read
     clearly more of its elements than they copy; where lanes exchange numbers, by warps."""
-    exchanging = [any(one.kind == WARP_OPERATION for one in launch.entries) for launch in trace.launches]
-    lanes = np.where(np.array(exchanging or [False])[trace.launch], WARP, 1)
-    who = (trace.launch.astype(np.int64) << 44) + (trace.block.astype(np.int64) << 16) + trace.thread // lanes * lanes
     direct = ~trace.is_write & (begin >= 0)
     copies = trace.is_write & (copied_from >= 0) & (begin[copied_from] >= 0)
     array = np.where(copies, trace.memory[copied_from], trace.memory)
-    _, group = np.unique(who * (len(trace.memories) + 1) + array, return_inverse=True)
+    _, group = np.unique(_who(trace) * (len(trace.memories) + 1) + array, return_inverse=True)
     elements, count = int(begin.max(initial=0)) + 1, int(group.max(initial=-1)) + 1
     read = np.unique(group[direct] * elements + begin[direct]) // elements
     copied = np.unique(group[copies] * elements + begin[copied_from[copies]]) // elements
     chooses = np.bincount(copied, minlength=count) < MOSTLY * np.bincount(read, minlength=count)
     return copies & chooses[group]
+
+
+def _who(trace: Trace) -> np.ndarray:
+    """A number for the thread of each access, or for its warp where lanes exchange numbers."""
+    exchanging = [any(one.kind == WARP_OPERATION for one in launch.entries) for launch in trace.launches]
+    lanes = np.where(np.array(exchanging or [False])[trace.launch], WARP, 1)
+    blocks, threads = int(trace.block.max(initial=0)) + 1, int(trace.thread.max(initial=0)) + 1
+    return (trace.launch.astype(np.int64) * blocks + trace.block) * threads + trace.thread // lanes * lanes
 
 
 def _is(memory: Memory, x: Tensor) -> bool:

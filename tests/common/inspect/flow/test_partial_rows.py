@@ -16,6 +16,7 @@ SOFTMAX = Planted(
         "last_score": [("m = «fmaxf(m, scores[i])»;", "scores[i]", 1)],
         "sum_of_signs": [("«l += expf(scores[i] - shift)»;", "l -= expf(scores[i] - shift)", 1)],
         "sum_of_the_warps_twice": [("inverse_l = state.l == 0.0f ? 0.0f : «1.0f / state.l»", "2.0f / state.l", 2)],
+        "first_score_left_out": [("for (int i = «0»; i < COUNT; ++i) l +=", "1", 1)],
         "padding": [("row_x[col] : «-INFINITY»", "INFINITY", 1)],
     },
 )
@@ -27,6 +28,8 @@ TOLD = [
         r"l \+= expf",
     ),
     ("sum_of_signs", "is among the numbers that it stores, the sum of", r"l \+= expf|l -= expf", r"m = fmaxf"),
+    # every sum is 0, and every maximum equals an entry: neither is nothing, or a copy of that entry alone
+    ("first_score_left_out", "is among the numbers that it stores, the sum of", r"l \+= expf", r"no such line"),
     ("padding", "largest of the entries that a warp reads is not among", r"scores\[i\] = ", r"l \+= expf"),
 ]
 

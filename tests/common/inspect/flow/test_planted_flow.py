@@ -57,7 +57,8 @@ PLANTED = [
         "tree_stops_early",
         "row-sums: sums of 5 x 256",
         "not_read",
-        r"sums\[0\] depends on x\[0, :\]\. Nothing that reaches the thread .* made of 128 elements of x\[0, 1:256\]",
+        r"sums\[0\] depends on x\[0, :\]\. Nothing that reaches the thread .* made of 128 elements of x\[0, 1:256\]\. "
+        r"Another thread reads x\[0, 1\] and stores it where it is shown\.",
         r"partial\[threadIdx\.x\] \+=|partial\[threadIdx\.x \+ active\]",
     ),
     (
