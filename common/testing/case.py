@@ -56,10 +56,12 @@ class Python:
         module: the name of the file, without .py.
         right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} of a tuple, and by
             any name what else is right on the way}; None where it is not known.
+        but_for: kernels that they call and that the test of these does not look at: said beside what goes wrong.
     """
 
     module: str
     right: Mapping[str, Callable[[Call], Mapping[str, Any] | None]]
+    but_for: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 MOST = 10  # lines that are told
+MOST_WIDE = 200  # characters of one
+MOST_TEXT = 40_000  # characters of a function
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def made_of(
     found.pop(here, None)
     lines = source.split("\n")
     told = sorted({every[number].line for number in list(found)[:most]})
-    return [(first_line + one - 1, lines[one - 1].strip()) for one in told]
+    return [(first_line + one - 1, lines[one - 1].strip()[:MOST_WIDE]) for one in told]
 
 
 def names_at(source: str, first_line: int, line: int) -> list[str]:
@@ -92,8 +94,8 @@ def names_at(source: str, first_line: int, line: int) -> list[str]:
 
 def _function(source: str) -> ast.FunctionDef | None:
     try:
-        (function,) = ast.parse(textwrap.dedent(source)).body
-    except (SyntaxError, ValueError):
+        (function,) = ast.parse(textwrap.dedent(source[:MOST_TEXT])).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return function if isinstance(function, ast.FunctionDef) else None
 

@@ -158,7 +158,7 @@ def _told(
         says += f" {_listed(more)} {'are' if len(more) > 1 else 'is'} wrong as well."
     if good := list(dict.fromkeys(good)):
         says += f" {_listed(good)} {'are' if len(good) > 1 else 'is'} right."
-    return says
+    return f"{says} {case.python.but_for}".strip()
 
 
 def _quoted(name: str) -> str:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 MOST_CALLS = 200  # that are kept, of all functions together
-MOST_ELEMENTS = 1 << 20  # of all tensors that are kept together
+MOST_ELEMENTS = 1 << 19  # of all tensors that are kept together
 
 
 class Watched:

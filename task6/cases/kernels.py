@@ -203,12 +203,15 @@ def generate_cases() -> list[Case]:
     ]
 
 
-def _split_values(call: Call) -> dict[str, Tensor]:
-    """What decode_attention_split of attention.py must return, and the parts."""
+def _split_values(call: Call) -> dict[str, Tensor] | None:
+    """What decode_attention_split of attention.py must return, and the parts, where it has another shape: wrong numbers
+    may be those of the kernels that it calls."""
     query, k_cache, v_cache, lengths = (call.arguments[name] for name in ("query", "k_cache", "v_cache", "lengths"))
-    splits, scale = call.arguments["splits"], call.arguments["scale"]
+    splits, scale = min(call.arguments["splits"], k_cache.size(2)), call.arguments["scale"]
     outs, lse = split_mistakes.parts_of(*mistakes.seen(query, k_cache, v_cache, lengths, scale), lengths.int(), splits)
     right = mistakes.decoded(query, k_cache, v_cache, lengths, scale)
+    if isinstance(call.returned, Tensor) and call.returned.shape == right.shape:
+        return None
     return {"returned": right, "outs": outs, "lse": lse, "out": right.flatten(0, 2)}
 
 

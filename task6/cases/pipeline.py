@@ -118,7 +118,7 @@ def layer_case(
         call,
         right,
         floor=FLOOR,
-        python=Python("attention", {"forward": of_forward}),
+        python=Python("attention", {"forward": of_forward}, "It calls task 4's flash_attention: is that right?"),
         axes=("batch", "token", "channel"),
         mistakes=mistakes,
         **options,
