@@ -160,6 +160,16 @@ def assert_close_to_float64(model, step, dtype):
     assert step.logits.argmax(-1).tolist() == [one[-1] for one in tokens]
 
 
+def test_the_same_bits_every_time(model, kernels):
+    """Sums over clusters, whatever order their addends come in; and a launch leaves nothing behind for the next."""
+    step = step_of(model, kernels, "float16", 2, keep_logits=True)
+    found = []
+    for _ in range(3):
+        step.state.begin(torch.full_like(step.state.positions, -1), None)
+        found.append((run(step, [9, 11], 6), step.logits.clone()))
+    assert all(tokens == found[0][0] and torch.equal(logits, found[0][1]) for tokens, logits in found)
+
+
 @torch.no_grad()
 def with_large_columns(model, by_product):
     """A GPT-2 with some columns in the residual stream that are thousands: of the embedding, a bias, products."""
