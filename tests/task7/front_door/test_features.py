@@ -148,7 +148,7 @@ def _():
     assert bool(out[:, :, 4:, 1].isnan().all())
 
 
-@has("nor their gradients, tuned")
+@has("NaN at hidden keys reaches no gradient, tuned")
 def _():
     seen = torch.arange(S) != 4
     for hidden in (
