@@ -1,7 +1,7 @@
 // counted_sums.cuh - sums over blocks, in global memory, that say themselves how many addends they have.
 //
 //   Sum                              64 bits: a fixed-point number below, how many were added above
-//   Scale, scale_for(addends)        in which units, and what is too large
+//   Scale, scale_for(addends)        in which units, and what is too large: counted_scale.h
 //   to_fixed(scale, x), to_float(scale, fixed)     floats in these units and back
 //   add(word, fixed)                 one more addend; who calls does not wait
 //   peek(words)                      asks for two sums that lie side by side, at a multiple of 16 bytes
@@ -35,30 +35,14 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "common/kernels/gpt2/counted_scale.h"
+
 namespace counted {
 
 using Sum = unsigned long long;
 struct Pair {
     Sum x, y;
 };
-
-constexpr int COUNT_SHIFT = 56;
-
-constexpr float LARGEST = 131072.0f;  // 2^17
-
-struct Scale {
-    float up, down;   // 1 / unit, unit: powers of 2
-    long long most;   // LARGEST in units
-    long long wrong;  // instead of what is larger
-};
-// For sums of so many addends, 1 .. 255, and of fewer.
-__host__ __device__ constexpr Scale scale_for(int addends) {
-    const long long wrong = ((1ll << (COUNT_SHIFT - 1)) - 1) / addends;
-    Scale scale = {1.0f, 1.0f, 1ll << 17, wrong};
-    while (scale.up < 4294967296.0f && 2 * scale.most <= wrong / (2 * addends))
-        scale.up *= 2, scale.down /= 2, scale.most *= 2;
-    return scale;
-}
 
 __device__ __forceinline__ long long to_fixed(Scale scale, float x) {
     return fabsf(x) < LARGEST ? __float2ll_rn(x * scale.up) : scale.wrong;

@@ -23,6 +23,7 @@
 // A launch begins with words that are 0, and nothing is ever set to 0 in between: a block remembers what it last saw.
 #pragma once
 #include "common/cuda/unroll.cuh"
+#include "common/kernels/gpt2/counted_sums.cuh"
 #include "common/kernels/gpt2/phase_block.cuh"
 
 constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // in the stream, from then on

@@ -38,7 +38,7 @@
 #include <cstdint>
 
 #include "common/cuda/float_type.h"
-#include "common/kernels/gpt2/counted_sums.cuh"
+#include "common/kernels/gpt2/counted_scale.h"
 
 namespace tagged {
 struct Word;  // common/cuda/tagged_words.cuh
