@@ -124,7 +124,7 @@ class Problem:
     def _paged(self, cache: Tensor, table: Tensor) -> Tensor:
         """The cache's tokens in pages: page table[i] holds the i-th 16 tokens, sequence by sequence."""
         in_order = cache.unflatten(2, (-1, PAGE)).transpose(1, 2).flatten(0, 1)
-        pages = torch.empty_like(in_order)
+        pages = torch.empty_like(in_order, memory_format=torch.contiguous_format)
         pages[table] = in_order
         return pages
 

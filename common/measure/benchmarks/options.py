@@ -13,6 +13,7 @@ forward, and 2.5 times that backward, whatever a version really computes.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def versions_of(problem: Problem, names: Sequence[str], plain: Operators | None)
         forward = _dense(problem, lambda q, k, v: flash_attention(plain, q, k, v, causal=True))
         found["plain"] = Version(LABELS["plain"], _timed(problem, forward), compared=False)
     if problem.option in ("softcap", "window", "packed", "wide") and "flex" in names:
-        found["flex"] = Version(LABELS["flex"], _timed(problem, lambda *inputs: _flex(problem)(*inputs)))
+        found["flex"] = Version(LABELS["flex"], _timed(problem, _flex(problem)))
     if problem.option in ("dropout", "wide"):
         dropout_p = DROPOUT_P if problem.option == "dropout" else 0.0
 
@@ -266,11 +267,13 @@ def _dense(problem: Problem, attend: Callable[..., Tensor]) -> Callable[..., Cal
 
 
 def _flex(problem: Problem) -> Callable[..., Callable[[], Tensor]]:
-    """FlexAttention, compiled anew for every problem, see sparse.py."""
+    """FlexAttention, compiled once and anew for every problem, see sparse.py."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    def forward(query: Tensor, key: Tensor, value: Tensor) -> Callable[[], Tensor]:
-        packed, device = problem.option == "packed", query.device
+    packed = problem.option == "packed"
+
+    @functools.cache
+    def compiled(device: torch.device) -> Callable[..., Tensor]:
         number = torch.repeat_interleave(torch.arange(len(problem.lengths)), torch.tensor(problem.lengths)).to(device)
         mask_mod = {
             "window": lambda b, h, i, j: (j <= i) & (j > i - WINDOW),
@@ -284,13 +287,13 @@ def _flex(problem: Problem) -> Callable[..., Callable[[], Tensor]]:
         if device.type == "cuda":
             torch.compiler.reset()
             flex = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+        return functools.partial(flex, **options)
 
-        def call() -> Tensor:
-            if not packed:
-                return flex(query, key, value, **options)
-            return flex(*(x.transpose(0, 1)[None] for x in (query, key, value)), **options)[0].transpose(0, 1)
-
-        return call
+    def forward(query: Tensor, key: Tensor, value: Tensor) -> Callable[[], Tensor]:
+        flex = compiled(query.device)
+        if not packed:
+            return lambda: flex(query, key, value)
+        return lambda: flex(*(x.transpose(0, 1)[None] for x in (query, key, value)))[0].transpose(0, 1)
 
     return forward
 

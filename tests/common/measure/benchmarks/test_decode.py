@@ -53,12 +53,15 @@ def test_every_version_reads_the_same_cache(backend, dtype):
         assert sample.compare(version.prepare(*inputs)()).ok, version.label
 
 
-def test_pages_hold_the_tokens_of_the_cache_in_another_order():
-    inputs = Problem(2, 4, 2, 64, 5 * PAGE).make_inputs("cpu")
-    assert sorted(inputs.block_table.flatten().tolist()) == list(range(10))
-    assert inputs.block_table.flatten().tolist() != list(range(10)), "1 in 3,628,800 in order"
-    for sequence in range(2):
-        for token in range(5 * PAGE):
+@pytest.mark.parametrize("batch", [1, 2])
+def test_pages_hold_the_tokens_of_the_cache_in_another_order(batch):
+    pages = 5 * 3 // batch
+    inputs = Problem(batch, 4, 2, 64, pages * PAGE).make_inputs("cpu")
+    assert sorted(inputs.block_table.flatten().tolist()) == list(range(batch * pages))
+    assert inputs.block_table.flatten().tolist() != list(range(batch * pages)), "1 in 14! in order"
+    assert inputs.k_pages.is_contiguous() and inputs.v_pages.is_contiguous()
+    for sequence in range(batch):
+        for token in range(pages * PAGE):
             page = inputs.block_table[sequence, token // PAGE]
             assert torch.equal(inputs.k_pages[page, :, token % PAGE], inputs.k_cache[sequence, :, token])
             assert torch.equal(inputs.v_pages[page, :, token % PAGE], inputs.v_cache[sequence, :, token])
