@@ -94,19 +94,20 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
 
 
 def _is_chance(name: str, alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
-    """Whether one output alone equals a known wrong answer, while larger ones do not in which it would show, or which
-    are made of numbers and equal none."""
+    """Whether outputs equal a known wrong answer by chance: fewer than those in which it would show and that do not; or
+    one alone, while larger ones do not, or are made of numbers and equal none."""
+    failed = [one for one in failures if one.status == FAIL]
+    refuting = [one for one in failed if name in one.refuted]
+    if len(refuting) > len(alike):
+        return True
     size = alike[0].elements
-    others = [
+    larger = [one for one in refuting if one.elements >= size]
+    larger += [
         one
-        for one in failures
-        if one.status == FAIL
-        and (
-            (name in one.refuted and one.elements >= size)
-            or (not one.possible and one.elements > size and math.isfinite(one.max_error or math.nan))
-        )
+        for one in failed
+        if not one.possible and one not in refuting and one.elements > size and math.isfinite(one.max_error or math.nan)
     ]
-    return len(alike) == 1 and len(others) >= LARGER
+    return len(alike) == 1 and len(larger) >= LARGER
 
 
 def _kind(one: Verdict) -> tuple:

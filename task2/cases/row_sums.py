@@ -61,7 +61,8 @@ def row_sum_mistakes(x: Tensor) -> list[Mistake]:
         ),
         Mistake(
             "last step of the tree missing",
-            "The parts of the even threads only are added up: the tree stops before the step with one active thread.",
+            "The parts of the even threads only are added up: in the tree's last step, with one active thread, nothing "
+            "is added. Either its loop ends too early, or the bound of the active threads leaves out the last one.",
             lambda: parts[:, ::2].sum(-1),
         ),
         Mistake(

@@ -162,7 +162,8 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         return (
             "all weights times one factor",
             f"All weights are {float(factors[0]):.4g} times what they should be, the same factor in every row: "
-            "something is multiplied or divided once too often, or once too little, after the softmax.",
+            "after the softmax something is multiplied or divided, or products are added up, once too often or too "
+            "little.",
         )
     row = int((got[many].sum(-1) - right[many].sum(-1)).abs().argmax())
     sums = float(got[many][row].sum())

@@ -183,7 +183,7 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     told = [(f"{finding.variable} is used in:", _with_text(uses))]
     if finding.lines:
         told.append(("Your lines that use an array, where nothing was read or written:", _with_text(finding.lines)))
-    frames = finding.lines[-1:] or (uses[-1], *uses[-1].callers)
+    frames = (*finding.lines[-1:], *uses, *uses[-1].callers)
     if lines := list(dict.fromkeys(one for frame in frames for one in deciding(frame))):
         told.append((_DECIDES, _with_text(lines[:MOST_DECIDING])))
     return [*told, *_passed(finding, uses[-1:])]

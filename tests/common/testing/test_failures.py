@@ -95,6 +95,11 @@ def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None
     assert [one.says for one in causes_of([*with_nan, small])] == ["", ""]
     two = [small, failure("K = 65", 700, 0.5, dropped="The last tile is dropped.")]
     assert causes_of([*unknown, *two])[0].says == "The last tile is dropped."
+    refuting = [failure(f"K = {i}", 400, 0.5) for i in range(3)]
+    for number, one in enumerate(refuting):
+        one.refuted = frozenset({"dropped"})  # smaller ones as well, where they are more
+        says = "" if number == 2 else "The last tile is dropped."
+        assert causes_of([*refuting, *two])[0].says == says
 
 
 def test_zeros_come_behind_what_tells_more() -> None:
