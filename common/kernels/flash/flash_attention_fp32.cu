@@ -56,7 +56,7 @@ struct Fp32Shape {
     static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, B_R = 32 * WARPS;
     static constexpr int B_C = D <= 64 ? 64 : 32, P_KEYS = D <= 64 ? 32 : 16;
     static constexpr int KEYS = B_C / 8, COLS = D / 8;
-    static constexpr int AT_ONCE = D <= 64 ? 4 : 2;  // keys of P V without a branch between them
+    static constexpr int AT_ONCE = D <= 64 ? 2 : 8;  // keys of P V without a branch between them
     static constexpr int QK_STRIDE = D + 4, P_STRIDE = 40;
 
     static constexpr int Q_AT = 0;                       // Q [B_R][QK_STRIDE]
@@ -92,14 +92,14 @@ __device__ __forceinline__ void multiply_qk(float (&s)[8][S::KEYS], const float*
         float4 k4[S::KEYS], q4[8];
         for (int c = 0; c < S::KEYS; ++c) k4[c] = four_at(k + 8 * c * S::QK_STRIDE + d);
         for (int r = 0; r < 8; ++r) q4[r] = four_at(q + 4 * r * S::QK_STRIDE + d);
-        for (int r = 0; r < 8; ++r)
-            for (int c = 0; c < S::KEYS; ++c) s[r][c] += q4[r].x * k4[c].x;
-        for (int r = 0; r < 8; ++r)
-            for (int c = 0; c < S::KEYS; ++c) s[r][c] += q4[r].y * k4[c].y;
-        for (int r = 0; r < 8; ++r)
-            for (int c = 0; c < S::KEYS; ++c) s[r][c] += q4[r].z * k4[c].z;
-        for (int r = 0; r < 8; ++r)
-            for (int c = 0; c < S::KEYS; ++c) s[r][c] += q4[r].w * k4[c].w;
+        for (int c = 0; c < S::KEYS; ++c)
+            for (int r = 0; r < 8; ++r) s[r][c] += q4[r].x * k4[c].x;
+        for (int c = 0; c < S::KEYS; ++c)
+            for (int r = 0; r < 8; ++r) s[r][c] += q4[r].y * k4[c].y;
+        for (int c = 0; c < S::KEYS; ++c)
+            for (int r = 0; r < 8; ++r) s[r][c] += q4[r].z * k4[c].z;
+        for (int c = 0; c < S::KEYS; ++c)
+            for (int r = 0; r < 8; ++r) s[r][c] += q4[r].w * k4[c].w;
     }
 }
 
