@@ -89,11 +89,11 @@ struct KeyShape {
 template <int N>
 __device__ __forceinline__ void gradients_of_scores(float (&s)[1][N][4], float (&dp)[1][N][4], const float (&lse)[2],
                                                     const float (&delta)[2], const OptionsArguments& a,
-                                                    const AttentionMask& mask, const Sequence& sequence, int64_t head,
-                                                    int row, int key) {
+                                                    const AttentionMask& mask, const Sequence& sequence, int64_t seed,
+                                                    int64_t head, int row, int key) {
     float slopes[1][N][4];
     apply_options(s, slopes, a, mask, sequence, row, key);
-    const unsigned kept = keep<N>(a.dropout, head, row, key);
+    const unsigned kept = keep<N>(a.dropout, seed, head, row, key);
     UNROLL
     for (int n = 0; n < 4 * N; ++n) {
         float &p = s[0][n / 4][n % 4], &x = dp[0][n / 4][n % 4];
@@ -167,6 +167,7 @@ __global__ void __launch_bounds__(S::THREADS)
     };
     load_rows(a.query, a.query_strides, S::Q_AT);
     load_rows(g.grad_out, g.grad_out_strides, S::DO_AT);
+    const int64_t seed = seed_of(a.dropout);
     float lse[2], delta[2], dq[1][D / 8][4];
     read_numbers(lse, delta, g, sequence, head, place.start + first + lane / 4);
 #pragma unroll 1
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(S::THREADS)
             mma::clear(s), mma::clear(dp);
             flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
             flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
-            gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head,
+            gradients_of_scores(s, dp, lse, delta, a, mask, sequence, seed, place.number * a.heads + head,
                                 place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 2 * N; ++n)
@@ -238,6 +239,7 @@ __global__ void __launch_bounds__(S::THREADS)
     };
     load_keys(a.key, a.key_strides, S::K_AT);
     load_keys(a.value, a.value_strides, S::V_AT);
+    const int64_t seed = seed_of(a.dropout);
     float dk[1][SUMS][4], dv[1][SUMS][4];
 #pragma unroll 1
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
@@ -257,7 +259,7 @@ __global__ void __launch_bounds__(S::THREADS)
                 mma::clear(s), mma::clear(dp);
                 flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
                 flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
-                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head, start + row,
+                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, seed, place.number * a.heads + head, start + row,
                                     place.start + col);
                 UNROLL
                 for (int n = 0; n < 2 * N; ++n) {

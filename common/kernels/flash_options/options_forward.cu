@@ -34,6 +34,7 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash_options/options.h"
+#include "common/kernels/flash_options/options_forward_mma.cuh"
 #include "common/kernels/flash_options/options_launch.h"
 #include "common/kernels/flash_options/options_scores.cuh"
 #include "common/kernels/flash_options/options_sequences.cuh"
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(S::THREADS)
     const auto walk = tiles.template keys<B_c>(sequence, place, rows);
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;  // this warp's first row of the block
     const AttentionMask mask = mask_from(a.mask, place.number, head);
+    const int64_t seed = seed_of(a.dropout);
 
     const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at, const auto& tile) {
         const T* from =
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(S::THREADS)
             for (int n = 0; n < 4 * N; ++n) s[0][n / 4][n % 4] = in_log2(s[0][n / 4][n % 4]);
             if (flash::needs_rescale(top, state, s, 1.0f)) flash::rescale(state, o, top, 1.0f);
             const unsigned kept =
-                keep<N>(a.dropout, place.number * a.heads + head, place.start + first, tile.start());
+                keep<N>(a.dropout, seed, place.number * a.heads + head, place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 2 * N; ++n) {
                 const int r = n % 2, at = 4 * (n / 2) + 2 * r;  // of the accumulators, a pair
@@ -132,22 +134,15 @@ __global__ void __launch_bounds__(S::THREADS)
     UNROLL
     for (int r = 0; r < 2; ++r) {
         const int row = first + mma::row(lane, r);
-        float sum = quad_sum(state.sum[r]), shift = state.shift[r], factor = a.dropout.factor;
-        if (a.sinks != nullptr) {
-            const float sink = a.sinks[head] * LOG2_E;
-            shift = fmaxf(shift, sink);
-            const float ratio = exp2_approx(state.shift[r] - shift);
-            sum = sum * ratio + exp2_approx(sink - shift);
-            factor *= ratio;
-        }
+        const RowEnd end = end_of_row(a, head, state.shift[r], quad_sum(state.sum[r]));
         if (row >= rows) continue;
-        factor *= flash::final_factor(sum);
-        if (lane % 4 == 0) a.lse[number_at(a, sequence, head, place.start + row)] = flash::logsumexp_of(shift, sum);
+        if (lane % 4 == 0) a.lse[number_at(a, sequence, head, place.start + row)] = end.lse;
         T* out = row_at(static_cast<T*>(a.out), a.out_strides, place.number, head,
                         sequence.first_row + place.start + row);
         UNROLL
         for (int n = 0; n < D / 8; ++n)
-            store_row(out, 8 * n + mma::col(lane, 0), a.head_dim, o[0][n][2 * r] * factor, o[0][n][2 * r + 1] * factor);
+            store_row(out, 8 * n + mma::col(lane, 0), a.head_dim, o[0][n][2 * r] * end.factor,
+                      o[0][n][2 * r + 1] * end.factor);
     }
 }
 
@@ -160,6 +155,24 @@ static void launch(const OptionsArguments& a, const Tiles& tiles) {
     launch_options<S>(options_forward_kernel<S, Tiles>, blocks, "query", a.stream, a, in_pieces<T>(a), tiles);
 }
 
+// head_dim 256: O alone takes 128 registers, and 192 KB of shared memory are more than most GPUs have.
+template <typename T, int D>
+using FragmentShapeOf = FragmentShape<T, D, (D <= 128 ? 2 : 1), (D <= 128 ? 4 : 8), (D == 128 ? 32 : 64)>;
+
+// Whether it did: rows in pieces, and as much shared memory as a block needs.
+template <class S>
+static bool launch_fragments(const OptionsArguments& a) {
+    if (!in_pieces<typename S::T>(a) || S::BYTES > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
+        return false;
+    const int64_t blocks = a.heads * tiles_of(a.batch, a.S_q, a.cu_seqlens_q != nullptr, S::B_r);
+    const bool plain = a.softcap == 0 && a.mask.kind == MaskKind::NONE && a.scale > 0;
+    const auto kernel = a.dropout.seed != nullptr ? options_fragments_kernel<S, Work::DROPOUT>
+                        : plain                   ? options_fragments_kernel<S, Work::PLAIN>
+                                                  : options_fragments_kernel<S, Work::SCORES>;
+    launch_options<S>(kernel, blocks, "query", a.stream, a);
+    return true;
+}
+
 void options_forward(const OptionsArguments& a) {
     check_row_count(a);
     if (a.cu_seqlens_q != nullptr) {  // rows of no sequence are zeros
@@ -168,10 +181,11 @@ void options_forward(const OptionsArguments& a) {
         CUDA_CHECK(cudaMemsetAsync(a.lse, 0, rows * sizeof(float), a.stream));
     }
     for_options(a, [&]<typename T, int D>() {
-        if constexpr (sizeof(T) == 2)
-            launch<RowShape<T, D, 4, 32>>(a, AllTiles());
-        else
+        if constexpr (sizeof(T) == 2) {
+            if (!launch_fragments<FragmentShapeOf<T, D>>(a)) launch<RowShape<T, D, 4, 32>>(a, AllTiles());
+        } else {
             launch<RowShape<T, D, (D <= 128 ? 4 : 2), (D <= 64 ? 32 : 16)>>(a, AllTiles());
+        }
     });
 }
 

@@ -1,0 +1,312 @@
+// options_forward_mma.cuh - the forward pass with options of 16-bit rows that lie in pieces of 16 bytes.
+//
+//   1. Shapes     FragmentShape        what a block, a warp and a thread own; shared memory
+//                 Work                 which of the options an instance of the kernel knows
+//   2. Scores     cap_and_mask         softcap and mask tensor, on a warp's accumulators
+//   3. Weights    drop                 dropout, on the operands of P V
+//                 multiply_pv_taken    O += P V where V may hold NaN
+//   4. Keys       WarpKeys             which tiles a warp goes through, and what is hidden in them
+//   5. Kernel     FragmentBlock        the loop over tiles of keys
+//                 options_fragments_kernel
+//
+// The loop is that of common/cuda/flash_forward.cuh, whose products it uses: scores, weights and output stay in
+// registers; a pass computes the weights of tile t, Q K^T of tile t + 1 and P V of tile t, which the compiler mixes, and
+// copies K of tile t + 2 and V of t + 1 meanwhile; one barrier per tile. Only tiles with a hidden key are masked.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/attention_mask.cuh"
+#include "common/cuda/check.h"
+#include "common/cuda/cp_async.cuh"
+#include "common/cuda/flash_forward.cuh"
+#include "common/cuda/flash_softmax.cuh"
+#include "common/cuda/flash_tiles.cuh"
+#include "common/cuda/logarithms.h"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/kernels/flash_options/options.h"
+#include "common/kernels/flash_options/options_scores.cuh"
+#include "common/kernels/flash_options/options_sequences.cuh"
+#include "common/kernels/flash_options/options_tiles.cuh"
+
+// ------------------------------------------------------------------------------------------------- 1. Shapes
+
+// A warp owns 16 M rows. Why M = 2 where registers allow it: see Shape of flash_forward.cuh. For head_dim 256 they do not;
+// O alone takes 128 of them.
+template <typename T_, int D_, int M_, int WARPS_, int B_c_>
+struct FragmentShape {
+    using T = T_;
+    static constexpr int D = D_, M = M_, WARPS = WARPS_, B_c = B_c_, WARP_ROWS = 16 * M, B_r = WARP_ROWS * WARPS;
+    static constexpr int THREADS = 32 * WARPS, BLOCKS = 8 / WARPS;  // per multiprocessor: registers allow 8 warps
+    static constexpr bool HOLDS_Q = false;
+    // Shared memory, in elements: Q [B_r][D], two tiles of K and two of V, [B_c][D] each
+    static constexpr int TILE = B_c * D, K_AT = B_r * D, V_AT = K_AT + 2 * TILE;
+    static constexpr int BYTES = (V_AT + 2 * TILE) * sizeof(T);
+};
+
+// PLAIN     packed sequences, windows, sinks: what is asked at the ends of a row; scale > 0
+// SCORES    softcap, a mask tensor and any scale besides
+// DROPOUT   all of it
+enum class Work { PLAIN, SCORES, DROPOUT };
+
+// ------------------------------------------------------------------------------------------------- 2. Scores
+
+// q.k -> scores in units of log2(e), with the cap and the mask tensor.   mask: of this head, see mask_from
+template <int M, int N>
+__device__ __forceinline__ void cap_and_mask(float (&s)[M][N][4], const OptionsArguments& a, const AttentionMask& mask,
+                                             const Sequence& sequence, int first_row, int first_key) {
+    const bool masked = mask.kind != MaskKind::NONE;
+    const float unit = masked ? 1.0f : LOG2_E;
+    if (a.softcap > 0) {
+        const float inside = a.scale / a.softcap, outside = a.softcap * unit;
+        UNROLL
+        for (int i = 0; i < 4 * M * N; ++i) {
+            float& x = s[i / (4 * N)][i / 4 % N][i % 4];
+            x = outside * tanh_of(x * inside);
+        }
+    } else {
+        const float factor = a.scale * unit;
+        UNROLL
+        for (int i = 0; i < 4 * M * N; ++i) s[i / (4 * N)][i / 4 % N][i % 4] *= factor;
+    }
+    if (!masked) return;
+    const int lane = threadIdx.x % 32;
+    UNROLL
+    for (int i = 0; i < 4 * M * N; ++i) {
+        float& x = s[i / (4 * N)][i / 4 % N][i % 4];
+        const int row = first_row + i / (4 * N) * 16 + mma::d_row(lane, i % 4);
+        const int key = first_key + i / 4 % N * 8 + mma::d_col(lane, i % 4);
+        x = row < sequence.rows && key < sequence.keys ? in_log2(masked_score(x, mask, 0, row, key)) : -INFINITY;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ 3. Weights
+
+// Weights that dropout leaves out become 0.   head: batch * heads + head
+template <int M, int K>
+__device__ __forceinline__ void drop(unsigned (&p)[K][M][4], const Dropout& dropout, int64_t seed, int64_t head,
+                                     int first_row, int first_key) {
+    const int lane = threadIdx.x % 32;
+    UNROLL
+    for (int i = 0; i < 2 * K * M; ++i) {
+        const int n = i / M, m = i % M;  // 8 keys, 16 rows
+        const uint4 words =
+            dropout_words(seed, head, first_row + 16 * m + lane / 4, first_key + 8 * n + lane % 4 * 2);
+        const auto both = [&](unsigned left, unsigned right) {
+            return (left >= dropout.threshold ? 0xffffu : 0u) | (right >= dropout.threshold ? 0xffff0000u : 0u);
+        };
+        p[n / 2][m][n % 2 * 2] &= both(words.x, words.y);
+        p[n / 2][m][n % 2 * 2 + 1] &= both(words.z, words.w);
+    }
+}
+
+// multiply_pv where V may hold NaN and infinity: a weight of 0 takes nothing of V. Slow.
+//   tile [B_c][D]: V, shared
+template <class S, int M, int K>
+__device__ __forceinline__ void multiply_pv_taken(float (&o)[M][S::D / 8][4], const unsigned (&p)[K][M][4],
+                                                  typename S::T* tile) {
+    const int lane = threadIdx.x % 32;
+    UNROLL
+    for (int n = 0; n < 2 * K; ++n) {
+        NO_UNROLL
+        for (int j = 0; j < 8; ++j) {  // key 8 n + j, whose weights of a row lie in one lane of the quad
+            float weight[2 * M];
+            UNROLL
+            for (int r = 0; r < 2 * M; ++r) {
+                const unsigned pair = __shfl_sync(FULL_WARP, p[n / 2][r / 2][n % 2 * 2 + r % 2], lane / 4 * 4 + j / 2);
+                const float2 two = mma::unpack<typename S::T>(pair);
+                weight[r] = j % 2 == 0 ? two.x : two.y;
+            }
+            UNROLL
+            for (int c = 0; c < S::D / 4; ++c) {
+                const float x = Tile<typename S::T, S::D>::element(tile, 8 * n + j, mma::col(lane, c));
+                UNROLL
+                for (int r = 0; r < 2 * M; ++r)
+                    if (weight[r] != 0) mma::by_row(o)(r, c) += weight[r] * x;
+            }
+        }
+    }
+}
+
+// --------------------------------------------------------------------------------------------------- 4. Keys
+
+// A block goes through the tiles 0 ... tiles - 1, which begin at key `first`. A warp computes begin ... end - 1 of them,
+// and all its rows see all of full_begin ... full_end - 1.
+template <class S>
+struct WarpKeys {
+    int first, end_key, tiles, begin, end, full_begin, full_end;
+
+    // rows: of the block; warp_start, warp_rows: of this warp, 0 or less if it has none
+    __device__ __forceinline__ WarpKeys(const Sequence& s, int start, int rows, int warp_start, int warp_rows) {
+        constexpr int B_c = S::B_c;
+        first = s.first_key_of(start) / B_c * B_c, end_key = s.end_of_keys(start + rows - 1);
+        tiles = end_key > first ? ceil_div(end_key - first, B_c) : 0;
+        begin = tiles + 1, end = full_begin = full_end = 0;
+        if (warp_rows <= 0) return;
+        const int last = warp_start + warp_rows - 1;
+        const int from = s.first_key_of(warp_start), to = s.end_of_keys(last);
+        if (from >= to) return;
+        begin = (from - first) / B_c, end = ceil_div(to - first, B_c);
+        full_begin = ceil_div(s.first_key_of(last) - first, B_c);
+        full_end = max(s.end_of_keys(warp_start) - first, 0) / B_c;
+    }
+    __device__ __forceinline__ bool full(int t) const { return t >= full_begin && t < full_end; }
+};
+
+// ------------------------------------------------------------------------------------------------- 5. Kernel
+
+template <class S, Work WORK>
+struct FragmentBlock {
+    using T = typename S::T;
+    using Loader = flash::TileLoader<T, S::D, S::THREADS, true>;
+    static constexpr int D = S::D, M = S::M, B_c = S::B_c;
+    const OptionsArguments& a;
+    T* const shared;
+    const Place place;
+    const Sequence sequence;
+    const int head, kv_head, rows, warp_start, warp_rows;  // rows of the block; of this warp, 0 or less if it has none
+    const WarpKeys<S> keys;
+    const float factor;  // what makes the scores powers of two
+    const int64_t seed;
+    flash::RowState<M> state;
+    float o[M][D / 8][4];
+
+    __device__ __forceinline__ FragmentBlock(const OptionsArguments& a, const Place& place, T* shared)
+        : a(a),
+          shared(shared),
+          place(place),
+          sequence(a, place.number),
+          head(place.head),
+          kv_head(head / static_cast<int>(a.heads / a.kv_heads)),
+          rows(min(sequence.rows - place.start, S::B_r)),
+          warp_start(place.start + static_cast<int>(threadIdx.x) / 32 * S::WARP_ROWS),
+          warp_rows(min(sequence.rows - warp_start, S::WARP_ROWS)),
+          keys(sequence, place.start, rows, warp_start, warp_rows),
+          factor(WORK == Work::PLAIN ? a.scale * LOG2_E : 1.0f),
+          seed(seed_of<WORK == Work::DROPOUT>(a.dropout)) {}
+
+    // Rows of a head from `row` of the sequence on.
+    __device__ __forceinline__ Loader loader(const void* tensor, const RowStrides& strides, int of_head,
+                                             int64_t row) const {
+        return Loader(row_at(static_cast<const T*>(tensor), strides, place.number, of_head, row), strides.row,
+                      a.head_dim);
+    }
+
+    // state and o from all tiles.   CAREFUL: see hidden_reached()
+    template <bool CAREFUL>
+    __device__ __forceinline__ void attend() {
+        const int warp = threadIdx.x / 32;
+        const unsigned q_at = warp * S::WARP_ROWS * D + flash::lane_start<D>();
+        const unsigned k_at = S::K_AT + flash::lane_start_b<D>(), v_at = S::V_AT + flash::lane_start<D>();
+        float s[M][B_c / 8][4];
+        unsigned p[B_c / 16][M][4], q[D / 16][M][4];
+        state = flash::RowState<M>();
+        mma::clear(o);
+        const int64_t first_key = sequence.first_key + keys.first;
+        Loader k_loader = loader(a.key, a.key_strides, kv_head, first_key);
+        Loader v_loader = loader(a.value, a.value_strides, kv_head, first_key);
+        const auto load = [&](Loader& from, int t, int slots_at) {
+            from.template load<B_c>(shared + slots_at + t % 2 * S::TILE, keys.end_key - keys.first - t * B_c);
+        };
+        const auto add_output = [&](int t) {
+            if constexpr (CAREFUL)
+                multiply_pv_taken<S>(o, p, shared + S::V_AT + t % 2 * S::TILE);
+            else
+                flash::multiply_pv<S>(o, p, shared, v_at + t % 2 * S::TILE);
+        };
+
+        load(k_loader, 0, S::K_AT);
+        NO_UNROLL
+        for (int t = -1; t < keys.tiles; ++t) {
+            cp_async_wait_all();  // K of tile t + 1 and V of t are here, and all warps are done with those before
+            __syncthreads();
+            load(k_loader, t + 2, S::K_AT);
+            load(v_loader, t + 1, S::V_AT);
+            if (t + 1 < keys.begin || t >= keys.end) continue;
+            if (t >= keys.begin && t + 1 < keys.end) {
+                weigh(p, s, t);
+                flash::multiply_qk<S>(s, q, shared, q_at, k_at + (t + 1) % 2 * S::TILE);
+                add_output(t);
+            } else if (t >= keys.begin) {
+                weigh(p, s, t);
+                add_output(t);
+                continue;
+            } else {
+                flash::multiply_qk<S>(s, q, shared, q_at, k_at + (t + 1) % 2 * S::TILE);
+            }
+            prepare(s, t + 1);
+        }
+        cp_async_wait_all();
+    }
+
+    // Weights of tile t.
+    __device__ __forceinline__ void weigh(unsigned (&p)[B_c / 16][M][4], const float (&s)[M][B_c / 8][4], int t) {
+        flash::weigh<T>(p, state, s, factor);
+        if constexpr (WORK == Work::DROPOUT)
+            drop(p, a.dropout, seed, place.number * a.heads + head, warp_start, keys.first + t * B_c);
+    }
+
+    // Scores of tile t, just computed, for weigh().
+    __device__ __forceinline__ void prepare(float (&s)[M][B_c / 8][4], int t) {
+        const int start = keys.first + t * B_c;
+        if constexpr (WORK != Work::PLAIN)
+            cap_and_mask(s, a, mask_from(a.mask, place.number, head), sequence, warp_start, start);
+        float top[2 * M];
+        bool exceeded = flash::needs_rescale(top, state, s, factor);
+        if (!keys.full(t)) {
+            flash::hide_outside(s, [&](int row) {
+                return flash::KeyRange{sequence.first_key_of(warp_start + row) - start,
+                                       sequence.end_of_keys(warp_start + row) - start};
+            });
+            exceeded = flash::needs_rescale(top, state, s, factor);
+        }
+        if (exceeded) flash::rescale(state, o, top, factor);
+    }
+
+    // Through the rows of Q in shared memory, which this warp alone has read: so it is written 16 bytes at a time.
+    __device__ __forceinline__ void store() {
+        const int lane = threadIdx.x % 32;
+        T* tile = shared + static_cast<int>(threadIdx.x) / 32 * S::WARP_ROWS * D;
+        __syncwarp();
+        UNROLL
+        for (int r = 0; r < 2 * M; ++r) {
+            const int row = mma::row(lane, r);
+            const RowEnd end = end_of_row(a, head, state.shift[r], quad_sum(state.sum[r]));
+            if (lane % 4 == 0 && row < warp_rows) a.lse[number_at(a, sequence, head, warp_start + row)] = end.lse;
+            UNROLL
+            for (int n = 0; n < D / 8; ++n)
+                store_pair<D>(tile, row, 8 * n + mma::col(lane, 0), mma::by_row(o)(r, 2 * n) * end.factor,
+                              mma::by_row(o)(r, 2 * n + 1) * end.factor);
+        }
+        __syncwarp();
+        T* out = row_at(static_cast<T*>(a.out), a.out_strides, place.number, head, sequence.first_row + warp_start);
+        UNROLL
+        for (int i = 0; i < S::WARP_ROWS * D / 8; i += 32) {
+            const int row = (i + lane) / (D / 8), piece = (i + lane) % (D / 8);
+            if (row < warp_rows && piece * 8 < a.head_dim)
+                *reinterpret_cast<uint4*>(out + row * a.out_strides.row + piece * 8) =
+                    *reinterpret_cast<const uint4*>(Tile<T, D>::at(tile, row, piece));
+        }
+    }
+};
+
+template <class S, Work WORK>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_fragments_kernel(const OptionsArguments a) {
+    extern __shared__ __align__(128) unsigned char bytes[];
+    const Place place = place_of_block(a.cu_seqlens_q, a.S_q, a.batch, S::B_r);
+    if (place.number < 0) return;
+    FragmentBlock<S, WORK> block(a, place, reinterpret_cast<typename S::T*>(bytes));
+    block.loader(a.query, a.query_strides, block.head, block.sequence.first_row + place.start)
+        .template load<S::B_r>(block.shared, block.rows);
+    block.template attend<false>();
+    bool nan = false;
+    UNROLL
+    for (int m = 0; m < S::M; ++m) nan |= attention::has_nan(block.o[m]);
+    if (hidden_reached(a, nan)) block.template attend<true>();
+    block.store();
+}
