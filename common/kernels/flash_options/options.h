@@ -4,6 +4,7 @@
 //   OptionsGradients    the backward pass
 //   BlockLists          which blocks of keys a block of queries sees
 //   options_forward     options_forward.cu
+//   options_forward_fp16, options_forward_bf16    of which it takes what they take: files of these names
 //   options_backward    options_backward.cu
 //   block_forward, block_backward    the same of listed blocks
 //   dropout_mask        options_dropout.cu: which weights a forward pass keeps
@@ -52,6 +53,9 @@ struct OptionsArguments : AttentionArguments {
 };
 
 void options_forward(const OptionsArguments& arguments);
+// The same of 16 bits, if the rows lie in pieces of 16 bytes and the GPU has the shared memory for it: whether it did
+bool options_forward_fp16(const OptionsArguments& arguments);
+bool options_forward_bf16(const OptionsArguments& arguments);
 
 // The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
 struct OptionsGradients {

@@ -34,7 +34,6 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash_options/options.h"
-#include "common/kernels/flash_options/options_forward_mma.cuh"
 #include "common/kernels/flash_options/options_launch.h"
 #include "common/kernels/flash_options/options_scores.cuh"
 #include "common/kernels/flash_options/options_sequences.cuh"
@@ -155,24 +154,6 @@ static void launch(const OptionsArguments& a, const Tiles& tiles) {
     launch_options<S>(options_forward_kernel<S, Tiles>, blocks, "query", a.stream, a, in_pieces<T>(a), tiles);
 }
 
-// head_dim 256: O alone takes 128 registers, and 192 KB of shared memory are more than most GPUs have.
-template <typename T, int D>
-using FragmentShapeOf = FragmentShape<T, D, (D <= 128 ? 2 : 1), (D <= 128 ? 4 : 8), (D == 128 ? 32 : 64)>;
-
-// Whether it did: rows in pieces, and as much shared memory as a block needs.
-template <class S>
-static bool launch_fragments(const OptionsArguments& a) {
-    if (!in_pieces<typename S::T>(a) || S::BYTES > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
-        return false;
-    const int64_t blocks = a.heads * tiles_of(a.batch, a.S_q, a.cu_seqlens_q != nullptr, S::B_r);
-    const bool plain = a.softcap == 0 && a.mask.kind == MaskKind::NONE && a.scale > 0;
-    const auto kernel = a.dropout.seed != nullptr ? options_fragments_kernel<S, Work::DROPOUT>
-                        : plain                   ? options_fragments_kernel<S, Work::PLAIN>
-                                                  : options_fragments_kernel<S, Work::SCORES>;
-    launch_options<S>(kernel, blocks, "query", a.stream, a);
-    return true;
-}
-
 void options_forward(const OptionsArguments& a) {
     check_row_count(a);
     if (a.cu_seqlens_q != nullptr) {  // rows of no sequence are zeros
@@ -180,12 +161,14 @@ void options_forward(const OptionsArguments& a) {
         CUDA_CHECK(cudaMemsetAsync(a.out, 0, rows * a.head_dim * bytes, a.stream));
         CUDA_CHECK(cudaMemsetAsync(a.lse, 0, rows * sizeof(float), a.stream));
     }
+    if (a.type == FloatType::BFLOAT16) require_bfloat16();
+    if (a.type == FloatType::FLOAT16 && options_forward_fp16(a)) return;
+    if (a.type == FloatType::BFLOAT16 && options_forward_bf16(a)) return;
     for_options(a, [&]<typename T, int D>() {
-        if constexpr (sizeof(T) == 2) {
-            if (!launch_fragments<FragmentShapeOf<T, D>>(a)) launch<RowShape<T, D, 4, 32>>(a, AllTiles());
-        } else {
+        if constexpr (sizeof(T) == 2)
+            launch<RowShape<T, D, 4, 32>>(a, AllTiles());
+        else
             launch<RowShape<T, D, (D <= 128 ? 4 : 2), (D <= 64 ? 32 : 16)>>(a, AllTiles());
-        }
     });
 }
 

@@ -8,6 +8,7 @@
 //   4. Keys       WarpKeys             which tiles a warp goes through, and what is hidden in them
 //   5. Kernel     FragmentBlock        the loop over tiles of keys
 //                 options_fragments_kernel
+//   6. Launcher   forward_in_fragments
 //
 // The loop is that of common/cuda/flash_forward.cuh, whose products it uses: scores, weights and output stay in
 // registers; a pass computes the weights of tile t, Q K^T of tile t + 1 and P V of tile t, which the compiler mixes, and
@@ -30,6 +31,7 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash_options/options.h"
+#include "common/kernels/flash_options/options_launch.h"
 #include "common/kernels/flash_options/options_scores.cuh"
 #include "common/kernels/flash_options/options_sequences.cuh"
 #include "common/kernels/flash_options/options_tiles.cuh"
@@ -111,24 +113,22 @@ template <class S, int M, int K>
 __device__ __forceinline__ void multiply_pv_taken(float (&o)[M][S::D / 8][4], const unsigned (&p)[K][M][4],
                                                   typename S::T* tile) {
     const int lane = threadIdx.x % 32;
-    UNROLL
-    for (int n = 0; n < 2 * K; ++n) {
-        NO_UNROLL
-        for (int j = 0; j < 8; ++j) {  // key 8 n + j, whose weights of a row lie in one lane of the quad
-            float weight[2 * M];
+    NO_UNROLL
+    for (int key = 0; key < 16 * K; ++key) {  // its weights of a row lie in one lane of the quad
+        const int half = key / 8 % 2 * 2, from = lane / 4 * 4 + key % 8 / 2;
+        float weight[2 * M];
+        UNROLL
+        for (int r = 0; r < 2 * M; ++r) {
+            const unsigned pair = __shfl_sync(FULL_WARP, p[key / 16][r / 2][half + r % 2], from);
+            const float2 two = mma::unpack<typename S::T>(pair);
+            weight[r] = key % 2 == 0 ? two.x : two.y;
+        }
+        UNROLL
+        for (int c = 0; c < S::D / 4; ++c) {
+            const float x = Tile<typename S::T, S::D>::element(tile, key, mma::col(lane, c));
             UNROLL
-            for (int r = 0; r < 2 * M; ++r) {
-                const unsigned pair = __shfl_sync(FULL_WARP, p[n / 2][r / 2][n % 2 * 2 + r % 2], lane / 4 * 4 + j / 2);
-                const float2 two = mma::unpack<typename S::T>(pair);
-                weight[r] = j % 2 == 0 ? two.x : two.y;
-            }
-            UNROLL
-            for (int c = 0; c < S::D / 4; ++c) {
-                const float x = Tile<typename S::T, S::D>::element(tile, 8 * n + j, mma::col(lane, c));
-                UNROLL
-                for (int r = 0; r < 2 * M; ++r)
-                    if (weight[r] != 0) mma::by_row(o)(r, c) += weight[r] * x;
-            }
+            for (int r = 0; r < 2 * M; ++r)
+                if (weight[r] != 0) mma::by_row(o)(r, c) += weight[r] * x;
         }
     }
 }
@@ -309,4 +309,27 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_fragments_kerne
     for (int m = 0; m < S::M; ++m) nan |= attention::has_nan(block.o[m]);
     if (hidden_reached(a, nan)) block.template attend<true>();
     block.store();
+}
+
+// ----------------------------------------------------------------------------------------------- 6. Launcher
+
+// Whether it did: rows in pieces, and as much shared memory as a block needs. For head_dim 256 that is 192 KB, which only
+// large GPUs have.
+template <typename T>
+bool forward_in_fragments(const OptionsArguments& a) {
+    if (!in_pieces<T>(a)) return false;
+    const auto run = [&]<int D>() {
+        using S = FragmentShape<T, D, (D <= 128 ? 2 : 1), (D <= 128 ? 4 : 8), (D == 128 ? 32 : 64)>;
+        if (S::BYTES > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
+        const int64_t blocks = a.heads * tiles_of(a.batch, a.S_q, a.cu_seqlens_q != nullptr, S::B_r);
+        const bool plain = a.softcap == 0 && a.mask.kind == MaskKind::NONE && a.scale > 0;
+        const auto kernel = a.dropout.seed != nullptr ? options_fragments_kernel<S, Work::DROPOUT>
+                            : plain                   ? options_fragments_kernel<S, Work::PLAIN>
+                                                      : options_fragments_kernel<S, Work::SCORES>;
+        launch_options<S>(kernel, blocks, "query", a.stream, a);
+        return true;
+    };
+    return a.head_dim <= 64    ? run.template operator()<64>()
+           : a.head_dim <= 128 ? run.template operator()<128>()
+                               : run.template operator()<256>();
 }
