@@ -106,12 +106,12 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M][N][4], unsigned (&quer
     }
 }
 
-// o += P V for one tile of V.   o [M][D / 8][4], p [B_c / 16][M][4]
-template <class S, int M, int K>
-__device__ __forceinline__ void multiply_pv(float (&o)[M][S::D / 8][4], const unsigned (&p)[K][M][4],
+// o += P V for one tile of V, or some of its columns.   o [M][columns / 8][4], p [B_c / 16][M][4]
+template <class S, int M, int N, int K>
+__device__ __forceinline__ void multiply_pv(float (&o)[M][N][4], const unsigned (&p)[K][M][4],
                                             const typename S::T* shared, unsigned v_at) {
     UNROLL
-    for (int i = 0; i < S::D / 16; ++i) {
+    for (int i = 0; i < N / 2; ++i) {
         UNROLL
         for (int g = 0; g < K; ++g) {
             unsigned v[2][2];

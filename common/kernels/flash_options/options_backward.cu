@@ -28,6 +28,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/cp_async.cuh"
@@ -371,6 +372,10 @@ static void launch(const OptionsGradients& g, const Tiles& walks) {
     CUDA_CHECK_LAUNCH();
     options_sinks_kernel<<<grid_blocks(a.heads, "query"), 32 * NUMBER_WARPS, 0, a.stream>>>(g, batch);
     CUDA_CHECK_LAUNCH();
+    if constexpr (std::is_same_v<Tiles, AllTiles>) {
+        if (a.type == FloatType::FLOAT16 && options_backward_fp16(g)) return;
+        if (a.type == FloatType::BFLOAT16 && options_backward_bf16(g)) return;
+    }
     launch_options<Query>(options_query_kernel<Query, Tiles>, a.heads * tiles_of(a.batch, a.S_q, packed, Query::B_r),
                           "query", a.stream, g, pieces, walks);
     launch_options<Key>(options_keys_kernel<Key, Tiles>, a.kv_heads * tiles_of(a.batch, a.S_k, packed, Key::B_c),

@@ -1,14 +1,11 @@
 // options_forward_mma.cuh - the forward pass with options of 16-bit rows that lie in pieces of 16 bytes.
 //
 //   1. Shapes     FragmentShape        what a block, a warp and a thread own; shared memory
-//                 Work                 which of the options an instance of the kernel knows
 //   2. Scores     cap_and_mask         softcap and mask tensor, on a warp's accumulators
 //   3. Weights    drop                 dropout, on the operands of P V
-//                 multiply_pv_taken    O += P V where V may hold NaN
-//   4. Keys       WarpKeys             which tiles a warp goes through, and what is hidden in them
-//   5. Kernel     FragmentBlock        the loop over tiles of keys
+//   4. Kernel     ForwardRows          the loop over tiles of keys
 //                 options_fragments_kernel
-//   6. Launcher   forward_in_fragments
+//   5. Launcher   forward_in_fragments
 //
 // The loop is that of common/cuda/flash_forward.cuh, whose products it uses: scores, weights and output stay in
 // registers; a pass computes the weights of tile t, Q K^T of tile t + 1 and P V of tile t, which the compiler mixes, and
@@ -31,6 +28,7 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/flash_options/options.h"
+#include "common/kernels/flash_options/options_fragments.cuh"
 #include "common/kernels/flash_options/options_launch.h"
 #include "common/kernels/flash_options/options_scores.cuh"
 #include "common/kernels/flash_options/options_sequences.cuh"
@@ -43,18 +41,13 @@
 template <typename T_, int D_, int M_, int WARPS_, int B_c_>
 struct FragmentShape {
     using T = T_;
-    static constexpr int D = D_, M = M_, WARPS = WARPS_, B_c = B_c_, WARP_ROWS = 16 * M, B_r = WARP_ROWS * WARPS;
+    static constexpr int D = D_, M = M_, WARPS = WARPS_, B_c = B_c_, B_r = 16 * M * WARPS;
     static constexpr int THREADS = 32 * WARPS, BLOCKS = 8 / WARPS;  // per multiprocessor: registers allow 8 warps
     static constexpr bool HOLDS_Q = false;
     // Shared memory, in elements: Q [B_r][D], two tiles of K and two of V, [B_c][D] each
     static constexpr int TILE = B_c * D, K_AT = B_r * D, V_AT = K_AT + 2 * TILE;
     static constexpr int BYTES = (V_AT + 2 * TILE) * sizeof(T);
 };
-
-// PLAIN     packed sequences, windows, sinks: what is asked at the ends of a row; scale > 0
-// SCORES    softcap, a mask tensor and any scale besides
-// DROPOUT   all of it
-enum class Work { PLAIN, SCORES, DROPOUT };
 
 // ------------------------------------------------------------------------------------------------- 2. Scores
 
@@ -107,109 +100,34 @@ __device__ __forceinline__ void drop(unsigned (&p)[K][M][4], const Dropout& drop
     }
 }
 
-// multiply_pv where V may hold NaN and infinity: a weight of 0 takes nothing of V. Slow.
-//   tile [B_c][D]: V, shared
-template <class S, int M, int K>
-__device__ __forceinline__ void multiply_pv_taken(float (&o)[M][S::D / 8][4], const unsigned (&p)[K][M][4],
-                                                  typename S::T* tile) {
-    const int lane = threadIdx.x % 32;
-    NO_UNROLL
-    for (int key = 0; key < 16 * K; ++key) {  // its weights of a row lie in one lane of the quad
-        const int half = key / 8 % 2 * 2, from = lane / 4 * 4 + key % 8 / 2;
-        float weight[2 * M];
-        UNROLL
-        for (int r = 0; r < 2 * M; ++r) {
-            const unsigned pair = __shfl_sync(FULL_WARP, p[key / 16][r / 2][half + r % 2], from);
-            const float2 two = mma::unpack<typename S::T>(pair);
-            weight[r] = key % 2 == 0 ? two.x : two.y;
-        }
-        UNROLL
-        for (int c = 0; c < S::D / 4; ++c) {
-            const float x = Tile<typename S::T, S::D>::element(tile, key, mma::col(lane, c));
-            UNROLL
-            for (int r = 0; r < 2 * M; ++r)
-                if (weight[r] != 0) mma::by_row(o)(r, c) += weight[r] * x;
-        }
-    }
-}
-
-// --------------------------------------------------------------------------------------------------- 4. Keys
-
-// A block goes through the tiles 0 ... tiles - 1, which begin at key `first`. A warp computes begin ... end - 1 of them,
-// and all its rows see all of full_begin ... full_end - 1.
-template <class S>
-struct WarpKeys {
-    int first, end_key, tiles, begin, end, full_begin, full_end;
-
-    // rows: of the block; warp_start, warp_rows: of this warp, 0 or less if it has none
-    __device__ __forceinline__ WarpKeys(const Sequence& s, int start, int rows, int warp_start, int warp_rows) {
-        constexpr int B_c = S::B_c;
-        first = s.first_key_of(start) / B_c * B_c, end_key = s.end_of_keys(start + rows - 1);
-        tiles = end_key > first ? ceil_div(end_key - first, B_c) : 0;
-        begin = tiles + 1, end = full_begin = full_end = 0;
-        if (warp_rows <= 0) return;
-        const int last = warp_start + warp_rows - 1;
-        const int from = s.first_key_of(warp_start), to = s.end_of_keys(last);
-        if (from >= to) return;
-        begin = (from - first) / B_c, end = ceil_div(to - first, B_c);
-        full_begin = ceil_div(s.first_key_of(last) - first, B_c);
-        full_end = max(s.end_of_keys(warp_start) - first, 0) / B_c;
-    }
-    __device__ __forceinline__ bool full(int t) const { return t >= full_begin && t < full_end; }
-};
-
-// ------------------------------------------------------------------------------------------------- 5. Kernel
+// ------------------------------------------------------------------------------------------------- 4. Kernel
 
 template <class S, Work WORK>
-struct FragmentBlock {
-    using T = typename S::T;
-    using Loader = flash::TileLoader<T, S::D, S::THREADS, true>;
-    static constexpr int D = S::D, M = S::M, B_c = S::B_c;
-    const OptionsArguments& a;
-    T* const shared;
-    const Place place;
-    const Sequence sequence;
-    const int head, kv_head, rows, warp_start, warp_rows;  // rows of the block; of this warp, 0 or less if it has none
-    const WarpKeys<S> keys;
+struct ForwardRows : FragmentRows<S> {
+    using Base = FragmentRows<S>;
+    using typename Base::Loader, typename Base::T;
+    using Base::D, Base::M, Base::a, Base::shared, Base::place, Base::sequence, Base::head, Base::warp_start, Base::keys;
+    static constexpr int B_c = S::B_c;
     const float factor;  // what makes the scores powers of two
     const int64_t seed;
     flash::RowState<M> state;
     float o[M][D / 8][4];
 
-    __device__ __forceinline__ FragmentBlock(const OptionsArguments& a, const Place& place, T* shared)
-        : a(a),
-          shared(shared),
-          place(place),
-          sequence(a, place.number),
-          head(place.head),
-          kv_head(head / static_cast<int>(a.heads / a.kv_heads)),
-          rows(min(sequence.rows - place.start, S::B_r)),
-          warp_start(place.start + static_cast<int>(threadIdx.x) / 32 * S::WARP_ROWS),
-          warp_rows(min(sequence.rows - warp_start, S::WARP_ROWS)),
-          keys(sequence, place.start, rows, warp_start, warp_rows),
+    __device__ __forceinline__ ForwardRows(const OptionsArguments& a, const Place& place, T* shared)
+        : Base(a, place, shared),
           factor(WORK == Work::PLAIN ? a.scale * LOG2_E : 1.0f),
           seed(seed_of<WORK == Work::DROPOUT>(a.dropout)) {}
-
-    // Rows of a head from `row` of the sequence on.
-    __device__ __forceinline__ Loader loader(const void* tensor, const RowStrides& strides, int of_head,
-                                             int64_t row) const {
-        return Loader(row_at(static_cast<const T*>(tensor), strides, place.number, of_head, row), strides.row,
-                      a.head_dim);
-    }
 
     // state and o from all tiles.   CAREFUL: see hidden_reached()
     template <bool CAREFUL>
     __device__ __forceinline__ void attend() {
-        const int warp = threadIdx.x / 32;
-        const unsigned q_at = warp * S::WARP_ROWS * D + flash::lane_start<D>();
+        const unsigned q_at = Base::warp_at() + flash::lane_start<D>();
         const unsigned k_at = S::K_AT + flash::lane_start_b<D>(), v_at = S::V_AT + flash::lane_start<D>();
         float s[M][B_c / 8][4];
         unsigned p[B_c / 16][M][4], q[D / 16][M][4];
         state = flash::RowState<M>();
         mma::clear(o);
-        const int64_t first_key = sequence.first_key + keys.first;
-        Loader k_loader = loader(a.key, a.key_strides, kv_head, first_key);
-        Loader v_loader = loader(a.value, a.value_strides, kv_head, first_key);
+        Loader k_loader = this->key_loader(a.key, a.key_strides), v_loader = this->key_loader(a.value, a.value_strides);
         const auto load = [&](Loader& from, int t, int slots_at) {
             from.template load<B_c>(shared + slots_at + t % 2 * S::TILE, keys.end_key - keys.first - t * B_c);
         };
@@ -259,39 +177,24 @@ struct FragmentBlock {
         float top[2 * M];
         bool exceeded = flash::needs_rescale(top, state, s, factor);
         if (!keys.full(t)) {
-            flash::hide_outside(s, [&](int row) {
-                return flash::KeyRange{sequence.first_key_of(warp_start + row) - start,
-                                       sequence.end_of_keys(warp_start + row) - start};
-            });
+            flash::hide_outside(s, [&](int row) { return this->seen(row, start); });
             exceeded = flash::needs_rescale(top, state, s, factor);
         }
         if (exceeded) flash::rescale(state, o, top, factor);
     }
 
-    // Through the rows of Q in shared memory, which this warp alone has read: so it is written 16 bytes at a time.
-    __device__ __forceinline__ void store() {
+    __device__ __forceinline__ void store_output() {
         const int lane = threadIdx.x % 32;
-        T* tile = shared + static_cast<int>(threadIdx.x) / 32 * S::WARP_ROWS * D;
-        __syncwarp();
+        float factors[2 * M];
         UNROLL
         for (int r = 0; r < 2 * M; ++r) {
             const int row = mma::row(lane, r);
             const RowEnd end = end_of_row(a, head, state.shift[r], quad_sum(state.sum[r]));
-            if (lane % 4 == 0 && row < warp_rows) a.lse[number_at(a, sequence, head, warp_start + row)] = end.lse;
-            UNROLL
-            for (int n = 0; n < D / 8; ++n)
-                store_pair<D>(tile, row, 8 * n + mma::col(lane, 0), mma::by_row(o)(r, 2 * n) * end.factor,
-                              mma::by_row(o)(r, 2 * n + 1) * end.factor);
+            factors[r] = end.factor;
+            if (lane % 4 == 0 && row < this->warp_rows)
+                a.lse[number_at(a, sequence, head, warp_start + row)] = end.lse;
         }
-        __syncwarp();
-        T* out = row_at(static_cast<T*>(a.out), a.out_strides, place.number, head, sequence.first_row + warp_start);
-        UNROLL
-        for (int i = 0; i < S::WARP_ROWS * D / 8; i += 32) {
-            const int row = (i + lane) / (D / 8), piece = (i + lane) % (D / 8);
-            if (row < warp_rows && piece * 8 < a.head_dim)
-                *reinterpret_cast<uint4*>(out + row * a.out_strides.row + piece * 8) =
-                    *reinterpret_cast<const uint4*>(Tile<T, D>::at(tile, row, piece));
-        }
+        this->store(a.out, o, factors);
     }
 };
 
@@ -300,18 +203,17 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_fragments_kerne
     extern __shared__ __align__(128) unsigned char bytes[];
     const Place place = place_of_block(a.cu_seqlens_q, a.S_q, a.batch, S::B_r);
     if (place.number < 0) return;
-    FragmentBlock<S, WORK> block(a, place, reinterpret_cast<typename S::T*>(bytes));
-    block.loader(a.query, a.query_strides, block.head, block.sequence.first_row + place.start)
-        .template load<S::B_r>(block.shared, block.rows);
+    ForwardRows<S, WORK> block(a, place, reinterpret_cast<typename S::T*>(bytes));
+    block.row_loader(a.query, a.query_strides).template load<S::B_r>(block.shared, block.rows);
     block.template attend<false>();
     bool nan = false;
     UNROLL
     for (int m = 0; m < S::M; ++m) nan |= attention::has_nan(block.o[m]);
     if (hidden_reached(a, nan)) block.template attend<true>();
-    block.store();
+    block.store_output();
 }
 
-// ----------------------------------------------------------------------------------------------- 6. Launcher
+// ----------------------------------------------------------------------------------------------- 5. Launcher
 
 // Whether it did: rows in pieces, and as much shared memory as a block needs. For head_dim 256 that is 192 KB, which only
 // large GPUs have.

@@ -4,6 +4,7 @@
 //   apply_options    q.k -> scores: scale, softcap, window, mask tensor; -infinity for hidden keys; and the slopes of the cap
 //   seed_of          what dropout_words() counts from
 //   keep             which weights dropout keeps
+//   lse_of           lse as the backward pass takes it
 //   hidden_reached   whether what is hidden may have spoilt a block's sums
 //   end_of_row       what a row's output is multiplied by in the end, and its lse
 //
@@ -93,6 +94,9 @@ __device__ __forceinline__ unsigned keep(const Dropout& dropout, int64_t seed, i
     }
     return kept;
 }
+
+// In units of log2(e); infinity, which leaves no weight, for rows that see nothing.
+__device__ __forceinline__ float lse_of(float lse) { return lse == -INFINITY ? INFINITY : lse * LOG2_E; }
 
 // A weight of 0 times NaN or infinity is NaN: what lies at a hidden key would reach the rows that share a tile with it.
 // Zeroing the key does not help, since some of these rows may see it. So a block looks at its sums before it writes
