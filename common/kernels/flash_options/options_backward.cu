@@ -8,6 +8,8 @@
 //                  options_sinks_kernel      the gradient of the sinks
 //   4. Launcher    options_backward, block_backward
 //
+//   options_backward_mma.cuh    dQ, dK and dV of 16-bit rows in pieces, where no option speaks against it
+//
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2), but for dQ, which has a kernel of its own: nothing is added
 // up in memory by several blocks, so all gradients have the same bits every time. That takes seven products per tile in
 // place of five. With m the dropout's mask over (1 - p), c the cap's slope and lse the sink included:
@@ -260,8 +262,8 @@ __global__ void __launch_bounds__(S::THREADS)
                 mma::clear(s), mma::clear(dp);
                 flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
                 flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
-                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, seed, place.number * a.heads + head, start + row,
-                                    place.start + col);
+                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, seed, place.number * a.heads + head,
+                                    start + row, place.start + col);
                 UNROLL
                 for (int n = 0; n < 2 * N; ++n) {
                     const int r = row + mma::row(lane, n % 2), c = col + 8 * (n / 2) + mma::col(lane, 0);

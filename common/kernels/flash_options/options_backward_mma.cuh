@@ -8,9 +8,9 @@
 //   4. Launcher    gradients_in_fragments
 //
 // What options_backward.cu says holds here, too. P and dS stay in registers: where a warp owns keys it computes
-// S^T = K Q^T and dP^T = V dO^T, whose accumulators are operands of P^T dO and dS^T Q as those of S are of P V. So warps
-// hand each other nothing, and there is one barrier per tile, while the next one is copied. Only tiles with a hidden key
-// are masked.
+// S^T = K Q^T and dP^T = V dO^T, whose accumulators are operands of P^T dO and dS^T Q as those of S are of P V. So
+// warps hand each other nothing, and there is one barrier per tile, while the next one is copied. Only tiles with a
+// hidden key are masked.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -101,7 +101,8 @@ template <class S, Work WORK>
 struct GradientRows : FragmentRows<S> {
     using Base = FragmentRows<S>;
     using typename Base::Loader, typename Base::T;
-    using Base::D, Base::M, Base::a, Base::shared, Base::place, Base::sequence, Base::head, Base::warp_start, Base::keys;
+    using Base::D, Base::M, Base::a, Base::shared, Base::place, Base::sequence, Base::head, Base::warp_start;
+    using Base::keys;
     static constexpr int B_c = S::B_c, N = B_c / 8;
     const int64_t seed;
     float lse[2 * M], delta[2 * M], dq[M][D / 8][4];
@@ -264,7 +265,7 @@ struct GradientKeys {
                         a.query_strides.row, a.head_dim);
         Loader do_loader(row_at(static_cast<const T*>(g.grad_out), g.grad_out_strides, place.number, head, row),
                          g.grad_out_strides.row, a.head_dim);
-        const float* const row_numbers =  // lse, or delta, of a row of the first tile for each of the first 2 B_r threads
+        const float* const row_numbers =  // lse, then delta, of the rows of the first tile: one for each of 2 B_r threads
             (threadIdx.x < B_r ? a.lse : g.delta) + number_at(a, sequence, head, from) + threadIdx.x % B_r;
         const auto load = [&](int start, int slot) {
             q_loader.template load<B_r>(shared + S::Q_AT + slot * S::TILE, to - start);
@@ -374,15 +375,16 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_keys_fragments_
 
 // ----------------------------------------------------------------------------------------------- 4. Launcher
 
-// Whether it did: no mask tensor, not a cap and dropout together, rows in pieces, and as much shared memory as the blocks
-// need. For head_dim 256 that is 192 KB, which only large GPUs have.
+// Whether it did: no mask tensor, not a cap and dropout together, rows in pieces, and as much shared memory as the
+// blocks need. For head_dim 256 that is 192 KB, which only large GPUs have.
 template <typename T>
 bool gradients_in_fragments(const OptionsGradients& g) {
     const OptionsArguments& a = g.forward;
     if (a.mask.kind != MaskKind::NONE || (a.softcap > 0 && a.dropout.seed != nullptr)) return false;
     if (!in_pieces<T>(a) || !in_pieces<T>(g.grad_out, g.grad_out_strides)) return false;
     const auto run = [&]<class Query, class Key>() {
-        if (std::max(Query::BYTES, Key::BYTES) > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
+        const int limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+        if (std::max(Query::BYTES, Key::BYTES) > limit) return false;
         const auto launch = [&]<Work WORK>() {
             const bool packed = a.cu_seqlens_q != nullptr;
             launch_options<Query>(options_query_fragments_kernel<Query, WORK>,

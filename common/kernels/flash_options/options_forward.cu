@@ -8,6 +8,7 @@
 //   options_tiles.cuh       tiles and products, for all three types
 //   options_scores.cuh      softcap, masks and dropout on accumulators
 //   options_walks.cuh       which tiles of keys a block goes through
+//   options_forward_mma.cuh    16-bit rows in pieces, which do not come here
 //
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 1), in its plainest form: a warp owns 16 rows of Q and their
 // output, a block as many as it has warps; it goes through the keys tile by tile with the online softmax of

@@ -8,8 +8,8 @@
 //   5. Launcher   forward_in_fragments
 //
 // The loop is that of common/cuda/flash_forward.cuh, whose products it uses: scores, weights and output stay in
-// registers; a pass computes the weights of tile t, Q K^T of tile t + 1 and P V of tile t, which the compiler mixes, and
-// copies K of tile t + 2 and V of t + 1 meanwhile; one barrier per tile. Only tiles with a hidden key are masked.
+// registers; a pass computes the weights of tile t, Q K^T of tile t + 1 and P V of tile t, which the compiler mixes,
+// and copies K of tile t + 2 and V of t + 1 meanwhile; one barrier per tile. Only tiles with a hidden key are masked.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -36,8 +36,8 @@
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 
-// A warp owns 16 M rows. Why M = 2 where registers allow it: see Shape of flash_forward.cuh. For head_dim 256 they do not;
-// O alone takes 128 of them.
+// A warp owns 16 M rows. Why M = 2 where registers allow it: see Shape of flash_forward.cuh. For head_dim 256 they do
+// not: O of 16 rows alone takes 128 of them.
 template <typename T_, int D_, int M_, int WARPS_, int B_c_>
 struct FragmentShape {
     using T = T_;
@@ -106,7 +106,8 @@ template <class S, Work WORK>
 struct ForwardRows : FragmentRows<S> {
     using Base = FragmentRows<S>;
     using typename Base::Loader, typename Base::T;
-    using Base::D, Base::M, Base::a, Base::shared, Base::place, Base::sequence, Base::head, Base::warp_start, Base::keys;
+    using Base::D, Base::M, Base::a, Base::shared, Base::place, Base::sequence, Base::head, Base::warp_start;
+    using Base::keys;
     static constexpr int B_c = S::B_c;
     const float factor;  // what makes the scores powers of two
     const int64_t seed;
@@ -215,8 +216,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_fragments_kerne
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher
 
-// Whether it did: rows in pieces, and as much shared memory as a block needs. For head_dim 256 that is 192 KB, which only
-// large GPUs have.
+// Whether it did: rows in pieces, and as much shared memory as a block needs. For head_dim 256 that is 192 KB, which
+// only large GPUs have.
 template <typename T>
 bool forward_in_fragments(const OptionsArguments& a) {
     if (!in_pieces<T>(a)) return false;

@@ -27,8 +27,8 @@
 // DROPOUT     all of it                                      dropout
 enum class Work { PLAIN, SCORES, DROPOUT };
 
-// A block goes through the tiles 0 ... tiles - 1, which begin at key `first`. A warp computes begin ... end - 1 of them,
-// and all its rows see all of full_begin ... full_end - 1.
+// A block goes through the tiles 0 ... tiles - 1, which begin at key `first`. A warp computes begin ... end - 1 of
+// them, and all its rows see all of full_begin ... full_end - 1.
 template <class S>
 struct WarpKeys {
     int first, end_key, tiles, begin, end, full_begin, full_end;
@@ -93,8 +93,8 @@ struct FragmentRows {
         return {sequence.first_key_of(warp_start + row) - start, sequence.end_of_keys(warp_start + row) - start};
     }
 
-    // The warp's rows of x, times factor, to a tensor that lies as the output: through those of the first tile in shared
-    // memory, which this warp alone has read. So it is written 16 bytes at a time.
+    // The warp's rows of x, times factor, to a tensor that lies as the output: through those of the first tile in
+    // shared memory, which this warp alone has read. So it is written 16 bytes at a time.
     __device__ __forceinline__ void store(void* tensor, const float (&x)[M][D / 8][4], const float (&factor)[2 * M]) {
         const int lane = threadIdx.x % 32;
         T* tile = shared + warp_at();
