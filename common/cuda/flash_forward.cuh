@@ -77,23 +77,23 @@ using Query = unsigned[D / 16][M][4];
 // `shared` is the beginning of the block's shared memory; *_at: lane_start (or lane_start_b) of a tile in it.
 
 // Columns 16 i ... 16 i + 15 of the warp's rows of Q.
-template <int D, typename T>
+template <int D, int M, typename T>
 __device__ __forceinline__ void load_query(unsigned (&q)[M][4], const T* shared, unsigned q_at, int i) {
     UNROLL
     for (int m = 0; m < M; ++m)
         ldmatrix_x4(q[m][0], q[m][1], q[m][2], q[m][3], shared + block_at<D>(q_at, m, i));
 }
 
-// s = Q K^T for one tile of K.
-template <class S>
-__device__ __forceinline__ void multiply_qk(Scores& s, Query<S::D>& query, const typename S::T* shared, unsigned q_at,
-                                            unsigned k_at) {
+// s = Q K^T for one tile of K.   S: D, T and HOLDS_Q as in Shape; s [M][B_c / 8][4], query [D / 16][M][4]
+template <class S, int M, int N>
+__device__ __forceinline__ void multiply_qk(float (&s)[M][N][4], unsigned (&query)[S::D / 16][M][4],
+                                            const typename S::T* shared, unsigned q_at, unsigned k_at) {
     UNROLL
     for (int i = 0; i < S::D / 16; ++i) {
         auto& q = query[i];
         if constexpr (!S::HOLDS_Q) load_query<S::D>(q, shared, q_at, i);
         UNROLL
-        for (int g = 0; g < B_c / 16; ++g) {
+        for (int g = 0; g < N / 2; ++g) {
             unsigned k[2][2];
             ldmatrix_x4(k[0][0], k[0][1], k[1][0], k[1][1], shared + block_at<S::D>(k_at, g, i));
             UNROLL
@@ -106,14 +106,14 @@ __device__ __forceinline__ void multiply_qk(Scores& s, Query<S::D>& query, const
     }
 }
 
-// o += P V for one tile of V.
-template <class S>
-__device__ __forceinline__ void multiply_pv(Output<S::D>& o, const Weights& p, const typename S::T* shared,
-                                            unsigned v_at) {
+// o += P V for one tile of V, or some of its columns.   o [M][columns / 8][4], p [B_c / 16][M][4]
+template <class S, int M, int N, int K>
+__device__ __forceinline__ void multiply_pv(float (&o)[M][N][4], const unsigned (&p)[K][M][4],
+                                            const typename S::T* shared, unsigned v_at) {
     UNROLL
-    for (int i = 0; i < S::D / 16; ++i) {
+    for (int i = 0; i < N / 2; ++i) {
         UNROLL
-        for (int g = 0; g < B_c / 16; ++g) {
+        for (int g = 0; g < K; ++g) {
             unsigned v[2][2];
             ldmatrix_x4_trans(v[0][0], v[0][1], v[1][0], v[1][1], shared + block_at<S::D>(v_at, g, i));
             UNROLL
@@ -129,14 +129,14 @@ struct KeyRange {
 };
 
 // s = -infinity but for the keys range(row); rows are counted from the warp's first.
-template <typename F>
-__device__ __forceinline__ void hide_outside(Scores& s, F range) {
+template <int M, int N, typename F>
+__device__ __forceinline__ void hide_outside(float (&s)[M][N][4], F range) {
     const int lane = threadIdx.x % 32;
     UNROLL
     for (int r = 0; r < 2 * M; ++r) {
         const KeyRange seen = range(mma::row(lane, r));
         UNROLL
-        for (int c = 0; c < B_c / 4; ++c) {
+        for (int c = 0; c < 2 * N; ++c) {
             const int key = mma::col(lane, c);
             if (key < seen.begin || key >= seen.end) by_row(s)(r, c) = -INFINITY;
         }

@@ -4,7 +4,9 @@
 //   OptionsGradients    the backward pass
 //   BlockLists          which blocks of keys a block of queries sees
 //   options_forward     options_forward.cu
+//   options_forward_fp16, options_forward_bf16    of which it takes what they take: files of these names
 //   options_backward    options_backward.cu
+//   options_backward_fp16, options_backward_bf16
 //   block_forward, block_backward    the same of listed blocks
 //   dropout_mask        options_dropout.cu: which weights a forward pass keeps
 //
@@ -52,6 +54,9 @@ struct OptionsArguments : AttentionArguments {
 };
 
 void options_forward(const OptionsArguments& arguments);
+// The same of 16 bits, if the rows lie in pieces of 16 bytes and the GPU has the shared memory for it: whether it did
+bool options_forward_fp16(const OptionsArguments& arguments);
+bool options_forward_bf16(const OptionsArguments& arguments);
 
 // The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
 struct OptionsGradients {
@@ -66,6 +71,9 @@ struct OptionsGradients {
 };
 
 void options_backward(const OptionsGradients& gradients);
+// dQ, dK and dV of 16 bits from delta, if they take it: whether they did
+bool options_backward_fp16(const OptionsGradients& gradients);
+bool options_backward_bf16(const OptionsGradients& gradients);
 
 // Query i sees key j only if j / block is among the first counts[head, i / block] numbers of columns[head, i / block];
 // what hides keys besides still does. S_q and S_k are multiples of block, the sequences are not packed and head_dim is

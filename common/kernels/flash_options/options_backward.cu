@@ -8,6 +8,8 @@
 //                  options_sinks_kernel      the gradient of the sinks
 //   4. Launcher    options_backward, block_backward
 //
+//   options_backward_mma.cuh    dQ, dK and dV of 16-bit rows in pieces, where no option speaks against it
+//
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2), but for dQ, which has a kernel of its own: nothing is added
 // up in memory by several blocks, so all gradients have the same bits every time. That takes seven products per tile in
 // place of five. With m the dropout's mask over (1 - p), c the cap's slope and lse the sink included:
@@ -28,6 +30,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/cp_async.cuh"
@@ -89,11 +92,11 @@ struct KeyShape {
 template <int N>
 __device__ __forceinline__ void gradients_of_scores(float (&s)[1][N][4], float (&dp)[1][N][4], const float (&lse)[2],
                                                     const float (&delta)[2], const OptionsArguments& a,
-                                                    const AttentionMask& mask, const Sequence& sequence, int64_t head,
-                                                    int row, int key) {
+                                                    const AttentionMask& mask, const Sequence& sequence, int64_t seed,
+                                                    int64_t head, int row, int key) {
     float slopes[1][N][4];
     apply_options(s, slopes, a, mask, sequence, row, key);
-    const unsigned kept = keep<N>(a.dropout, head, row, key);
+    const unsigned kept = keep<N>(a.dropout, seed, head, row, key);
     UNROLL
     for (int n = 0; n < 4 * N; ++n) {
         float &p = s[0][n / 4][n % 4], &x = dp[0][n / 4][n % 4];
@@ -167,6 +170,7 @@ __global__ void __launch_bounds__(S::THREADS)
     };
     load_rows(a.query, a.query_strides, S::Q_AT);
     load_rows(g.grad_out, g.grad_out_strides, S::DO_AT);
+    const int64_t seed = seed_of(a.dropout);
     float lse[2], delta[2], dq[1][D / 8][4];
     read_numbers(lse, delta, g, sequence, head, place.start + first + lane / 4);
 #pragma unroll 1
@@ -182,7 +186,7 @@ __global__ void __launch_bounds__(S::THREADS)
             mma::clear(s), mma::clear(dp);
             flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, first, S::K_AT, 0);
             flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, first, S::V_AT, 0);
-            gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head,
+            gradients_of_scores(s, dp, lse, delta, a, mask, sequence, seed, place.number * a.heads + head,
                                 place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 2 * N; ++n)
@@ -238,6 +242,7 @@ __global__ void __launch_bounds__(S::THREADS)
     };
     load_keys(a.key, a.key_strides, S::K_AT);
     load_keys(a.value, a.value_strides, S::V_AT);
+    const int64_t seed = seed_of(a.dropout);
     float dk[1][SUMS][4], dv[1][SUMS][4];
 #pragma unroll 1
     for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
@@ -257,8 +262,8 @@ __global__ void __launch_bounds__(S::THREADS)
                 mma::clear(s), mma::clear(dp);
                 flash::multiply<false, false, D, D, D>(s, shared, S::Q_AT, row, S::K_AT, col);
                 flash::multiply<false, false, D, D, D>(dp, shared, S::DO_AT, row, S::V_AT, col);
-                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, place.number * a.heads + head, start + row,
-                                    place.start + col);
+                gradients_of_scores(s, dp, lse, delta, a, mask, sequence, seed, place.number * a.heads + head,
+                                    start + row, place.start + col);
                 UNROLL
                 for (int n = 0; n < 2 * N; ++n) {
                     const int r = row + mma::row(lane, n % 2), c = col + 8 * (n / 2) + mma::col(lane, 0);
@@ -369,6 +374,10 @@ static void launch(const OptionsGradients& g, const Tiles& walks) {
     CUDA_CHECK_LAUNCH();
     options_sinks_kernel<<<grid_blocks(a.heads, "query"), 32 * NUMBER_WARPS, 0, a.stream>>>(g, batch);
     CUDA_CHECK_LAUNCH();
+    if constexpr (std::is_same_v<Tiles, AllTiles>) {
+        if (a.type == FloatType::FLOAT16 && options_backward_fp16(g)) return;
+        if (a.type == FloatType::BFLOAT16 && options_backward_bf16(g)) return;
+    }
     launch_options<Query>(options_query_kernel<Query, Tiles>, a.heads * tiles_of(a.batch, a.S_q, packed, Query::B_r),
                           "query", a.stream, g, pieces, walks);
     launch_options<Key>(options_keys_kernel<Key, Tiles>, a.kv_heads * tiles_of(a.batch, a.S_k, packed, Key::B_c),

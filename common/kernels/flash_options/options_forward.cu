@@ -8,6 +8,7 @@
 //   options_tiles.cuh       tiles and products, for all three types
 //   options_scores.cuh      softcap, masks and dropout on accumulators
 //   options_walks.cuh       which tiles of keys a block goes through
+//   options_forward_mma.cuh    16-bit rows in pieces, which do not come here
 //
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 1), in its plainest form: a warp owns 16 rows of Q and their
 // output, a block as many as it has warps; it goes through the keys tile by tile with the online softmax of
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(S::THREADS)
     const auto walk = tiles.template keys<B_c>(sequence, place, rows);
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;  // this warp's first row of the block
     const AttentionMask mask = mask_from(a.mask, place.number, head);
+    const int64_t seed = seed_of(a.dropout);
 
     const auto load_keys = [&](const void* tensor, const RowStrides& strides, int at, const auto& tile) {
         const T* from =
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(S::THREADS)
             for (int n = 0; n < 4 * N; ++n) s[0][n / 4][n % 4] = in_log2(s[0][n / 4][n % 4]);
             if (flash::needs_rescale(top, state, s, 1.0f)) flash::rescale(state, o, top, 1.0f);
             const unsigned kept =
-                keep<N>(a.dropout, place.number * a.heads + head, place.start + first, tile.start());
+                keep<N>(a.dropout, seed, place.number * a.heads + head, place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 2 * N; ++n) {
                 const int r = n % 2, at = 4 * (n / 2) + 2 * r;  // of the accumulators, a pair
@@ -132,22 +134,15 @@ __global__ void __launch_bounds__(S::THREADS)
     UNROLL
     for (int r = 0; r < 2; ++r) {
         const int row = first + mma::row(lane, r);
-        float sum = quad_sum(state.sum[r]), shift = state.shift[r], factor = a.dropout.factor;
-        if (a.sinks != nullptr) {
-            const float sink = a.sinks[head] * LOG2_E;
-            shift = fmaxf(shift, sink);
-            const float ratio = exp2_approx(state.shift[r] - shift);
-            sum = sum * ratio + exp2_approx(sink - shift);
-            factor *= ratio;
-        }
+        const RowEnd end = end_of_row(a, head, state.shift[r], quad_sum(state.sum[r]));
         if (row >= rows) continue;
-        factor *= flash::final_factor(sum);
-        if (lane % 4 == 0) a.lse[number_at(a, sequence, head, place.start + row)] = flash::logsumexp_of(shift, sum);
+        if (lane % 4 == 0) a.lse[number_at(a, sequence, head, place.start + row)] = end.lse;
         T* out = row_at(static_cast<T*>(a.out), a.out_strides, place.number, head,
                         sequence.first_row + place.start + row);
         UNROLL
         for (int n = 0; n < D / 8; ++n)
-            store_row(out, 8 * n + mma::col(lane, 0), a.head_dim, o[0][n][2 * r] * factor, o[0][n][2 * r + 1] * factor);
+            store_row(out, 8 * n + mma::col(lane, 0), a.head_dim, o[0][n][2 * r] * end.factor,
+                      o[0][n][2 * r + 1] * end.factor);
     }
 }
 
@@ -167,6 +162,9 @@ void options_forward(const OptionsArguments& a) {
         CUDA_CHECK(cudaMemsetAsync(a.out, 0, rows * a.head_dim * bytes, a.stream));
         CUDA_CHECK(cudaMemsetAsync(a.lse, 0, rows * sizeof(float), a.stream));
     }
+    if (a.type == FloatType::BFLOAT16) require_bfloat16();
+    if (a.type == FloatType::FLOAT16 && options_forward_fp16(a)) return;
+    if (a.type == FloatType::BFLOAT16 && options_forward_bf16(a)) return;
     for_options(a, [&]<typename T, int D>() {
         if constexpr (sizeof(T) == 2)
             launch<RowShape<T, D, 4, 32>>(a, AllTiles());

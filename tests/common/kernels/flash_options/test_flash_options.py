@@ -55,6 +55,7 @@ def options_of(names: str, query: Tensor, heads_at: int = 1) -> dict:
         "past": {"window_size": (20, -1)},
         "coming": {"window_size": (-1, 4)},
         "itself": {"window_size": (0, 0)},
+        "broad": {"window_size": (120, 70)},
     }
     return {name: x for one in names.split() for name, x in all_of_them[one].items()}
 
@@ -239,6 +240,14 @@ def test_windows_at_every_size(ops, dtype, head_dim):
     inputs = flash_inputs.tensors(ops, dtype, 70, 101, head_dim=head_dim, batch=1, heads=2, kv_heads=1)
     mask = torch.rand(70, 101, generator=torch.Generator().manual_seed(1)) < 0.7
     assert_right(*inputs, mask=mask.to(ops.device), **options_of("window from_the_right", inputs[0]))
+
+
+@pytest.mark.parametrize("names", ["broad", "dropout broad lower_right", "softcap sinks broad from_the_right"])
+@pytest.mark.parametrize("head_dim", [8, 128, 256])
+def test_tiles_between_the_ends_of_a_window(ops, dtype, head_dim, names):
+    """Of which all rows see all keys, forward and backward: kernels do not mask them."""
+    inputs = flash_inputs.tensors(ops, dtype, 150, 230, head_dim=head_dim, batch=1, heads=2, kv_heads=1)
+    assert_right(*inputs, **options_of(names, inputs[0]))
 
 
 def test_a_window_as_wide_as_all_is_none(ops, dtype):
