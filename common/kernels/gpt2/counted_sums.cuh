@@ -7,7 +7,7 @@
 //   peek(words)                      asks for two sums that lie side by side, at a multiple of 16 bytes
 //   since(now, before, addends)      what was added between two looks, if it was so many addends
 //   is_whole(difference)             whether it was; else the difference means nothing
-//   is_number(sum, most)             whether none of them was too large or no number; most: as many times Scale::most
+//   is_number(scale, sum, addends)   whether none of them was too large or no number
 //
 // All in namespace counted.
 //
@@ -79,6 +79,8 @@ __device__ __forceinline__ long long since(Sum now, Sum before, unsigned addends
 __device__ __forceinline__ bool is_whole(long long difference) {
     return static_cast<Sum>(difference + (1ll << (COUNT_SHIFT - 1))) >> COUNT_SHIFT == 0;
 }
-__device__ __forceinline__ bool is_number(long long sum, long long most) { return (sum < 0 ? -sum : sum) <= most; }
+__device__ __forceinline__ bool is_number(Scale scale, long long sum, unsigned addends) {
+    return (sum < 0 ? -sum : sum) <= static_cast<long long>(addends) * scale.most;
+}
 
 }  // namespace counted

@@ -275,7 +275,6 @@ struct Running {  // what every phase is given
                 clock.stamp(StepClock::STATES_HOP);
                 merged_input<T>(a, m, share.heads.count());
             });
-            block_sync();  // the input has been read
         }
         clock.stamp(StepClock::PROJECTION);
 
@@ -291,7 +290,6 @@ struct Running {  // what every phase is given
             if (bytes.inner > 0) receive(boxes.inner, letter, bytes.inner);
             clock.stamp(StepClock::INNER_HOP);
         });
-        block_sync();  // the letter has been read
         clock.stamp(StepClock::CONTRACT);
         ++letter;
     }

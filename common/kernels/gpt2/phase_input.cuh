@@ -80,9 +80,11 @@ __device__ __forceinline__ float2 mean_and_scale(const Steps& a, const BlockMemo
     return make_float2(static_cast<float>(mean), rsqrtf(fmaxf(variance, 0.0f) + a.eps));
 }
 
-// come() waits for the residual stream: float [rows][width]. norm: weight [width], bias [width], asked for before
+// come() waits for the residual stream: float [rows][width]. norm: weight [width], bias [width], asked for before.
+// wanted: whether the block has a product to make with it.
 template <typename T, int ROWS, class Come>
-__device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, const float* norm, Come come) {
+__device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, const float* norm, bool wanted,
+                                          Come come) {
     const int width = a.model.width, items = width / 4, rows = rows_of<ROWS>(a.model);
     const int mine = static_cast<int>(threadIdx.x);  // and mine + BLOCK_THREADS, ...: pieces of 4 columns
     const auto four = [](const float* from, int item) { return reinterpret_cast<const float4*>(from)[item]; };
@@ -92,6 +94,10 @@ __device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, 
     const int known = min(mine, items - 1);
     const float4 first_weight = of_norm(norm, known), first_bias = of_norm(norm + width, known);
     const float* const stream = come();
+    if (!wanted) {
+        block_sync();
+        return;
+    }
     RowMoments<ROWS> moments;
     NO_UNROLL
     for (int item = mine; item < items; item += BLOCK_THREADS) {
@@ -143,7 +149,7 @@ __device__ __forceinline__ void embedded_input(const Steps& a, const BlockMemory
             reinterpret_cast<float4*>(stream + r * a.model.width)[item] = x;
         }
     }
-    normalize<T, ROWS>(a, m, norm, [&] { return stream; });
+    normalize<T, ROWS>(a, m, norm, true, [&] { return stream; });
 }
 
 // What an exchange made of the residual stream; see ResidualStream::gather.
@@ -152,15 +158,9 @@ struct Gathering {
     unsigned addends;
 };
 
-// wanted: whether the block has a product to make with it; else nothing is there but the stream's slice.
+// wanted: as above; else nothing is there but the stream's slice.
 template <typename T, int ROWS>
 __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemory& m, ResidualStream& residual,
                                                  const Gathering& from, const float* norm, bool wanted) {
-    const auto gather = [&]() -> const float* { return residual.gather(from.set, from.addends); };
-    if (!wanted) {
-        gather();
-        block_sync();
-        return;
-    }
-    normalize<T, ROWS>(a, m, norm, gather);
+    normalize<T, ROWS>(a, m, norm, wanted, [&]() -> const float* { return residual.gather(from.set, from.addends); });
 }

@@ -152,13 +152,12 @@ struct UnitOutput {
 template <typename T, int ROWS>
 __device__ __forceinline__ void add_slice(const ResidualStream& residual, int set, int rows, int first, int units,
                                           const UnitSums<T, ROWS> (&sums)[WARP_UNITS]) {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / UNIT_ROWS, col = (first + warp) * UNIT_ROWS + lane % UNIT_ROWS;
     UNROLL
     for (int i = 0; i < WARP_UNITS; ++i) {
-        const int unit = warp + i * BLOCK_WARPS;
-        if (unit >= units) break;
-        sums[i].each(rows, [&](int row, int number, float sum) {
-            residual.add(set, row, (first + unit) * UNIT_ROWS + number, sum);
-        });
+        if (warp + i * BLOCK_WARPS >= units) break;
+        const float sum = sums[i].mine();
+        if (row < rows) residual.add(set, row, col + i * BLOCK_WARPS * UNIT_ROWS, sum);
     }
 }

@@ -79,13 +79,12 @@ struct UnitSums {
         mma::mma_m16n8k16<T>(d[0], input.a[0], b[0]);
         mma::mma_m16n8k16<T>(d[1], input.a[1], b[1]);
     }
-    // use(row, which of the unit's 8 numbers, number), each by one lane of the warp
-    template <class Use>
-    __device__ __forceinline__ void each(int rows, Use use) const {
-        const int lane = threadIdx.x % 32, row = lane / 4;
-        if (row >= rows) return;
-        use(row, lane % 4 * 2, d[0][0] + d[0][2] + (d[1][0] + d[1][2]));
-        use(row, lane % 4 * 2 + 1, d[0][1] + d[0][3] + (d[1][1] + d[1][3]));
+    // Number lane % 8 of sequence lane / 8, if there is such a sequence.
+    __device__ __forceinline__ float mine() const {
+        const int lane = threadIdx.x % 32, from = lane / 8 * 4 + lane % 8 / 2;
+        const float even = __shfl_sync(FULL_WARP, d[0][0] + d[0][2] + (d[1][0] + d[1][2]), from);
+        const float odd = __shfl_sync(FULL_WARP, d[0][1] + d[0][3] + (d[1][1] + d[1][3]), from);
+        return lane % 2 ? odd : even;
     }
 };
 
@@ -108,23 +107,23 @@ struct UnitSums<float, ROWS> {
             sums[r] += w[0] * x.x + w[1] * x.y + (w[2] * x.z + w[3] * x.w);
         }
     }
-    template <class Use>
-    __device__ __forceinline__ void each(int rows, Use use) const {
+    __device__ __forceinline__ float mine() const {
         const int lane = threadIdx.x % 32;
+        float number = 0.0f;
         UNROLL
         for (int r = 0; r < ROWS; ++r) {
-            if (r >= rows) break;
-            const float sum = quad_sum(sums[r]);
-            if (lane % 4 == r) use(r, lane / 4, sum);
+            const float sum = __shfl_sync(FULL_WARP, quad_sum(sums[r]), lane % 8 * 4);
+            if (lane / 8 == r) number = sum;
         }
+        return number;
     }
 };
 
 // -------------------------------------------------------------------------------------------------- 3. By rows
 
 // The warp's sums of `count` units, a batch, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8].
-// Warp w has groups w, w + 8, ... of a piece: their input stays in registers while the units pass by, UNITS_AT_ONCE of
-// them together, so that what one waits for is hidden behind the others.
+// Warp w has groups w, w + 8, ... of a piece, of UNITS_AT_ONCE units together, so that what one waits for is hidden behind
+// the others.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_units(int rows, const Input& input, const Matrix& matrix, int count,
                                                float* partial, PieceReader& reader) {
@@ -132,36 +131,30 @@ __device__ __forceinline__ void multiply_units(int rows, const Input& input, con
     NO_UNROLL
     for (int first = 0; first < matrix.groups; first += matrix.piece_groups) {
         const int end = min(matrix.piece_groups, matrix.groups - first);
-        InputPart<T, ROWS> parts[WARP_GROUPS];
-        UNROLL
-        for (int g = 0; g < WARP_GROUPS; ++g) {
-            const int group = first + min(warp + g * BLOCK_WARPS, end - 1);
-            parts[g] = InputPart<T, ROWS>(input, rows, group * GROUP_ROW_BYTES + lane % 4 * 16);
-        }
         NO_UNROLL
         for (int unit = 0; unit < count; unit += UNITS_AT_ONCE) {
             const int here = min(UNITS_AT_ONCE, count - unit);
-            UnitSums<T, ROWS> sums[UNITS_AT_ONCE];
             const unsigned char* pieces[UNITS_AT_ONCE];
+            NO_UNROLL
+            for (int u = 0; u < here; ++u) reader.wait(u);
             UNROLL
-            for (int u = 0; u < UNITS_AT_ONCE; ++u) pieces[u] = reader.wait(min(u, here - 1)) + lane * 16;
-            UNROLL
-            for (int g = 0; g < WARP_GROUPS; ++g) {
-                const int group = warp + g * BLOCK_WARPS;
-                if (group >= end) break;
+            for (int u = 0; u < UNITS_AT_ONCE; ++u) pieces[u] = reader.piece(min(u, here - 1)) + lane * 16;
+            UnitSums<T, ROWS> sums[UNITS_AT_ONCE];
+            NO_UNROLL
+            for (int group = warp; group < end; group += BLOCK_WARPS) {
+                const InputPart<T, ROWS> part(input, rows, (first + group) * GROUP_ROW_BYTES + lane % 4 * 16);
                 UNROLL
                 for (int u = 0; u < UNITS_AT_ONCE; ++u)
-                    sums[u].add(*reinterpret_cast<const uint4*>(pieces[u] + group * GROUP_BYTES), parts[g]);
+                    sums[u].add(*reinterpret_cast<const uint4*>(pieces[u] + group * GROUP_BYTES), part);
             }
             reader.release(here);
+            float* const to = partial + (warp * UNIT_BATCH + unit) * rows * UNIT_ROWS + lane;
             UNROLL
             for (int u = 0; u < UNITS_AT_ONCE; ++u) {
-                if (u >= here) break;
-                float* const to = partial + (warp * UNIT_BATCH + unit + u) * rows * UNIT_ROWS;
-                sums[u].each(rows, [&](int row, int number, float sum) {
-                    float& all = to[row * UNIT_ROWS + number];
-                    all = first == 0 ? sum : all + sum;
-                });
+                const float sum = sums[u].mine();
+                if (u >= here || lane >= rows * UNIT_ROWS) continue;
+                float& all = to[u * rows * UNIT_ROWS];
+                all = first == 0 ? sum : all + sum;
             }
         }
     }
@@ -183,27 +176,23 @@ __device__ __forceinline__ void multiply_slice(int rows, const Input& input, con
         NO_UNROLL
         for (int group = 0; group < end; group += GROUPS_AT_ONCE) {
             InputPart<T, ROWS> parts[GROUPS_AT_ONCE];
-            uint4 weights[GROUPS_AT_ONCE][WARP_UNITS] = {};
+            const unsigned char* from[GROUPS_AT_ONCE];
             UNROLL
             for (int g = 0; g < GROUPS_AT_ONCE; ++g) {
-                if (group + g >= end) break;
-                parts[g] = InputPart<T, ROWS>(input, rows, (first + group + g) * GROUP_ROW_BYTES + lane % 4 * 16);
-                UNROLL
-                for (int i = 0; i < WARP_UNITS; ++i) {
-                    const int unit = warp + i * BLOCK_WARPS;
-                    if (unit < units)
-                        weights[g][i] =
-                            *reinterpret_cast<const uint4*>(piece + ((group + g) * units + unit) * GROUP_BYTES);
-                }
+                const int which = min(group + g, end - 1);
+                parts[g] = InputPart<T, ROWS>(input, rows, (first + which) * GROUP_ROW_BYTES + lane % 4 * 16);
+                from[g] = piece + (which * units + warp) * GROUP_BYTES;
             }
             UNROLL
-            for (int g = 0; g < GROUPS_AT_ONCE; ++g) {
-                if (group + g >= end) break;
+            for (int i = 0; i < WARP_UNITS; ++i) {
+                if (warp + i * BLOCK_WARPS >= units) break;
+                uint4 weights[GROUPS_AT_ONCE];
                 UNROLL
-                for (int i = 0; i < WARP_UNITS; ++i) {
-                    if (warp + i * BLOCK_WARPS >= units) break;
-                    sums[i].add(weights[g][i], parts[g]);
-                }
+                for (int g = 0; g < GROUPS_AT_ONCE; ++g)
+                    weights[g] = *reinterpret_cast<const uint4*>(from[g] + i * BLOCK_WARPS * GROUP_BYTES);
+                UNROLL
+                for (int g = 0; g < GROUPS_AT_ONCE; ++g)
+                    if (group + g < end) sums[i].add(weights[g], parts[g]);
             }
         }
         reader.release();

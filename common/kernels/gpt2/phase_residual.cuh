@@ -120,7 +120,6 @@ class ResidualStream {
         const counted::Sum* const words = word(set, row, col);
         Quad before, stream;
         before.load(of_slice(1 + set, row, at)), stream.load(of_slice(0, row, at));
-        const long long most = static_cast<long long>(addends) * scale.most;
         long long came[4] = {};
         bool whole = false;
         while (!whole) {
@@ -136,7 +135,7 @@ class ResidualStream {
         }
         UNROLL
         for (int i = 0; i < 4; ++i) {
-            const bool fine = stream.x[i] != NOT_A_NUMBER && counted::is_number(came[i], most);
+            const bool fine = stream.x[i] != NOT_A_NUMBER && counted::is_number(scale, came[i], addends);
             stream.x[i] = fine ? stream.x[i] + came[i] : NOT_A_NUMBER;
         }
         return stream;
