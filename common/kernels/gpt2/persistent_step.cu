@@ -179,94 +179,117 @@ struct Running {  // what every phase is given
     }
     __device__ __forceinline__ const Matrix& matrix(Phase phase) const { return a.plan.matrices[phase]; }
     __device__ __forceinline__ Input own_input() const {
-        return {m.high, sizeof(T) == 2 ? m.low : nullptr, m.input_stride};
+        return {m.high, m.low, m.input_stride, sizeof(T) == 2};
     }
 
     // Sets and addends of the exchange behind PROJECTION or CONTRACT.
-    __device__ __forceinline__ Gathering behind(Phase phase, int layer, unsigned of_letter) const {
+    __device__ __forceinline__ Gathering behind(Phase phase, unsigned of_letter) const {
         const bool heads = phase == PROJECTION;
         return {heads ? 0 : 1 + static_cast<int>(of_letter & 1),
-                static_cast<unsigned>(heads ? min(a.model.heads, a.plan.clusters) : a.plan.clusters),
-                vectors(layer, matrix(phase).bias)};
+                static_cast<unsigned>(heads ? min(a.model.heads, a.plan.clusters) : a.plan.clusters)};
     }
 
-    // The block's units of QKV, EXPAND or LOGITS; use(output, value) by all threads of the warps that finish.
+    // Of a batch of units of QKV, EXPAND or LOGITS.
+    __device__ __forceinline__ UnitOutput output_of(Phase phase, int layer, int first) const {
+        return UnitOutput(a, matrix(phase), layer, share.units[phase], first, rows_of<ROWS>(a.model));
+    }
+    // The block's units; use(output, value) by all threads of the warps that finish. output: of the first batch, made
+    // before the input is there.
     template <class Use>
-    __device__ __forceinline__ void by_rows(Phase phase, int layer, Use use) {
+    __device__ __forceinline__ void by_rows(Phase phase, int layer, UnitOutput output, Use use) {
         const Range units = share.units[phase];
+        const int rows = rows_of<ROWS>(a.model);
         int batch = 0;
         NO_UNROLL
         for (int first = units.begin; first < units.end; first += UNIT_BATCH, batch ^= 1) {
-            const int count = min(UNIT_BATCH, units.end - first);
+            if (first > units.begin) output = output_of(phase, layer, first);
             float* const partial = m.partial + batch * m.partial_floats;
-            const UnitOutput output(a, matrix(phase), layer, first, count);
-            multiply_units<T, ROWS>(a.model.rows, own_input(), matrix(phase), count, partial, reader);
+            multiply_units<T, ROWS>(rows, own_input(), matrix(phase), min(UNIT_BATCH, units.end - first), partial,
+                                    reader);
             block_sync();
-            if (output.row < a.model.rows) use(output, output.value(partial, a.model.rows));
+            if (output.row < rows) use(output, output.value(partial, rows));
         }
     }
-    // The block's slices of PROJECTION or CONTRACT.
-    __device__ __forceinline__ void by_columns(Phase phase, const Input& input, int groups, int set) {
+    // The block's slices of PROJECTION or CONTRACT. come() waits for the input.
+    template <class Come>
+    __device__ __forceinline__ void by_columns(Phase phase, int layer, const Input& input, int groups, Come come) {
         const Matrix& of = matrix(phase);
+        const int set = behind(phase, letter).set, warp = static_cast<int>(threadIdx.x) / 32;
+        // By one of those who add to a word
+        const bool adds_bias = phase == PROJECTION ? share.heads.begin == 0 : share.cluster == 0;
         NO_UNROLL
         for (int slice = share.slices.begin; slice < share.slices.end; ++slice) {
             const int first = of.slice_begin(slice), units = of.slice_begin(slice + 1) - first;
-            if (units == 0) continue;
             UnitSums<T, ROWS> sums[WARP_UNITS];
-            multiply_slice<T, ROWS>(a.model.rows, input, of, units, groups, sums, reader);
-            add_slice<T, ROWS>(residual, set, a.model.rows, first, units, sums);
+            UNROLL
+            for (int i = 0; i < WARP_UNITS; ++i) {
+                const int unit = warp + i * BLOCK_WARPS;
+                if (adds_bias && unit < units) sums[i].begin(vectors(layer, of.bias) + (first + unit) * UNIT_ROWS);
+            }
+            if (slice == share.slices.begin) come();
+            if (units == 0) continue;
+            multiply_slice<T, ROWS>(rows_of<ROWS>(a.model), input, of, units, groups, sums, reader);
+            add_slice<T, ROWS>(residual, set, rows_of<ROWS>(a.model), first, units, sums);
         }
     }
 
     __device__ __forceinline__ void attention(int layer, int step) {
-        const int heads = share.heads.count();
+        const int rows = rows_of<ROWS>(a.model), heads = share.heads.count();
+        const auto part_of = [&](int row, int head) {
+            return AttentionPart<T>(a, share, layer, row, head, state.position[row] + step);
+        };
+        AttentionPart<T> part = part_of(0, 0);
         receive(boxes.qkv, letter, bytes.qkv);
         clock.stamp(StepClock::QKV_HOP);
         NO_UNROLL
-        for (int i = 0; i < a.model.rows * heads; ++i) {
-            if (i > 0) block_sync();  // the last one's states have been read
-            const int row = i / heads;
-            attend<T>(a, m, share, boxes, letter, layer, row, i % heads, state.position[row] + step, reader);
+        for (bool more = true; more;) {
+            attend<T>(a, m, share, boxes, letter, part, reader);
+            const bool last_head = part.head + 1 == heads;
+            more = !last_head || part.row + 1 < rows;
+            if (!more) break;
+            part = last_head ? part_of(part.row + 1, 0) : part_of(part.row, part.head + 1);
+            block_sync();  // the last one's states have been read
         }
         clock.stamp(StepClock::ATTENTION);
-        receive(boxes.states, letter, bytes.states);
-        clock.stamp(StepClock::STATES_HOP);
-        merged_input<T>(a, m, heads);
     }
 
     __device__ __forceinline__ void layer_phases(int layer, int step) {
         const bool has_heads = share.heads.count() > 0;
         const float* const norm = vectors(layer, matrix(QKV).norm);
+        const UnitOutput of_qkv = output_of(QKV, layer, share.units[QKV].begin);
         if (layer == 0)
             embedded_input<T, ROWS>(a, m, state, step, residual, norm);
         else
-            normalized_input<T, ROWS>(a, m, residual, behind(CONTRACT, layer - 1, letter - 1), norm,
+            normalized_input<T, ROWS>(a, m, residual, behind(CONTRACT, letter - 1), norm,
                                       share.units[QKV].count() > 0);
         clock.stamp(StepClock::STREAM);
-        by_rows(QKV, layer, [&](const UnitOutput& output, const float2& value) {
+        by_rows(QKV, layer, of_qkv, [&](const UnitOutput& output, const float2& value) {
             output.template store_qkv<T>(a, m, share, boxes, letter, layer, state.position[output.row] + step, value);
         });
         clock.stamp(StepClock::QKV);
-        const Gathering heads = behind(PROJECTION, layer, letter);
+        const Gathering heads = behind(PROJECTION, letter);
         if (has_heads) {
             attention(layer, step);
-            by_columns(PROJECTION, own_input(), share.heads.count() * a.model.head_groups(), heads.set);
-            block_sync();  // the input has been read
+            by_columns(PROJECTION, layer, own_input(), share.heads.count() * a.plan.head_groups, [&] {
+                receive(boxes.states, letter, bytes.states);
+                clock.stamp(StepClock::STATES_HOP);
+                merged_input<T>(a, m, share.heads.count());
+            });
         }
         clock.stamp(StepClock::PROJECTION);
 
+        const UnitOutput of_expand = output_of(EXPAND, layer, share.units[EXPAND].begin);
         normalized_input<T, ROWS>(a, m, residual, heads, vectors(layer, matrix(EXPAND).norm),
                                   share.units[EXPAND].count() > 0);
         clock.stamp(StepClock::STREAM);
-        by_rows(EXPAND, layer, [&](const UnitOutput& output, const float2& value) {
+        by_rows(EXPAND, layer, of_expand, [&](const UnitOutput& output, const float2& value) {
             output.template store_inner<T>(a, m, share, boxes, letter, value);
         });
         clock.stamp(StepClock::EXPAND);
-        if (bytes.inner > 0) receive(boxes.inner, letter, bytes.inner);
-        clock.stamp(StepClock::INNER_HOP);
-        by_columns(CONTRACT, {m.inner, nullptr, m.inner_stride}, share.inner.count(),
-                   behind(CONTRACT, layer, letter).set);
-        block_sync();  // the letter has been read
+        by_columns(CONTRACT, layer, {m.inner, nullptr, m.inner_stride, false}, share.inner.count(), [&] {
+            if (bytes.inner > 0) receive(boxes.inner, letter, bytes.inner);
+            clock.stamp(StepClock::INNER_HOP);
+        });
         clock.stamp(StepClock::CONTRACT);
         ++letter;
     }
@@ -274,7 +297,8 @@ struct Running {  // what every phase is given
     // tag: of the step.
     __device__ __forceinline__ void logits(unsigned tag) {
         const int layers = a.model.layers;
-        normalized_input<T, ROWS>(a, m, residual, behind(CONTRACT, layers - 1, letter - 1),
+        const UnitOutput of_logits = output_of(LOGITS, layers, share.units[LOGITS].begin);
+        normalized_input<T, ROWS>(a, m, residual, behind(CONTRACT, letter - 1),
                                   vectors(layers, matrix(LOGITS).norm), true);
         clock.stamp(StepClock::STREAM);
         __threadfence();  // the step's keys and values, before the words with the logits
@@ -282,7 +306,7 @@ struct Running {  // what every phase is given
         const bool cancel =
             blockIdx.x == 0 && threadIdx.x == 0 && *reinterpret_cast<const volatile int*>(a.cancel) != 0;
         FoundLogits<DRAWS> found;
-        by_rows(LOGITS, layers, [&](const UnitOutput& output, const float2& value) {
+        by_rows(LOGITS, layers, of_logits, [&](const UnitOutput& output, const float2& value) {
             output.template store_logits<DRAWS>(a, value, found);
         });
         __syncwarp();
@@ -306,13 +330,13 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ StreamBarriers barriers;
     __shared__ Boxes boxes;
-    __shared__ BlockShare share;
+    BlockShare share;
+    take_share(share, a.model, a.plan, static_cast<int>(blockIdx.x));
     __shared__ StepState state;
-    __shared__ BlockMemory m;  // not in registers, of which there are few enough
+    BlockMemory m;  // not in shared memory: pointers that come from there may lead anywhere, for all the compiler knows
+    lay_out_memory(m, memory, a.model, a.plan);
     const int first_step = a.steps[0];
     if (threadIdx.x == 0) {
-        lay_out_memory(m, memory, a.model, a.plan);
-        take_share(share, a.model, a.plan, static_cast<int>(blockIdx.x));
         stream_init(barriers, a.plan.slots, BLOCK_WARPS);
         boxes_init(boxes);
     }
@@ -415,8 +439,10 @@ static void plan_for(StepPlan& plan, const StepModel& model, int most_blocks) {
     if (!sizes_fit(model) || !hopper::is_built(kernel)) return;
     cudaFuncAttributes attributes;
     CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    const int shared =
-        device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - static_cast<int>(attributes.sharedSizeBytes);
+    // The simulator knows the kernel's own only when it has run
+    constexpr int OWN_BYTES = static_cast<int>(sizeof(StreamBarriers) + sizeof(Boxes) + sizeof(StepState)) + 64;
+    const int own = std::max(static_cast<int>(attributes.sharedSizeBytes), OWN_BYTES);
+    const int shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - own;
     const int cluster = cluster_of(model, most_blocks), wanted = most_blocks ? most_blocks / cluster : MAX_CLUSTERS;
     const int clusters = std::min({wanted, MAX_CLUSTERS, clusters_at_once(kernel, cluster, shared)});
     if (clusters == 0) return;

@@ -2,11 +2,12 @@
 //
 //   1. Lanes      LaneState         what a lane knows of the tokens its group has seen
 //   2. Merge      merged            several states -> their sum
-//   3. Part       attend            the block's tokens -> a state, to all blocks of the cluster (attention_states.cuh)
+//   3. Part       AttentionPart     which tokens those are
+//                 attend            the block's tokens -> a state, to all blocks of the cluster (attention_states.cuh)
 //   4. Input      merged_input      the states of all blocks -> PROJECTION's input
 //
 // A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes; such a group takes one token
-// after the other, so that the block has BLOCK_THREADS / lanes tokens at a time. Groups meet in the end. The tokens
+// after the other, so that the block has BLOCK_THREADS / lanes tokens at a time, a piece of the stream, and takes two pieces together. Groups meet in the end. The tokens
 // come through the stream, long before the query is known; the newest, whose key and value are made in this step, and
 // the one before it are read by the last block's first two groups where they are (phase_block.cuh).
 #pragma once
@@ -25,34 +26,59 @@ struct LaneState {
     static constexpr int SIZE = Vector<T>::SIZE;
     float m = -INFINITY, l = 0.0f, o[SIZE] = {};
 
-    // One token for each group of lanes; those outside take part and change nothing.   query: times scale and log2(e)
-    __device__ __forceinline__ void add(const float (&query)[SIZE], const uint4& key, const uint4& value, int lanes,
-                                        bool inside) {
-        float k[SIZE], v[SIZE], score = 0.0f;
-        Vector<T>::unpack(k, key);
+    // N tokens for each group of lanes; those outside take part and change nothing.   query: times scale and log2(e)
+    template <int N>
+    __device__ __forceinline__ void add(const float (&query)[SIZE], const uint4 (&keys)[N], const uint4 (&values)[N],
+                                        int lanes, const bool (&inside)[N]) {
+        float scores[N] = {}, m_new = m;
         UNROLL
-        for (int i = 0; i < SIZE; ++i) score += query[i] * k[i];
-        for (int distance = lanes / 2; distance > 0; distance /= 2)
-            score += __shfl_xor_sync(FULL_WARP, score, distance);
-        if (!inside) return;
-        const float m_new = fmaxf(m, score), weight = exp2_approx(score - m_new), rescale = exp2_approx(m - m_new);
-        Vector<T>::unpack(v, value);
+        for (int n = 0; n < N; ++n) {
+            float k[SIZE];
+            Vector<T>::unpack(k, keys[n]);
+            UNROLL
+            for (int i = 0; i < SIZE; ++i) scores[n] += query[i] * k[i];
+        }
+        NO_UNROLL
+        for (int distance = lanes / 2; distance > 0; distance /= 2) {
+            UNROLL
+            for (int n = 0; n < N; ++n) scores[n] += __shfl_xor_sync(FULL_WARP, scores[n], distance);
+        }
+        UNROLL
+        for (int n = 0; n < N; ++n) {
+            if (!inside[n]) scores[n] = -INFINITY;
+            m_new = fmaxf(m_new, scores[n]);
+        }
+        const float shift = shift_of(m_new), rescale = exp2_approx(m - shift);
         m = m_new;
-        l = l * rescale + weight;
+        l *= rescale;
         UNROLL
-        for (int i = 0; i < SIZE; ++i) o[i] = o[i] * rescale + weight * v[i];
+        for (int i = 0; i < SIZE; ++i) o[i] *= rescale;
+        UNROLL
+        for (int n = 0; n < N; ++n) {
+            float v[SIZE];
+            Vector<T>::unpack(v, values[n]);
+            const float weight = exp2_approx(scores[n] - shift);
+            l += weight;
+            UNROLL
+            for (int i = 0; i < SIZE; ++i) o[i] += weight * v[i];
+        }
     }
     // The groups of a warp -> each lane has the sum of all.
     __device__ __forceinline__ void add_groups(int lanes) {
+        float m_new = m;
+        NO_UNROLL
+        for (int distance = lanes; distance < 32; distance *= 2)
+            m_new = fmaxf(m_new, __shfl_xor_sync(FULL_WARP, m_new, distance));
+        const float rescale = exp2_approx(m - shift_of(m_new));
+        m = m_new;
+        l *= rescale;
+        UNROLL
+        for (int i = 0; i < SIZE; ++i) o[i] *= rescale;
+        NO_UNROLL
         for (int distance = lanes; distance < 32; distance *= 2) {
-            const float its_m = __shfl_xor_sync(FULL_WARP, m, distance);
-            const float its_l = __shfl_xor_sync(FULL_WARP, l, distance);
-            const float m_new = fmaxf(m, its_m), shift = shift_of(m_new);
-            const float mine = exp2_approx(m - shift), its = exp2_approx(its_m - shift);
-            m = m_new;
-            l = mine * l + its * its_l;
+            l += __shfl_xor_sync(FULL_WARP, l, distance);
             UNROLL
-            for (int i = 0; i < SIZE; ++i) o[i] = mine * o[i] + its * __shfl_xor_sync(FULL_WARP, o[i], distance);
+            for (int i = 0; i < SIZE; ++i) o[i] += __shfl_xor_sync(FULL_WARP, o[i], distance);
         }
     }
 };
@@ -83,53 +109,74 @@ __device__ __forceinline__ attention::State merged(int count, Sums sums, Columns
 
 // ----------------------------------------------------------------------------------------------------- 3. Part
 
-// head: of the cluster's, the first of which is share.heads.begin. By all threads that compute.
+// What a block has of a sequence's head, whose number among the cluster's is `head`; known before the query is.
+template <typename T>
+struct AttentionPart {
+    static constexpr int SIZE = Vector<T>::SIZE;
+    int row, head;
+    int lanes, group, mine;  // of a token, a power of 2; which these are, and which of them this one is
+    Range part;
+    bool adds_newest, adds_before;  // this group of lanes has the newest token, or the one before it
+    uint4 key, value;               // of that one
+    float scale;
+
+    __device__ __forceinline__ AttentionPart(const Steps& a, const BlockShare& share, int layer, int of_row,
+                                             int of_head, int newest)
+        : row(of_row), head(of_head), lanes(a.plan.head_lanes) {
+        group = static_cast<int>(threadIdx.x) >> (31 - __clz(lanes)), mine = threadIdx.x & (lanes - 1);
+        part = cache_part(a.model, a.plan, share.rank, newest);
+        const bool last = share.rank == a.plan.cluster - 1;
+        adds_newest = last && group == 0;
+        adds_before = last && group == 1 && newest >= 1 && newest <= a.model.max_seq_len;
+        key = value = make_uint4(0, 0, 0, 0);
+        if (adds_before) {
+            const auto before = [&](int which) {
+                const T* const from = cache_row<T>(a, layer, which, row, share.heads.begin + head, newest - 1);
+                return __ldcg(reinterpret_cast<const uint4*>(from) + mine);
+            };
+            key = before(0), value = before(1);
+        }
+        scale = __ldg(a.vectors + layer * a.plan.layer_vectors + a.plan.scale) * LOG2_E;
+    }
+};
+
+// The newest token, of which m.qkv has key and value, and the one before it, which was written a step ago, are the last
+// block's. By all threads that compute.
 template <typename T>
 __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const BlockShare& share, Boxes& boxes,
-                                       unsigned letter, int layer, int row, int head, int newest, PieceReader& reader) {
-    constexpr int SIZE = Vector<T>::SIZE;
-    const StepModel& model = a.model;
-    const int head_dim = model.head_dim(), lanes = head_dim / SIZE, groups = BLOCK_THREADS / lanes;
+                                       unsigned letter, const AttentionPart<T>& of, PieceReader& reader) {
+    constexpr int SIZE = Vector<T>::SIZE, AT_ONCE = 2;  // pieces
+    const int head_dim = a.plan.head_dim, lanes = of.lanes, row = of.row, head = of.head;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int group = static_cast<int>(threadIdx.x) / lanes, mine = lane % lanes;
-    const Range part = cache_part(model, a.plan, share.rank, newest);
-    const bool last = share.rank == a.plan.cluster - 1;
-
-    // The newest token, of which m.qkv has key and value, and the one before it, which was written a step ago
     const uint4* const made = reinterpret_cast<const uint4*>(m.qkv) + (row * a.plan.most_heads + head) * 3 * lanes;
-    const bool has_before = last && newest >= 1 && newest <= model.max_seq_len;
-    uint4 key = make_uint4(0, 0, 0, 0), value = key;
-    if (has_before && group == 1) {
-        const auto before = [&](int which) {
-            const T* const from = cache_row<T>(a, layer, which, row, share.heads.begin + head, newest - 1);
-            return __ldcg(reinterpret_cast<const uint4*>(from) + mine);
-        };
-        key = before(0), value = before(1);
-    }
-    if (last && group == 0) key = made[lanes + mine], value = made[2 * lanes + mine];
     float query[SIZE];
-    Vector<T>::unpack(query, made[mine]);
-    const float scale = a.vectors[layer * a.plan.layer_vectors + a.plan.scale] * LOG2_E;
+    Vector<T>::unpack(query, made[of.mine]);
     UNROLL
-    for (int i = 0; i < SIZE; ++i) query[i] *= scale;
+    for (int i = 0; i < SIZE; ++i) query[i] *= of.scale;
 
     LaneState<T> sum;
-    const int each = a.plan.tokens_per_piece;
-    for (int first = part.begin; first < part.end; first += each) {
-        const int count = min(each, part.end - first);
-        const unsigned char* const piece = reader.wait();
-        const uint4* const keys = reinterpret_cast<const uint4*>(piece);      // [each][lanes]
-        const uint4* const values = keys + each * lanes;                      // the same
-        const int warp_first = warp * (32 / lanes);
-        for (int token = warp_first; token < count; token += groups) {
-            const int at = token + lane / lanes;
-            const bool inside = at < count;
-            const int from = (inside ? at : token) * lanes + mine;
-            sum.add(query, keys[from], values[from], lanes, inside);
+    const int each = a.plan.tokens_per_piece;  // one for each group of lanes, or fewer
+    NO_UNROLL
+    for (int first = of.part.begin; first < of.part.end; first += AT_ONCE * each) {
+        uint4 keys[AT_ONCE], values[AT_ONCE];
+        bool inside[AT_ONCE];
+        UNROLL
+        for (int n = 0; n < AT_ONCE; ++n) {
+            const int count = min(each, of.part.end - first - n * each);
+            const uint4* const piece = reinterpret_cast<const uint4*>(reader.wait(count > 0 ? n : 0));
+            inside[n] = of.group < count;
+            const int from = (inside[n] ? of.group : 0) * lanes + of.mine;
+            keys[n] = piece[from], values[n] = piece[each * lanes + from];  // both [each][lanes]
         }
-        reader.release();
+        sum.template add<AT_ONCE>(query, keys, values, lanes, inside);
+        reader.release(first + each < of.part.end ? AT_ONCE : 1);
     }
-    if (last && warp <= lanes / 32) sum.add(query, key, value, lanes, group == 0 || (group == 1 && has_before));
+    if (share.rank == a.plan.cluster - 1 && warp <= lanes / 32) {
+        const uint4 keys[1] = {of.adds_newest ? made[lanes + of.mine] : of.key};
+        const uint4 values[1] = {of.adds_newest ? made[2 * lanes + of.mine] : of.value};
+        const bool inside[1] = {of.adds_newest || of.adds_before};
+        sum.template add<1>(query, keys, values, lanes, inside);
+    }
     sum.add_groups(lanes);
 
     // The warps' states: o [BLOCK_WARPS][head_dim], m and l [BLOCK_WARPS]
@@ -143,10 +190,11 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
     }
     block_sync();
     // Their sum, 16 bytes for one block of the cluster by each thread
-    const int quads = head_dim / 4, state = head_dim + STATE_PAD;
-    float* const letters = m.states + ((share.rank * model.rows + row) * a.plan.most_heads + head) * state;
-    for (int i = threadIdx.x; i < (quads + 1) * a.plan.cluster; i += BLOCK_THREADS) {
-        const int quad = i / a.plan.cluster, to = i % a.plan.cluster, col = quad < quads ? 4 * quad : 0;
+    const int quads = head_dim / 4, state = head_dim + STATE_PAD, cluster_bits = 31 - __clz(a.plan.cluster);
+    float* const letters = m.states + ((share.rank * a.model.rows + row) * a.plan.most_heads + head) * state;
+    NO_UNROLL
+    for (int i = threadIdx.x; i < (quads + 1) << cluster_bits; i += BLOCK_THREADS) {
+        const int quad = i >> cluster_bits, to = i & (a.plan.cluster - 1), col = quad < quads ? 4 * quad : 0;
         const attention::State all = merged<BLOCK_WARPS>(
             BLOCK_WARPS, [&](int w) { return sums[w]; },
             [&](int w) { return *reinterpret_cast<const float4*>(m.own_states + w * head_dim + col); });
@@ -161,10 +209,14 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
 // m.states -> T [rows][heads of the cluster][head_dim, and zeros to whole groups]
 template <typename T>
 __device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& m, int heads) {
-    const int head_dim = a.model.head_dim(), state = head_dim + STATE_PAD;
-    const int columns = a.model.head_groups() * GROUP_ROW_BYTES / static_cast<int>(sizeof(T)), quads = columns / 4;
-    for (int i = threadIdx.x; i < a.model.rows * heads * quads; i += BLOCK_THREADS) {
-        const int col = i % quads * 4, head = i / quads % heads, r = i / (quads * heads);
+    const int head_dim = a.plan.head_dim, state = head_dim + STATE_PAD;
+    const int columns = a.plan.head_groups * GROUP_ROW_BYTES / static_cast<int>(sizeof(T)), quads = columns / 4;
+    const int quad_bits = 31 - __clz(quads);  // a power of 2
+    NO_UNROLL
+    for (int i = threadIdx.x; i < (a.model.rows * heads) << quad_bits; i += BLOCK_THREADS) {
+        const int col = (i & (quads - 1)) * 4;
+        int head = i >> quad_bits, r = 0;
+        while (head >= heads) head -= heads, ++r;
         const auto part = [&](int p) {
             return m.states + ((p * a.model.rows + r) * a.plan.most_heads + head) * state;
         };

@@ -4,6 +4,7 @@
 //   StepState                     what a block knows of the step: tokens, positions, whether it is the last one
 //   BlockMemory                   shared memory by name; lay_out_memory() says how large it is
 //   Boxes, boxes_init             what comes from the other blocks of the cluster
+//   rows_of                       sequences, which the compiler may know
 //   block_sync                    the warps that compute meet
 //   cache_part, cache_row         which tokens of the cache the block passes through the stream
 #pragma once
@@ -18,12 +19,20 @@ constexpr int KERNEL_THREADS = BLOCK_THREADS + 128;  // and a warpgroup; one thr
 constexpr int BLOCK_REGISTERS = 224, FEED_REGISTERS = 56;  // of 3 warpgroups that begin with 168 each
 constexpr int UNIT_BATCH = 8;   // units whose sums meet at once: 64 numbers of a sequence, 2 for each lane
 constexpr int NORM_ITEMS = 2;   // pieces of 4 columns of a row that a thread normalises, at most
+constexpr int UNITS_AT_ONCE = 4, GROUPS_AT_ONCE = 2;  // that a warp multiplies together: whole rows, slices
+constexpr int WARP_GROUPS = 4;  // of a piece of whole rows, at most; a piece has BLOCK_WARPS times as many
 constexpr int WARP_UNITS = 4;   // of a slice, at most; a slice has BLOCK_WARPS times as many
 constexpr int STATE_PAD = 4;    // floats behind a state's head_dim: m, l, 0, 0
 static_assert(MAX_STEP_ROWS <= BLOCK_WARPS, "a warp for each sequence's outputs");
 
 // __syncthreads() of the warps that compute.
 __device__ __forceinline__ void block_sync() { asm volatile("bar.sync 1, %0;" ::"n"(BLOCK_THREADS) : "memory"); }
+
+// Sequences of the batch, ROWS at most.
+template <int ROWS>
+__device__ __forceinline__ int rows_of(const StepModel& model) {
+    return ROWS == 1 ? 1 : model.rows;
+}
 
 // ---------------------------------------------------------------------------------------------------- 1. State
 
@@ -37,8 +46,8 @@ struct StepState {
 
 // --------------------------------------------------------------------------------------------------- 2. Memory
 
-struct Moments {
-    double sum, squares;
+struct Moments {  // of a row's columns, as each warp has them
+    double sum[BLOCK_WARPS], squares[BLOCK_WARPS];
 };
 
 // Dynamic shared memory, one part behind the other. "heads", "inner" and "slice": plan.most_heads, ...
@@ -53,7 +62,7 @@ struct Moments {
 //   low        T [rows][input_stride bytes]                16 bits: what rounding took away
 //   partial    float [2][BLOCK_WARPS][UNIT_BATCH][rows][8]   sums of warps, of two batches in turn
 //   own_states float [BLOCK_WARPS][head_dim], [BLOCK_WARPS][2]     ATTENTION: the warps' o, and m and l
-//   moments    Moments [rows][BLOCK_WARPS]                 of a row's columns
+//   moments    Moments [rows]
 //
 // DrawMemory begins where `high` does: it is used between two steps, when of all this the slots and letters may come.
 //
@@ -111,7 +120,7 @@ __host__ __device__ inline void lay_out_memory(BlockMemory& m, unsigned char* me
     m.low = take(size == 2 ? rows * m.input_stride : 0);
     m.partial = reinterpret_cast<float*>(take(4 * 2 * m.partial_floats));
     m.own_states = reinterpret_cast<float*>(take(4 * BLOCK_WARPS * (head_dim + 2)));
-    m.moments = reinterpret_cast<Moments*>(take(static_cast<int>(sizeof(Moments)) * rows * BLOCK_WARPS));
+    m.moments = reinterpret_cast<Moments*>(take(static_cast<int>(sizeof(Moments)) * rows));
     const int with_draw = before_high + draw_memory_of(nullptr, rows, plan.draw_tokens).bytes;
     if (model.sampled && with_draw > m.bytes) m.bytes = with_draw;
 }
@@ -152,7 +161,8 @@ __device__ __forceinline__ void receive(MailBox& box, unsigned letter, unsigned 
 // the last block of the cluster reads these itself.
 __device__ __forceinline__ Range cache_part(const StepModel& model, const StepPlan& plan, int rank, int position) {
     const int newest = min(position, model.max_seq_len), tokens = max(newest - 1, 0);
-    const int each = ceil_div(tokens, plan.cluster), begin = min(rank * each, tokens);
+    const int each = (tokens + plan.cluster - 1) >> (31 - __clz(plan.cluster));  // a power of 2
+    const int begin = min(rank * each, tokens);
     return {begin, min(begin + each, tokens)};
 }
 
@@ -160,5 +170,5 @@ __device__ __forceinline__ Range cache_part(const StepModel& model, const StepPl
 template <typename T>
 __device__ __forceinline__ T* cache_row(const Steps& a, int layer, int which, int row, int head, int token) {
     const int64_t index = ((int64_t{layer} * 2 + which) * a.batch + row) * a.model.heads + head;
-    return static_cast<T*>(a.cache) + (index * a.model.max_seq_len + token) * a.model.head_dim();
+    return static_cast<T*>(a.cache) + (index * a.model.max_seq_len + token) * a.plan.head_dim;
 }

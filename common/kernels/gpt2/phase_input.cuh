@@ -45,72 +45,78 @@ struct RowMoments {
         sum[r] += a + b + (c + d);
         squares[r] += a * a + b * b + (c * c + d * d);
     }
+    // Half of the lanes add up one, half of them the other.
     __device__ __forceinline__ void store(const BlockMemory& m, int rows) {
+        const int warp = static_cast<int>(threadIdx.x) / 32, half = static_cast<int>(threadIdx.x) % 32 / 16;
         UNROLL
         for (int r = 0; r < ROWS; ++r) {
             if (r >= rows) break;
+            double mine = half ? squares[r] : sum[r];
+            mine += __shfl_xor_sync(FULL_WARP, half ? sum[r] : squares[r], 16);
             UNROLL
-            for (int distance = 16; distance > 0; distance /= 2) {
-                sum[r] += __shfl_xor_sync(FULL_WARP, sum[r], distance);
-                squares[r] += __shfl_xor_sync(FULL_WARP, squares[r], distance);
-            }
-            if (threadIdx.x % 32 == 0) m.moments[r * BLOCK_WARPS + threadIdx.x / 32] = {sum[r], squares[r]};
+            for (int distance = 8; distance > 0; distance /= 2) mine += __shfl_xor_sync(FULL_WARP, mine, distance);
+            if (threadIdx.x % 16 == 0) (half ? m.moments[r].squares : m.moments[r].sum)[warp] = mine;
         }
     }
 };
 
-// Mean and 1 / standard deviation of row r.
-__device__ __forceinline__ float2 mean_and_scale(const BlockMemory& m, int r, int width, float eps) {
-    double sum = 0.0, squares = 0.0;
+__device__ __forceinline__ double sum_of_warps(const double (&of)[BLOCK_WARPS]) {
+    double sums[BLOCK_WARPS];
     UNROLL
-    for (int w = 0; w < BLOCK_WARPS; ++w) {
-        sum += m.moments[r * BLOCK_WARPS + w].sum;
-        squares += m.moments[r * BLOCK_WARPS + w].squares;
+    for (int w = 0; w < BLOCK_WARPS; ++w) sums[w] = of[w];
+    UNROLL
+    for (int count = BLOCK_WARPS / 2; count > 0; count /= 2) {
+        UNROLL
+        for (int w = 0; w < count; ++w) sums[w] += sums[w + count];
     }
-    const double mean = sum / width;
-    const float variance = static_cast<float>(squares / width - mean * mean);
-    return make_float2(static_cast<float>(mean), rsqrtf(fmaxf(variance, 0.0f) + eps));
+    return sums[0];
 }
 
-// come() waits for the residual stream; take(r, item) are its columns 4 item ... 4 item + 3.
-// norm: weight [width], bias [width], asked for before
-template <typename T, int ROWS, class Come, class Take>
-__device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, const float* norm, Come come,
-                                          Take take) {
-    const int width = a.model.width, items = width / 4, rows = a.model.rows;
-    float4 weight[NORM_ITEMS], bias[NORM_ITEMS], x[NORM_ITEMS][ROWS];
-    UNROLL
-    for (int i = 0; i < NORM_ITEMS; ++i) {
-        const int item = threadIdx.x + i * BLOCK_THREADS;
-        if (item >= items) break;
-        weight[i] = __ldg(reinterpret_cast<const float4*>(norm) + item);
-        bias[i] = __ldg(reinterpret_cast<const float4*>(norm + width) + item);
+// Mean and 1 / standard deviation of row r.
+__device__ __forceinline__ float2 mean_and_scale(const Steps& a, const BlockMemory& m, int r) {
+    const double mean = sum_of_warps(m.moments[r].sum) * a.plan.inverse_width;
+    const double squares = sum_of_warps(m.moments[r].squares) * a.plan.inverse_width;
+    const float variance = static_cast<float>(squares - mean * mean);
+    return make_float2(static_cast<float>(mean), rsqrtf(fmaxf(variance, 0.0f) + a.eps));
+}
+
+// come() waits for the residual stream: float [rows][width]. norm: weight [width], bias [width], asked for before.
+// wanted: whether the block has a product to make with it.
+template <typename T, int ROWS, class Come>
+__device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, const float* norm, bool wanted,
+                                          Come come) {
+    const int width = a.model.width, items = width / 4, rows = rows_of<ROWS>(a.model);
+    const int mine = static_cast<int>(threadIdx.x);  // and mine + BLOCK_THREADS, ...: pieces of 4 columns
+    const auto four = [](const float* from, int item) { return reinterpret_cast<const float4*>(from)[item]; };
+    const auto of_norm = [&](const float* from, int item) {
+        return __ldg(reinterpret_cast<const float4*>(from) + item);
+    };
+    const int known = min(mine, items - 1);
+    const float4 first_weight = of_norm(norm, known), first_bias = of_norm(norm + width, known);
+    const float* const stream = come();
+    if (!wanted) {
+        block_sync();
+        return;
     }
-    come();
     RowMoments<ROWS> moments;
-    UNROLL
-    for (int i = 0; i < NORM_ITEMS; ++i) {
-        const int item = threadIdx.x + i * BLOCK_THREADS;
-        if (item >= items) break;
+    NO_UNROLL
+    for (int item = mine; item < items; item += BLOCK_THREADS) {
         UNROLL
-        for (int r = 0; r < ROWS; ++r) {
-            if (r >= rows) break;
-            x[i][r] = take(r, item);
-            moments.add(r, x[i][r]);
-        }
+        for (int r = 0; r < ROWS; ++r)
+            if (r < rows) moments.add(r, four(stream + r * width, item));
     }
     moments.store(m, rows);
     block_sync();
     UNROLL
     for (int r = 0; r < ROWS; ++r) {
         if (r >= rows) break;
-        const float2 scale = mean_and_scale(m, r, width, a.eps);
+        const float2 scale = mean_and_scale(a, m, r);
         const auto normal = [&](float value, float by, float plus) { return (value - scale.x) * scale.y * by + plus; };
-        UNROLL
-        for (int i = 0; i < NORM_ITEMS; ++i) {
-            const int item = threadIdx.x + i * BLOCK_THREADS;
-            if (item >= items) break;
-            const float4 v = x[i][r], w = weight[i], b = bias[i];
+        NO_UNROLL
+        for (int item = mine; item < items; item += BLOCK_THREADS) {
+            const float4 w = item == mine ? first_weight : of_norm(norm, item);
+            const float4 b = item == mine ? first_bias : of_norm(norm + width, item);
+            const float4 v = four(stream + r * width, item);
             store_input<T>(m, r, 4 * item,
                            make_float4(normal(v.x, w.x, b.x), normal(v.y, w.y, b.y), normal(v.z, w.z, b.z),
                                        normal(v.w, w.w, b.w)));
@@ -126,42 +132,35 @@ __device__ __forceinline__ void embedded_input(const Steps& a, const BlockMemory
     struct alignas(4 * sizeof(T)) Columns {
         T values[4];
     };
-    const auto take = [&](int r, int item) {
+    float* const stream = residual.fresh();
+    for (int r = 0; r < rows_of<ROWS>(a.model); ++r) {
         const int token = state.token[r], position = state.position[r] + step;
         const int word = token >= 0 && token < a.model.vocab ? token : 0;
         const int place = position >= 0 && position < a.context ? position : 0;
         const T* const words = static_cast<const T*>(a.wte) + int64_t{word} * a.model.width;
         const T* const places = static_cast<const T*>(a.wpe) + int64_t{place} * a.model.width;
-        const Columns one = reinterpret_cast<const Columns*>(words)[item];
-        const Columns other = reinterpret_cast<const Columns*>(places)[item];
-        const auto sum = [&](int i) { return to_float(one.values[i]) + to_float(other.values[i]); };
-        const float4 x = make_float4(sum(0), sum(1), sum(2), sum(3));
-        residual.begin(r, 4 * item, x);
-        return x;
-    };
-    normalize<T, ROWS>(a, m, norm, [] {}, take);
+        NO_UNROLL
+        for (int item = threadIdx.x; item < a.model.width / 4; item += BLOCK_THREADS) {
+            const Columns one = reinterpret_cast<const Columns*>(words)[item];
+            const Columns other = reinterpret_cast<const Columns*>(places)[item];
+            const auto sum = [&](int i) { return to_float(one.values[i]) + to_float(other.values[i]); };
+            const float4 x = make_float4(sum(0), sum(1), sum(2), sum(3));
+            residual.begin(r, 4 * item, x);
+            reinterpret_cast<float4*>(stream + r * a.model.width)[item] = x;
+        }
+    }
+    normalize<T, ROWS>(a, m, norm, true, [&] { return stream; });
 }
 
 // What an exchange made of the residual stream; see ResidualStream::gather.
 struct Gathering {
     int set;
     unsigned addends;
-    const float* bias;
 };
 
-// wanted: whether the block has a product to make with it; else nothing is there but the stream's slice.
+// wanted: as above; else nothing is there but the stream's slice.
 template <typename T, int ROWS>
 __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemory& m, ResidualStream& residual,
                                                  const Gathering& from, const float* norm, bool wanted) {
-    const auto gather = [&] { return residual.gather(from.set, from.addends, from.bias); };
-    if (!wanted) {
-        gather();
-        block_sync();
-        return;
-    }
-    const float* stream = nullptr;
-    const auto take = [&](int r, int item) {
-        return reinterpret_cast<const float4*>(stream + r * a.model.width)[item];
-    };
-    normalize<T, ROWS>(a, m, norm, [&] { stream = gather(); }, take);
+    normalize<T, ROWS>(a, m, norm, wanted, [&]() -> const float* { return residual.gather(from.set, from.addends); });
 }

@@ -66,6 +66,7 @@ __device__ __forceinline__ void send_unit(unsigned char* to, const float2& value
     UNROLL
     for (int i = 0; i < 4 * WORDS; ++i) all[i] = __shfl_sync(FULL_WARP, mine[i % WORDS], i / WORDS, 4);
     if (!exists) return;
+    NO_UNROLL
     for (int rank = threadIdx.x % 4; rank < cluster; rank += 4) {
         UNROLL
         for (int v = 0; v < VECTORS; ++v)
@@ -82,10 +83,12 @@ struct UnitOutput {
     bool exists, has_second;  // of the logits the last one may stand alone
     float2 bias;
 
-    __device__ __forceinline__ UnitOutput(const Steps& a, const Matrix& matrix, int layer, int first, int count)
+    // units: of the block; first: of the batch
+    __device__ __forceinline__ UnitOutput(const Steps& a, const Matrix& matrix, int layer, const Range& units,
+                                          int first, int rows)
         : row(static_cast<int>(threadIdx.x) / 32), unit(first + static_cast<int>(threadIdx.x) % 32 / 4) {
         col = unit * UNIT_ROWS + threadIdx.x % 4 * 2;
-        exists = row < a.model.rows && unit < first + count && col < matrix.n;
+        exists = row < rows && unit < units.end && col < matrix.n;
         has_second = exists && col + 1 < matrix.n;
         bias = make_float2(0.0f, 0.0f);
         if (exists && matrix.bias >= 0)
@@ -111,13 +114,14 @@ struct UnitOutput {
     __device__ __forceinline__ void store_qkv(const Steps& a, const BlockMemory& m, const BlockShare& share,
                                               Boxes& boxes, unsigned letter, int layer, int position,
                                               const float2& value) const {
-        const int units = a.model.head_units(), head_dim = a.model.head_dim();
+        // part_units is a power of 2
+        const int units = a.plan.head_units, part_units = a.plan.part_units, parts = unit >> (31 - __clz(part_units));
         const int row_units = a.plan.most_heads * units, at = row * row_units + unit - share.heads.begin * units;
         send_unit<T>(m.qkv + at * UNIT_ROWS * static_cast<int>(sizeof(T)), value, exists, a.plan.cluster, boxes.qkv,
                      letter);
-        const int head = unit / units, inside = col - head * units * UNIT_ROWS, part = inside / head_dim;
+        const int head = parts / 3, part = parts % 3, inside = col & (part_units * UNIT_ROWS - 1);
         if (!exists || part == 0 || position < 0 || position >= a.model.max_seq_len) return;
-        T* const to = cache_row<T>(a, layer, part - 1, row, head, position) + inside % head_dim;
+        T* const to = cache_row<T>(a, layer, part - 1, row, head, position) + inside;
         if constexpr (sizeof(T) == 2)
             *reinterpret_cast<unsigned*>(to) = mma::pack<T>(value.x, value.y);
         else
@@ -133,11 +137,12 @@ struct UnitOutput {
     template <bool DRAWS>
     __device__ __forceinline__ void store_logits(const Steps& a, const float2& value, FoundLogits<DRAWS>& found) const {
         if (!exists) return;
-        for (int i = 0; i < 1 + has_second; ++i) {
-            const Best one = {i ? value.y : value.x, col + i};
-            if (a.logits) a.logits[int64_t{row} * a.model.vocab + one.token] = one.value;
-            found.add(one);
-        }
+        float* const logits = a.logits ? a.logits + int64_t{row} * a.model.vocab + col : nullptr;
+        if (logits) logits[0] = value.x;
+        found.add({value.x, col});
+        if (!has_second) return;
+        if (logits) logits[1] = value.y;
+        found.add({value.y, col + 1});
     }
 };
 
@@ -147,13 +152,12 @@ struct UnitOutput {
 template <typename T, int ROWS>
 __device__ __forceinline__ void add_slice(const ResidualStream& residual, int set, int rows, int first, int units,
                                           const UnitSums<T, ROWS> (&sums)[WARP_UNITS]) {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / UNIT_ROWS, col = (first + warp) * UNIT_ROWS + lane % UNIT_ROWS;
     UNROLL
     for (int i = 0; i < WARP_UNITS; ++i) {
-        const int unit = warp + i * BLOCK_WARPS;
-        if (unit >= units) break;
-        sums[i].each(rows, [&](int row, int number, float sum) {
-            residual.add(set, row, (first + unit) * UNIT_ROWS + number, sum);
-        });
+        if (warp + i * BLOCK_WARPS >= units) break;
+        const float sum = sums[i].mine();
+        if (row < rows) residual.add(set, row, col + i * BLOCK_WARPS * UNIT_ROWS, sum);
     }
 }

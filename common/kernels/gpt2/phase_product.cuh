@@ -28,31 +28,35 @@
 // ---------------------------------------------------------------------------------------------------- 1. Input
 
 struct Input {  // T [rows][stride bytes], in shared memory
-    const unsigned char *high, *low;  // low: what rounding took away; nullptr: nothing
+    const unsigned char *high, *low;  // low: what rounding took away
     int stride;
+    bool has_low;
 };
 
-// at: bytes from a row's beginning to the lane's elements. ROWS: of the batch, at most.
+// Lanes whose row there is not have another one's: what comes out for them is for nobody. at: bytes from a row's beginning to the lane's elements. ROWS: of the batch, at most.
 template <typename T, int ROWS>
 struct InputPart {
-    uint4 high = make_uint4(0, 0, 0, 0), low = make_uint4(0, 0, 0, 0);
+    unsigned a[2][4] = {};  // of two products, as mma takes them
 
+    __device__ __forceinline__ InputPart() {}
     __device__ __forceinline__ InputPart(const Input& input, int rows, int at) {
-        const int row = threadIdx.x % 32 / 4;
-        if (row >= rows) return;
-        high = *reinterpret_cast<const uint4*>(input.high + row * input.stride + at);
-        if (input.low) low = *reinterpret_cast<const uint4*>(input.low + row * input.stride + at);
+        const int row = min(static_cast<int>(threadIdx.x) % 32 / 4, rows - 1);
+        const uint4 high = *reinterpret_cast<const uint4*>(input.high + row * input.stride + at);
+        a[0][0] = high.x, a[0][2] = high.y, a[1][0] = high.z, a[1][2] = high.w;
+        if (!input.has_low) return;
+        const uint4 low = *reinterpret_cast<const uint4*>(input.low + row * input.stride + at);
+        a[0][1] = low.x, a[0][3] = low.y, a[1][1] = low.z, a[1][3] = low.w;
     }
 };
 template <int ROWS>
 struct InputPart<float, ROWS> {
     float4 x[ROWS];
 
+    __device__ __forceinline__ InputPart() {}
     __device__ __forceinline__ InputPart(const Input& input, int rows, int at) {
         UNROLL
         for (int r = 0; r < ROWS; ++r)
-            x[r] = r < rows ? *reinterpret_cast<const float4*>(input.high + r * input.stride + at)
-                            : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            x[r] = *reinterpret_cast<const float4*>(input.high + min(r, rows - 1) * input.stride + at);
     }
 };
 
@@ -64,21 +68,23 @@ struct UnitSums {
     // which need not wait for each other
     float d[2][4] = {};
 
+    // bias: of the unit, 8 numbers
+    __device__ __forceinline__ void begin(const float* bias) {
+        const float2 both = __ldg(reinterpret_cast<const float2*>(bias) + threadIdx.x % 4);
+        d[0][0] = both.x, d[0][1] = both.y;
+    }
     // weights: this lane's 16 bytes of a group
     __device__ __forceinline__ void add(const uint4& weights, const InputPart<T, ROWS>& input) {
-        const uint4 high = input.high, low = input.low;
-        const unsigned a[4] = {high.x, low.x, high.y, low.y}, b[2] = {weights.x, weights.y};
-        const unsigned more_a[4] = {high.z, low.z, high.w, low.w}, more_b[2] = {weights.z, weights.w};
-        mma::mma_m16n8k16<T>(d[0], a, b);
-        mma::mma_m16n8k16<T>(d[1], more_a, more_b);
+        const unsigned b[2][2] = {{weights.x, weights.y}, {weights.z, weights.w}};
+        mma::mma_m16n8k16<T>(d[0], input.a[0], b[0]);
+        mma::mma_m16n8k16<T>(d[1], input.a[1], b[1]);
     }
-    // use(row, which of the unit's 8 numbers, number), each by one lane of the warp
-    template <class Use>
-    __device__ __forceinline__ void each(int rows, Use use) const {
-        const int lane = threadIdx.x % 32, row = lane / 4;
-        if (row >= rows) return;
-        use(row, lane % 4 * 2, d[0][0] + d[0][2] + (d[1][0] + d[1][2]));
-        use(row, lane % 4 * 2 + 1, d[0][1] + d[0][3] + (d[1][1] + d[1][3]));
+    // Number lane % 8 of sequence lane / 8, if there is such a sequence.
+    __device__ __forceinline__ float mine() const {
+        const int lane = threadIdx.x % 32, from = lane / 8 * 4 + lane % 8 / 2;
+        const float even = __shfl_sync(FULL_WARP, d[0][0] + d[0][2] + (d[1][0] + d[1][2]), from);
+        const float odd = __shfl_sync(FULL_WARP, d[0][1] + d[0][3] + (d[1][1] + d[1][3]), from);
+        return lane % 2 ? odd : even;
     }
 };
 
@@ -86,6 +92,12 @@ template <int ROWS>
 struct UnitSums<float, ROWS> {
     float sums[ROWS] = {};
 
+    __device__ __forceinline__ void begin(const float* bias) {
+        if (threadIdx.x % 4 > 0) return;
+        const float one = __ldg(bias + threadIdx.x % 32 / 4);
+        UNROLL
+        for (int r = 0; r < ROWS; ++r) sums[r] = one;
+    }
     __device__ __forceinline__ void add(const uint4& weights, const InputPart<float, ROWS>& input) {
         const float w[4] = {__uint_as_float(weights.x), __uint_as_float(weights.y), __uint_as_float(weights.z),
                             __uint_as_float(weights.w)};
@@ -95,46 +107,56 @@ struct UnitSums<float, ROWS> {
             sums[r] += w[0] * x.x + w[1] * x.y + (w[2] * x.z + w[3] * x.w);
         }
     }
-    template <class Use>
-    __device__ __forceinline__ void each(int rows, Use use) const {
+    __device__ __forceinline__ float mine() const {
         const int lane = threadIdx.x % 32;
+        float number = 0.0f;
         UNROLL
         for (int r = 0; r < ROWS; ++r) {
-            if (r >= rows) break;
-            const float sum = quad_sum(sums[r]);
-            if (lane % 4 == r) use(r, lane / 4, sum);
+            const float sum = __shfl_sync(FULL_WARP, quad_sum(sums[r]), lane % 8 * 4);
+            if (lane / 8 == r) number = sum;
         }
+        return number;
     }
 };
 
 // -------------------------------------------------------------------------------------------------- 3. By rows
 
-// The warp's sums of `count` units, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8]. The
-// columns of a unit are divided among the warps, group by group. The block's run of units begins with the first of them
-// or a multiple of UNIT_BATCH before.
+// The warp's sums of `count` units, a batch, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8].
+// Warp w has groups w, w + 8, ... of a piece, of UNITS_AT_ONCE units together, so that what one waits for is hidden behind
+// the others.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_units(int rows, const Input& input, const Matrix& matrix, int count,
                                                float* partial, PieceReader& reader) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int last_of_piece = matrix.piece_units - 1;
-    const unsigned char* piece = nullptr;
     NO_UNROLL
-    for (int u = 0; u < count; ++u) {
-        UnitSums<T, ROWS> sums;
+    for (int first = 0; first < matrix.groups; first += matrix.piece_groups) {
+        const int end = min(matrix.piece_groups, matrix.groups - first);
         NO_UNROLL
-        for (int first = 0; first < matrix.groups; first += matrix.piece_groups) {
-            const int end = min(matrix.piece_groups, matrix.groups - first), inside = u & last_of_piece;
-            if (inside == 0) piece = reader.wait();
-            const unsigned char* const weights = piece + inside * matrix.groups * GROUP_BYTES + lane * 16;
-            UNROLL_BY(4)
-            for (int group = warp; group < end; group += BLOCK_WARPS)
-                sums.add(*reinterpret_cast<const uint4*>(weights + group * GROUP_BYTES),
-                         InputPart<T, ROWS>(input, rows, (first + group) * GROUP_ROW_BYTES + lane % 4 * 16));
-            __syncwarp();  // mma takes whole warps
-            if (inside == last_of_piece || u == count - 1) reader.release();
+        for (int unit = 0; unit < count; unit += UNITS_AT_ONCE) {
+            const int here = min(UNITS_AT_ONCE, count - unit);
+            const unsigned char* pieces[UNITS_AT_ONCE];
+            NO_UNROLL
+            for (int u = 0; u < here; ++u) reader.wait(u);
+            UNROLL
+            for (int u = 0; u < UNITS_AT_ONCE; ++u) pieces[u] = reader.piece(min(u, here - 1)) + lane * 16;
+            UnitSums<T, ROWS> sums[UNITS_AT_ONCE];
+            NO_UNROLL
+            for (int group = warp; group < end; group += BLOCK_WARPS) {
+                const InputPart<T, ROWS> part(input, rows, (first + group) * GROUP_ROW_BYTES + lane % 4 * 16);
+                UNROLL
+                for (int u = 0; u < UNITS_AT_ONCE; ++u)
+                    sums[u].add(*reinterpret_cast<const uint4*>(pieces[u] + group * GROUP_BYTES), part);
+            }
+            reader.release(here);
+            float* const to = partial + (warp * UNIT_BATCH + unit) * rows * UNIT_ROWS + lane;
+            UNROLL
+            for (int u = 0; u < UNITS_AT_ONCE; ++u) {
+                const float sum = sums[u].mine();
+                if (u >= here || lane >= rows * UNIT_ROWS) continue;
+                float& all = to[u * rows * UNIT_ROWS];
+                all = first == 0 ? sum : all + sum;
+            }
         }
-        float* const to = partial + (warp * UNIT_BATCH + u) * rows * UNIT_ROWS;
-        sums.each(rows, [&](int row, int number, float sum) { to[row * UNIT_ROWS + number] = sum; });
     }
 }
 
@@ -150,16 +172,27 @@ __device__ __forceinline__ void multiply_slice(int rows, const Input& input, con
     NO_UNROLL
     for (int first = 0; first < groups; first += matrix.piece_groups) {
         const int end = min(matrix.piece_groups, groups - first);
-        const unsigned char* const piece = reader.wait();
+        const unsigned char* const piece = reader.wait() + lane * 16;
         NO_UNROLL
-        for (int group = 0; group < end; ++group) {
-            const InputPart<T, ROWS> part(input, rows, (first + group) * GROUP_ROW_BYTES + lane % 4 * 16);
+        for (int group = 0; group < end; group += GROUPS_AT_ONCE) {
+            InputPart<T, ROWS> parts[GROUPS_AT_ONCE];
+            const unsigned char* from[GROUPS_AT_ONCE];
+            UNROLL
+            for (int g = 0; g < GROUPS_AT_ONCE; ++g) {
+                const int which = min(group + g, end - 1);
+                parts[g] = InputPart<T, ROWS>(input, rows, (first + which) * GROUP_ROW_BYTES + lane % 4 * 16);
+                from[g] = piece + (which * units + warp) * GROUP_BYTES;
+            }
             UNROLL
             for (int i = 0; i < WARP_UNITS; ++i) {
-                const int unit = warp + i * BLOCK_WARPS;
-                if (unit >= units) break;
-                const unsigned char* const weights = piece + (group * units + unit) * GROUP_BYTES;
-                sums[i].add(*reinterpret_cast<const uint4*>(weights + lane * 16), part);
+                if (warp + i * BLOCK_WARPS >= units) break;
+                uint4 weights[GROUPS_AT_ONCE];
+                UNROLL
+                for (int g = 0; g < GROUPS_AT_ONCE; ++g)
+                    weights[g] = *reinterpret_cast<const uint4*>(from[g] + i * BLOCK_WARPS * GROUP_BYTES);
+                UNROLL
+                for (int g = 0; g < GROUPS_AT_ONCE; ++g)
+                    if (group + g < end) sums[i].add(weights[g], parts[g]);
             }
         }
         reader.release();

@@ -33,7 +33,10 @@ class ResidualStream {
     __device__ __forceinline__ ResidualStream(const Steps& steps, const BlockMemory& memory, const BlockShare& share,
                                               Boxes& boxes)
         : a_(steps), m_(memory), share_(share), box_(boxes.stream), rows_(steps.model.rows),
-          columns_(share.columns.count()) {
+          columns_(share.columns.count()), quads_(columns_ / 4) {
+        while (lanes_ < a_.plan.cluster && 2 * lanes_ * rows_ * quads_ <= BLOCK_THREADS) lanes_ *= 2;
+        const int item = static_cast<int>(threadIdx.x) / lanes_;
+        step_ = BLOCK_THREADS / lanes_, lane_ = threadIdx.x % lanes_, row_ = item / max(quads_, 1), quad_ = item - row_ * quads_;
         for (int i = threadIdx.x; i < (1 + SUM_SETS) * rows_ * columns_; i += BLOCK_THREADS) m_.sums[i] = 0;
     }
 
@@ -51,36 +54,40 @@ class ResidualStream {
     __device__ __forceinline__ void add(int set, int row, int col, float value) const {
         counted::add(word(set, row, col), counted::to_fixed(a_.plan.sum_scale, value));
     }
-    // addends: of each word. bias: float [width]. Every thread that computes gets the stream, float [rows][width]; it
+    // Memory for a step's first stream, which comes from no exchange.
+    __device__ __forceinline__ float* fresh() const { return letter(number_ + 1); }
+    // addends: of each word. Every thread that computes gets the stream, float [rows][width]; it
     // stays until the next gather() but one, which must be behind a block_sync().
-    __device__ __forceinline__ const float* gather(int set, unsigned addends, const float* bias) {
-        const int quads = columns_ / 4, count = rows_ * quads;  // four columns of a row
-        int lanes = 1;  // neighbouring threads that see to a quad: each sends it to its share of the blocks
-        while (lanes < a_.plan.cluster && 2 * lanes * count <= BLOCK_THREADS) lanes *= 2;
-        float* const stream = m_.stream + (number_ & 1) * rows_ * a_.model.width;
+    __device__ __forceinline__ const float* gather(int set, unsigned addends) {
+        if (threadIdx.x == 0) mail_expect(box_, number_, 4 * rows_ * a_.model.width);
+        float* const stream = letter(number_);
+        int row = row_, quad = quad_;
         NO_UNROLL
-        for (int first = 0; first < lanes * count; first += BLOCK_THREADS) {
-            const int item = (first + static_cast<int>(threadIdx.x)) / lanes, lane = threadIdx.x % lanes;
-            const bool exists = item < count;
-            const int row = item / quads, at = item % quads * 4, col = share_.columns.begin + at;
-            Quad now, found;
-            if (exists) found = look(set, row, at, col, addends, bias, now);
+        for (int first = 0; first < lanes_ * rows_ * quads_; first += BLOCK_THREADS) {
+            const bool exists = row < rows_;
+            const int at = 4 * quad, col = share_.columns.begin + at;
+            Quad now = {}, found = {};
+            if (exists) found = look(set, row, at, col, addends, now);
             __syncwarp();  // all lanes of the quad have read what the first one now changes
-            if (!exists) continue;
-            if (lane == 0) now.store(of_slice(1 + set, row, at)), found.store(of_slice(0, row, at));
-            const uint4 bits = make_uint4(as_bits(found.x[0]), as_bits(found.x[1]), as_bits(found.x[2]),
-                                          as_bits(found.x[3]));
-            for (int to = lane; to < a_.plan.cluster; to += lanes)
-                send(stream + row * a_.model.width + col, to, box_, number_, bits);
+            if (exists) {
+                const uint4 bits = make_uint4(as_bits(found.x[0]), as_bits(found.x[1]), as_bits(found.x[2]),
+                                              as_bits(found.x[3]));
+                NO_UNROLL
+                for (int to = lane_; to < a_.plan.cluster; to += lanes_)
+                    send(stream + row * a_.model.width + col, to, box_, number_, bits);
+                if (lane_ == 0) now.store(of_slice(1 + set, row, at)), found.store(of_slice(0, row, at));
+            }
+            quad += step_;
+            while (quad >= quads_ && row < rows_) quad -= quads_, ++row;
         }
-        receive(box_, number_, 4 * rows_ * a_.model.width);
+        mail_wait(box_, number_);
         ++number_;
         return stream;
     }
 
   private:
-    struct Quad {
-        long long x[4];
+    struct Quad {  // four columns of a row
+        long long x[4] = {};
         __device__ __forceinline__ void load(const long long* from) {
             const longlong2 low = reinterpret_cast<const longlong2*>(from)[0];
             const longlong2 high = reinterpret_cast<const longlong2*>(from)[1];
@@ -92,6 +99,9 @@ class ResidualStream {
         }
     };
 
+    __device__ __forceinline__ float* letter(unsigned number) const {
+        return m_.stream + (number & 1) * rows_ * a_.model.width;
+    }
     __device__ __forceinline__ counted::Sum* word(int set, int row, int col) const {
         return reinterpret_cast<counted::Sum*>(a_.words) + a_.plan.exchange.sums +
                (set * rows_ + row) * a_.model.width + col;
@@ -105,14 +115,12 @@ class ResidualStream {
     }
     // Four words, looked at until they are whole -> now. Returns the stream with what came to it.
     __device__ __forceinline__ Quad look(int set, int row, int at, int col, unsigned addends,
-                                                    const float* bias, Quad& now) const {
+                                         Quad& now) const {
         const counted::Scale scale = a_.plan.sum_scale;
         const counted::Sum* const words = word(set, row, col);
-        const float4 plus = __ldg(reinterpret_cast<const float4*>(bias + col));
-        const float biases[4] = {plus.x, plus.y, plus.z, plus.w};
         Quad before, stream;
         before.load(of_slice(1 + set, row, at)), stream.load(of_slice(0, row, at));
-        long long came[4];
+        long long came[4] = {};
         bool whole = false;
         while (!whole) {
             const counted::Pair low = counted::peek(words), high = counted::peek(words + 2);
@@ -127,10 +135,8 @@ class ResidualStream {
         }
         UNROLL
         for (int i = 0; i < 4; ++i) {
-            const long long fixed = counted::to_fixed(scale, biases[i]);
-            const bool fine = stream.x[i] != NOT_A_NUMBER && fixed != scale.wrong &&
-                              counted::is_number(scale, came[i], addends);
-            stream.x[i] = fine ? stream.x[i] + came[i] + fixed : NOT_A_NUMBER;
+            const bool fine = stream.x[i] != NOT_A_NUMBER && counted::is_number(scale, came[i], addends);
+            stream.x[i] = fine ? stream.x[i] + came[i] : NOT_A_NUMBER;
         }
         return stream;
     }
@@ -139,6 +145,9 @@ class ResidualStream {
     const BlockMemory& m_;
     const BlockShare& share_;
     MailBox& box_;
-    const int rows_, columns_;
+    const int rows_, columns_, quads_;
+    // Of a quad: neighbouring threads that see to it, each of which sends it to its share of the blocks; which of them
+    // this is; the thread's first quad, and how far away the next one is
+    int lanes_ = 1, lane_, row_, quad_, step_;
     unsigned number_ = 0;  // of the exchange
 };

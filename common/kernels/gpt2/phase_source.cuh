@@ -13,16 +13,20 @@
 
 // These return false when the run of steps has ended. weights: of the matrix.
 
-// Whole rows.
+// Whole rows: a batch of units after the other; the units one after the other, or part by part if they come in parts.
 __device__ __forceinline__ bool feed_units(const Matrix& matrix, const Range& units, const unsigned char* weights,
                                            PieceFeeder& feeder) {
-    const unsigned char* from = weights + units.begin * matrix.unit_bytes();
-    for (int unit = units.begin; unit < units.end; unit += matrix.piece_units) {
-        const int count = min(matrix.piece_units, units.end - unit);
+    const unsigned unit_bytes = static_cast<unsigned>(matrix.unit_bytes());
+    const unsigned char* batch = weights + size_t{unit_bytes} * units.begin;
+    for (int first = units.begin; first < units.end; first += UNIT_BATCH, batch += UNIT_BATCH * unit_bytes) {
+        const int end = min(first + UNIT_BATCH, units.end);
+        const unsigned char* part = batch;
         for (int group = 0; group < matrix.groups; group += matrix.piece_groups) {
-            const unsigned bytes = GROUP_BYTES * count * min(matrix.piece_groups, matrix.groups - group);
-            if (!feeder.feed({from, bytes, nullptr, 0, 0})) return false;
-            from += bytes;
+            const unsigned bytes = GROUP_BYTES * min(matrix.piece_groups, matrix.groups - group);
+            const unsigned char* from = part;
+            for (int unit = first; unit < end; ++unit, from += unit_bytes)
+                if (!feeder.feed({from, bytes, nullptr, 0, 0})) return false;
+            part += bytes;
         }
     }
     return true;
@@ -50,7 +54,7 @@ template <typename T>
 __device__ __forceinline__ bool feed_tokens(const Steps& a, const StepState& state, const BlockShare& share, int layer,
                                             int step, PieceFeeder& feeder) {
     const int each = a.plan.tokens_per_piece;
-    const unsigned row_bytes = static_cast<unsigned>(sizeof(T)) * a.model.head_dim();
+    const unsigned row_bytes = static_cast<unsigned>(sizeof(T)) * a.plan.head_dim;
     for (int row = 0; row < a.model.rows; ++row) {
         const Range part = cache_part(a.model, a.plan, share.rank, state.position[row] + step);
         for (int head = share.heads.begin; head < share.heads.end; ++head) {
@@ -60,7 +64,7 @@ __device__ __forceinline__ bool feed_tokens(const Steps& a, const StepState& sta
             for (int token = part.begin; token < part.end; token += each) {
                 const unsigned bytes = row_bytes * min(each, part.end - token);
                 if (!feeder.feed({keys, bytes, values, bytes, row_bytes * each})) return false;
-                keys += each * a.model.head_dim(), values += each * a.model.head_dim();
+                keys += each * a.plan.head_dim, values += each * a.plan.head_dim;
             }
         }
     }
@@ -71,7 +75,7 @@ template <typename T>
 __device__ __forceinline__ void feed_steps(const Steps& a, const StepState& state, const BlockShare& share,
                                            PieceFeeder& feeder) {
     const StepPlan& plan = a.plan;
-    const int head_groups = a.model.head_groups();
+    const int head_groups = plan.head_groups;
     const Range attended = {share.heads.begin * head_groups, share.heads.end * head_groups};
     const auto& matrices = plan.matrices;
     NO_UNROLL

@@ -49,6 +49,11 @@ struct StreamCursor {
     __device__ __forceinline__ void advance(int slots) {
         if (++slot == slots) slot = 0, parity ^= 1;
     }
+    // by: fewer than slots
+    __device__ __forceinline__ StreamCursor moved(int by, int slots) const {
+        const bool wraps = slot + by >= slots;
+        return {slot + by - (wraps ? slots : 0), parity ^ wraps};
+    }
 };
 
 class PieceReader {
@@ -58,14 +63,22 @@ class PieceReader {
                                            unsigned slot_bytes)
         : barriers_(barriers), memory_(memory), slots_(slots), slot_bytes_(slot_bytes) {}
 
-    __device__ __forceinline__ const unsigned char* wait() const {
-        hopper::mbarrier_wait(barriers_.full[cursor_.slot], cursor_.parity);
-        return memory_ + cursor_.slot * slot_bytes_;
+    // The next piece, or the one so many pieces behind it; fewer than there are slots.
+    __device__ __forceinline__ const unsigned char* piece(int behind = 0) const {
+        return memory_ + cursor_.moved(behind, slots_).slot * slot_bytes_;
     }
-    __device__ __forceinline__ void release() {
+    // It, when it is here.
+    __device__ __forceinline__ const unsigned char* wait(int behind = 0) const {
+        const StreamCursor at = cursor_.moved(behind, slots_);
+        hopper::mbarrier_wait(barriers_.full[at.slot], at.parity);
+        return memory_ + at.slot * slot_bytes_;
+    }
+    // The next `count` pieces, 32 at most, are not wanted any more.
+    __device__ __forceinline__ void release(int count = 1) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
         __syncwarp();
-        if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(barriers_.empty[cursor_.slot]);
-        cursor_.advance(slots_);
+        if (lane < count) hopper::mbarrier_arrive(barriers_.empty[cursor_.moved(lane, slots_).slot]);
+        cursor_ = cursor_.moved(count, slots_);
     }
     // By one thread, behind a barrier of all readers: they have come to the end of a step; more: they want another one.
     __device__ __forceinline__ void tell(int step, bool more) {

@@ -76,9 +76,9 @@ enum Phase { QKV, PROJECTION, EXPAND, CONTRACT, LOGITS, MATRICES };  // ATTENTIO
 // Of the first layer; the other layers' lie StepPlan::layer_bytes and layer_vectors further on.
 struct Matrix {
     int n, units, groups;  // numbers that come out, [n][groups * 64 bytes] weights
-    // As which units pass through the stream. QKV, EXPAND, LOGITS: whole ones, a power of 2, or one in parts of so many
-    // groups. PROJECTION, CONTRACT: so many groups of all units of a slice.
-    int piece_units, piece_groups;
+    // As what units pass through the stream. QKV, EXPAND, LOGITS: one by one, in parts of so many groups. PROJECTION,
+    // CONTRACT: so many groups of all units of a slice.
+    int piece_groups;
     size_t weights;        // bytes from the beginning of all weights
     int bias;              // floats from the beginning of all vectors; -1: none
     int norm;              // the same of weight and bias of the layernorm before it; -1: none
@@ -107,9 +107,13 @@ struct StepPlan {
     int logits_begin[MAX_CLUSTERS + 1];  // units of LOGITS before those of each cluster
     size_t layer_bytes, weight_bytes;
     int layer_vectors, vectors;
+    double inverse_width;
     int scale;  // of the attention's scores, floats from the beginning of a layer's vectors
     Exchange exchange;
     counted::Scale sum_scale;
+    int head_dim, head_groups, head_units;  // what the model's functions say
+    int part_units;  // of QKV: of a head's queries; a power of 2
+    int head_lanes;  // that have a key or a value, 16 bytes each; a power of 2
     int most_heads, most_inner;  // of a cluster: heads, groups of CONTRACT's columns
     int most_slice;              // of a block: columns of the residual stream that it reads
     int slots;

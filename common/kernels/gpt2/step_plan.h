@@ -33,7 +33,7 @@ inline int cluster_of(const StepModel& model, int blocks) {
 // ------------------------------------------------------------------------------------------------- 2. Matrices
 
 // Pieces of up to 16 KB: small enough to be many, large enough for what it takes to feed one.
-constexpr int MOST_GROUPS = 32;
+constexpr int MOST_GROUPS = WARP_GROUPS * BLOCK_WARPS;
 
 inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
     const int width = model.width, hidden = model.hidden, in_group = GROUP_ROW_BYTES / model.element_bytes();
@@ -41,16 +41,14 @@ inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
         Matrix& m = plan.matrices[phase];
         m.n = n, m.units = ceil_div(n, UNIT_ROWS), m.groups = groups;
         m.bias = m.norm = -1;
+        int piece_units = 1;
         if (phase == PROJECTION || phase == CONTRACT) {
-            const int slice = ceil_div(m.units, SLICES);
-            m.piece_units = slice;
-            m.piece_groups = std::max(1, MOST_GROUPS / slice);
+            piece_units = ceil_div(m.units, SLICES);
+            m.piece_groups = std::max(1, MOST_GROUPS / piece_units);
         } else {
-            m.piece_units = 1;
-            while (m.piece_units < UNIT_BATCH && 2 * m.piece_units * groups <= MOST_GROUPS) m.piece_units *= 2;
             m.piece_groups = ceil_div(groups, ceil_div(groups, MOST_GROUPS));
         }
-        const int bytes = GROUP_BYTES * m.piece_units * m.piece_groups;
+        const int bytes = GROUP_BYTES * piece_units * m.piece_groups;
         plan.slot_bytes = std::max(plan.slot_bytes, static_cast<unsigned>(bytes));
     };
     set(QKV, 3 * width, width / in_group);
@@ -58,7 +56,8 @@ inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
     set(EXPAND, hidden, width / in_group);
     set(CONTRACT, width, hidden / in_group);
     set(LOGITS, model.vocab, width / in_group);
-    plan.tokens_per_piece = static_cast<int>(plan.slot_bytes) / (2 * model.head_dim() * model.element_bytes());
+    const int token_bytes = 2 * model.head_dim() * model.element_bytes();
+    plan.tokens_per_piece = std::min(static_cast<int>(plan.slot_bytes) / token_bytes, BLOCK_THREADS * 32 / token_bytes);
 
     int vectors = 0;
     const auto take = [&](int count) { return vectors += count, vectors - count; };
@@ -123,6 +122,9 @@ inline void lay_out_words(StepPlan& plan, const StepModel& model) {
 inline void lay_out(StepPlan& plan, const StepModel& model, int cluster, int clusters) {
     plan.cluster = cluster, plan.clusters = clusters, plan.blocks = cluster * clusters;
     plan.sum_scale = counted::scale_for(clusters);
+    plan.head_dim = model.head_dim(), plan.head_groups = model.head_groups(), plan.head_units = model.head_units();
+    plan.part_units = plan.head_dim / UNIT_ROWS, plan.head_lanes = plan.head_dim * model.element_bytes() / 16;
+    plan.inverse_width = 1.0 / model.width;
     lay_out_matrices(plan, model);
     share_logits(plan, model);
     for (int block = 0; block < plan.blocks; ++block) {
