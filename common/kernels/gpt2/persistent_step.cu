@@ -215,7 +215,7 @@ struct Running {  // what every phase is given
     __device__ __forceinline__ void by_columns(Phase phase, int layer, const Input& input, int groups, Come come) {
         const Matrix& of = matrix(phase);
         const int set = behind(phase, letter).set, warp = static_cast<int>(threadIdx.x) / 32;
-        // By one of those who add to a word
+        // One of those who add to a number begins with the bias
         const bool adds_bias = phase == PROJECTION ? share.heads.begin == 0 : share.cluster == 0;
         NO_UNROLL
         for (int slice = share.slices.begin; slice < share.slices.end; ++slice) {

@@ -6,10 +6,10 @@
 //                 attend            the block's tokens -> a state, to all blocks of the cluster (attention_states.cuh)
 //   4. Input      merged_input      the states of all blocks -> PROJECTION's input
 //
-// A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes; such a group takes one token
-// after the other, so that the block has BLOCK_THREADS / lanes tokens at a time, a piece of the stream, and takes two pieces together. Groups meet in the end. The tokens
-// come through the stream, long before the query is known; the newest, whose key and value are made in this step, and
-// the one before it are read by the last block's first two groups where they are (phase_block.cuh).
+// A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes. Such a group takes one token of a
+// piece of the stream, which has BLOCK_THREADS / lanes of them at most, and four pieces at a time. Groups meet in the end.
+// The tokens come long before the query is known; the newest, whose key and value are made in this step, and the one
+// before it are read by the last block's first two groups where they are (phase_block.cuh).
 #pragma once
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/exp2.cuh"
@@ -145,7 +145,7 @@ struct AttentionPart {
 template <typename T>
 __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const BlockShare& share, Boxes& boxes,
                                        unsigned letter, const AttentionPart<T>& of, PieceReader& reader) {
-    constexpr int SIZE = Vector<T>::SIZE, AT_ONCE = 2;  // pieces
+    constexpr int SIZE = Vector<T>::SIZE, AT_ONCE = 4;  // pieces
     const int head_dim = a.plan.head_dim, lanes = of.lanes, row = of.row, head = of.head;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const uint4* const made = reinterpret_cast<const uint4*>(m.qkv) + (row * a.plan.most_heads + head) * 3 * lanes;
@@ -169,7 +169,7 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
             keys[n] = piece[from], values[n] = piece[each * lanes + from];  // both [each][lanes]
         }
         sum.template add<AT_ONCE>(query, keys, values, lanes, inside);
-        reader.release(first + each < of.part.end ? AT_ONCE : 1);
+        reader.release(min(AT_ONCE, (of.part.end - first + each - 1) / each));
     }
     if (share.rank == a.plan.cluster - 1 && warp <= lanes / 32) {
         const uint4 keys[1] = {of.adds_newest ? made[lanes + of.mine] : of.key};

@@ -6,8 +6,8 @@
 //   4. Slices     add_slice                     PROJECTION, CONTRACT: onto the residual stream
 //
 // Of QKV, EXPAND and LOGITS warp r finishes sequence r: lane 4 i + p has numbers 2 p and 2 p + 1 of the batch's unit i.
-// The bias it asks for before the product. A slice's numbers are finished where they are; their bias is added by who
-// reads the sum (phase_residual.cuh).
+// The bias it asks for before the input is there. A slice's numbers are finished where they are; one of the clusters that
+// add to a number begins with the bias.
 #pragma once
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/mma.cuh"

@@ -62,6 +62,8 @@ struct InputPart<float, ROWS> {
 
 // ----------------------------------------------------------------------------------------------------- 2. Sums
 
+static_assert(MAX_STEP_ROWS * UNIT_ROWS <= 32, "a lane for each number of a unit");
+
 template <typename T, int ROWS>
 struct UnitSums {
     // rows lane / 4 and + 8, columns 2 (lane % 4) and + 1; of the first product of a group, and of the second one,
@@ -122,8 +124,8 @@ struct UnitSums<float, ROWS> {
 // -------------------------------------------------------------------------------------------------- 3. By rows
 
 // The warp's sums of `count` units, a batch, which are next in the stream -> partial [BLOCK_WARPS][UNIT_BATCH][rows][8].
-// Warp w has groups w, w + 8, ... of a piece, of UNITS_AT_ONCE units together, so that what one waits for is hidden behind
-// the others.
+// Warp w has groups w, w + 8, ... of a piece: their input stays in registers while the units pass by, UNITS_AT_ONCE of
+// them together, so that what one waits for is hidden behind the others.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_units(int rows, const Input& input, const Matrix& matrix, int count,
                                                float* partial, PieceReader& reader) {
@@ -131,27 +133,32 @@ __device__ __forceinline__ void multiply_units(int rows, const Input& input, con
     NO_UNROLL
     for (int first = 0; first < matrix.groups; first += matrix.piece_groups) {
         const int end = min(matrix.piece_groups, matrix.groups - first);
+        InputPart<T, ROWS> parts[WARP_GROUPS];
+        UNROLL
+        for (int g = 0; g < WARP_GROUPS; ++g) {
+            const int group = first + min(warp + g * BLOCK_WARPS, end - 1);
+            parts[g] = InputPart<T, ROWS>(input, rows, group * GROUP_ROW_BYTES + lane % 4 * 16);
+        }
         NO_UNROLL
         for (int unit = 0; unit < count; unit += UNITS_AT_ONCE) {
             const int here = min(UNITS_AT_ONCE, count - unit);
-            const unsigned char* pieces[UNITS_AT_ONCE];
-            NO_UNROLL
-            for (int u = 0; u < here; ++u) reader.wait(u);
-            UNROLL
-            for (int u = 0; u < UNITS_AT_ONCE; ++u) pieces[u] = reader.piece(min(u, here - 1)) + lane * 16;
             UnitSums<T, ROWS> sums[UNITS_AT_ONCE];
-            NO_UNROLL
-            for (int group = warp; group < end; group += BLOCK_WARPS) {
-                const InputPart<T, ROWS> part(input, rows, (first + group) * GROUP_ROW_BYTES + lane % 4 * 16);
+            const unsigned char* pieces[UNITS_AT_ONCE];
+            UNROLL
+            for (int u = 0; u < UNITS_AT_ONCE; ++u) pieces[u] = reader.wait(min(u, here - 1)) + lane * 16;
+            UNROLL
+            for (int g = 0; g < WARP_GROUPS; ++g) {
+                const int group = warp + g * BLOCK_WARPS;
+                if (g > 0 && group >= end) break;
                 UNROLL
                 for (int u = 0; u < UNITS_AT_ONCE; ++u)
-                    sums[u].add(*reinterpret_cast<const uint4*>(pieces[u] + group * GROUP_BYTES), part);
+                    sums[u].add(*reinterpret_cast<const uint4*>(pieces[u] + min(group, end - 1) * GROUP_BYTES), parts[g]);
             }
             reader.release(here);
             float* const to = partial + (warp * UNIT_BATCH + unit) * rows * UNIT_ROWS + lane;
             UNROLL
             for (int u = 0; u < UNITS_AT_ONCE; ++u) {
-                const float sum = sums[u].mine();
+                const float sum = warp < end ? sums[u].mine() : 0.0f;
                 if (u >= here || lane >= rows * UNIT_ROWS) continue;
                 float& all = to[u * rows * UNIT_ROWS];
                 all = first == 0 ? sum : all + sum;

@@ -33,10 +33,10 @@ class ResidualStream {
     __device__ __forceinline__ ResidualStream(const Steps& steps, const BlockMemory& memory, const BlockShare& share,
                                               Boxes& boxes)
         : a_(steps), m_(memory), share_(share), box_(boxes.stream), rows_(steps.model.rows),
-          columns_(share.columns.count()), quads_(columns_ / 4) {
-        while (lanes_ < a_.plan.cluster && 2 * lanes_ * rows_ * quads_ <= BLOCK_THREADS) lanes_ *= 2;
+          columns_(share.columns.count()), pairs_(columns_ / 2) {
+        while (lanes_ < a_.plan.cluster && 2 * lanes_ * rows_ * pairs_ <= BLOCK_THREADS) lanes_ *= 2;
         const int item = static_cast<int>(threadIdx.x) / lanes_;
-        step_ = BLOCK_THREADS / lanes_, lane_ = threadIdx.x % lanes_, row_ = item / max(quads_, 1), quad_ = item - row_ * quads_;
+        step_ = BLOCK_THREADS / lanes_, lane_ = threadIdx.x % lanes_, row_ = item / max(pairs_, 1), pair_ = item - row_ * pairs_;
         for (int i = threadIdx.x; i < (1 + SUM_SETS) * rows_ * columns_; i += BLOCK_THREADS) m_.sums[i] = 0;
     }
 
@@ -61,24 +61,23 @@ class ResidualStream {
     __device__ __forceinline__ const float* gather(int set, unsigned addends) {
         if (threadIdx.x == 0) mail_expect(box_, number_, 4 * rows_ * a_.model.width);
         float* const stream = letter(number_);
-        int row = row_, quad = quad_;
+        int row = row_, pair = pair_;
         NO_UNROLL
-        for (int first = 0; first < lanes_ * rows_ * quads_; first += BLOCK_THREADS) {
+        for (int first = 0; first < lanes_ * rows_ * pairs_; first += BLOCK_THREADS) {
             const bool exists = row < rows_;
-            const int at = 4 * quad, col = share_.columns.begin + at;
-            Quad now = {}, found = {};
+            const int at = 2 * pair, col = share_.columns.begin + at;
+            Pair now = {}, found = {};
             if (exists) found = look(set, row, at, col, addends, now);
-            __syncwarp();  // all lanes of the quad have read what the first one now changes
+            __syncwarp();  // all lanes of the pair have read what the first one now changes
             if (exists) {
-                const uint4 bits = make_uint4(as_bits(found.x[0]), as_bits(found.x[1]), as_bits(found.x[2]),
-                                              as_bits(found.x[3]));
+                const uint2 bits = make_uint2(as_bits(found.x[0]), as_bits(found.x[1]));
                 NO_UNROLL
                 for (int to = lane_; to < a_.plan.cluster; to += lanes_)
                     send(stream + row * a_.model.width + col, to, box_, number_, bits);
                 if (lane_ == 0) now.store(of_slice(1 + set, row, at)), found.store(of_slice(0, row, at));
             }
-            quad += step_;
-            while (quad >= quads_ && row < rows_) quad -= quads_, ++row;
+            pair += step_;
+            while (pair >= pairs_ && row < rows_) pair -= pairs_, ++row;
         }
         mail_wait(box_, number_);
         ++number_;
@@ -86,16 +85,14 @@ class ResidualStream {
     }
 
   private:
-    struct Quad {  // four columns of a row
-        long long x[4] = {};
+    struct Pair {  // two columns of a row
+        long long x[2] = {};
         __device__ __forceinline__ void load(const long long* from) {
-            const longlong2 low = reinterpret_cast<const longlong2*>(from)[0];
-            const longlong2 high = reinterpret_cast<const longlong2*>(from)[1];
-            x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+            const longlong2 both = *reinterpret_cast<const longlong2*>(from);
+            x[0] = both.x, x[1] = both.y;
         }
         __device__ __forceinline__ void store(long long* to) const {
-            reinterpret_cast<longlong2*>(to)[0] = make_longlong2(x[0], x[1]);
-            reinterpret_cast<longlong2*>(to)[1] = make_longlong2(x[2], x[3]);
+            *reinterpret_cast<longlong2*>(to) = make_longlong2(x[0], x[1]);
         }
     };
 
@@ -113,28 +110,28 @@ class ResidualStream {
     __device__ __forceinline__ unsigned as_bits(long long x) const {
         return __float_as_uint(x == NOT_A_NUMBER ? NAN : counted::to_float(a_.plan.sum_scale, x));
     }
-    // Four words, looked at until they are whole -> now. Returns the stream with what came to it.
-    __device__ __forceinline__ Quad look(int set, int row, int at, int col, unsigned addends,
-                                         Quad& now) const {
+    // Two words, looked at until they are whole -> now. Returns the stream with what came to it.
+    __device__ __forceinline__ Pair look(int set, int row, int at, int col, unsigned addends,
+                                         Pair& now) const {
         const counted::Scale scale = a_.plan.sum_scale;
         const counted::Sum* const words = word(set, row, col);
-        Quad before, stream;
+        Pair before, stream;
         before.load(of_slice(1 + set, row, at)), stream.load(of_slice(0, row, at));
-        long long came[4] = {};
+        long long came[2] = {};
         bool whole = false;
         while (!whole) {
-            const counted::Pair low = counted::peek(words), high = counted::peek(words + 2);
-            const counted::Sum sums[4] = {low.x, low.y, high.x, high.y};
+            const counted::Pair both = counted::peek(words);
+            const counted::Sum sums[2] = {both.x, both.y};
             whole = true;
             UNROLL
-            for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < 2; ++i) {
                 came[i] = counted::since(sums[i], static_cast<counted::Sum>(before.x[i]), addends);
                 whole &= counted::is_whole(came[i]);
                 now.x[i] = static_cast<long long>(sums[i]);
             }
         }
         UNROLL
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 2; ++i) {
             const bool fine = stream.x[i] != NOT_A_NUMBER && counted::is_number(scale, came[i], addends);
             stream.x[i] = fine ? stream.x[i] + came[i] : NOT_A_NUMBER;
         }
@@ -145,9 +142,9 @@ class ResidualStream {
     const BlockMemory& m_;
     const BlockShare& share_;
     MailBox& box_;
-    const int rows_, columns_, quads_;
-    // Of a quad: neighbouring threads that see to it, each of which sends it to its share of the blocks; which of them
-    // this is; the thread's first quad, and how far away the next one is
-    int lanes_ = 1, lane_, row_, quad_, step_;
+    const int rows_, columns_, pairs_;
+    // Of a pair: neighbouring threads that see to it, each of which sends it to its share of the blocks; which of them
+    // this is; the thread's first pair, and how far away the next one is
+    int lanes_ = 1, lane_, row_, pair_, step_;
     unsigned number_ = 0;  // of the exchange
 };

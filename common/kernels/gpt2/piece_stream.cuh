@@ -64,10 +64,6 @@ class PieceReader {
         : barriers_(barriers), memory_(memory), slots_(slots), slot_bytes_(slot_bytes) {}
 
     // The next piece, or the one so many pieces behind it; fewer than there are slots.
-    __device__ __forceinline__ const unsigned char* piece(int behind = 0) const {
-        return memory_ + cursor_.moved(behind, slots_).slot * slot_bytes_;
-    }
-    // It, when it is here.
     __device__ __forceinline__ const unsigned char* wait(int behind = 0) const {
         const StreamCursor at = cursor_.moved(behind, slots_);
         hopper::mbarrier_wait(barriers_.full[at.slot], at.parity);
