@@ -43,6 +43,10 @@ def run_main(argv: Sequence[str] | None = None) -> int:
             options.gpu = gpus.chosen(options.gpu)
         say_backend(console, options.backend)
         on_gpu = toolchain.choose_backend(options.backend).name == "cuda"
+        if on_gpu and toolchain.find_gpu() is None and not toolchain.driver_gpu_name():
+            raise toolchain.ToolchainError(
+                "--backend cuda runs the program on a GPU, and there is none; without it the simulator runs it"
+            )
         inside = options.check or options.profile
         include = [Path(folder) for folder in options.include]
         program = build_program(Path(options.file), options.backend, options.arch, inside and not on_gpu, include)

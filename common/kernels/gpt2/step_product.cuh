@@ -2,9 +2,10 @@
 //
 //   1. Sizes       StepPlan, plan_step, Shared       how the matrix is divided among warps
 //   2. Input       copy_rows, scale_rows             -> shared memory
-//   3. Output      Destination                       where a number goes, and what is done with it
-//   4. Kernel      load_weights, step_kernel
-//   5. Launcher    launch_step
+//   3. Kernel      load_weights, step_kernel
+//   4. Launcher    launch_step
+//
+//   step_outputs.cuh    where the numbers go, and what is done with them
 //
 // Who does what. A warp takes ROWS rows of the weight matrix, of which it reads CHUNKS pieces of 512 neighbouring bytes
 // each (16 per lane) before it needs the first one: ROWS * CHUNKS requests of 16 bytes per lane are on their way at
@@ -28,8 +29,8 @@
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/best.cuh"
-#include "common/kernels/gpt2/gelu.cuh"
 #include "common/kernels/gpt2/gpt2.h"
+#include "common/kernels/gpt2/step_outputs.cuh"
 #include "common/kernels/gpt2/vectors.cuh"
 
 constexpr int STEP_WARPS = 8;
@@ -162,46 +163,7 @@ __device__ __forceinline__ float2 mean_and_scale(const Shared& shared, const Ste
     return make_float2(static_cast<float>(mean), rsqrtf(fmaxf(variance, 0.0f) + p.eps));
 }
 
-// -------------------------------------------------------------------------------------------------- 3. Output
-
-// Where number n of sequence r goes, if there is such a number; what lies there already, if y is added to it.
-template <typename T>
-struct Destination {
-    void* to;  // nullptr: nowhere
-    float old;
-
-    __device__ __forceinline__ Destination(const StepProduct& p, int r, int n, bool exists)
-        : to(nullptr), old(0.0f) {
-        using Output = StepProduct::Output;
-        if (!exists) return;
-        if (p.output == Output::RESIDUAL) {
-            to = p.residual + r * p.n + n;
-            old = __ldcg(p.residual + r * p.n + n);
-        } else if (p.output == Output::GELU) {
-            to = static_cast<T*>(p.out) + r * p.n + n;
-        } else if (p.output == Output::LOGITS) {
-            to = static_cast<float*>(p.out) + int64_t{r} * p.n + n;
-        } else {  // QKV: the queries of all heads, the keys, the values
-            const int width = p.n / 3, part = n / width, col = n % width;
-            const int position = __ldcg(p.positions + r);
-            const int64_t slot = (int64_t{r} * (width / p.head_dim) + col / p.head_dim) * p.max_seq_len + position;
-            if (part == 0)
-                to = static_cast<T*>(p.out) + r * width + col;
-            else if (position >= 0 && position < p.max_seq_len)
-                to = static_cast<T*>(part == 1 ? p.k_cache : p.v_cache) + slot * p.head_dim + col % p.head_dim;
-        }
-    }
-
-    __device__ __forceinline__ void store(const StepProduct& p, float value) const {
-        if (to == nullptr) return;
-        if (p.output == StepProduct::Output::RESIDUAL || p.output == StepProduct::Output::LOGITS)
-            *static_cast<float*>(to) = old + value;
-        else
-            *static_cast<T*>(to) = from_float<T>(p.output == StepProduct::Output::GELU ? gelu(value) : value);
-    }
-};
-
-// -------------------------------------------------------------------------------------------------- 4. Kernel
+// -------------------------------------------------------------------------------------------------- 3. Kernel
 
 template <int ROWS>
 __device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const StepProduct& p, const StepPlan& plan,
@@ -233,10 +195,11 @@ __device__ __forceinline__ void load_input(float (&x)[Vector<T>::SIZE], const vo
     }
 }
 
-// NORM: there is a norm_weight. MAX_ROWS: sequences, p.rows of which there are.
-template <typename T, bool NORM, int MAX_ROWS, int ROWS>
+// Output: of step_outputs.cuh. MAX_ROWS: sequences, p.rows of which there are.
+template <typename T, template <typename> class Output, int MAX_ROWS, int ROWS>
 __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepProduct p, const StepPlan plan) {
     constexpr int SIZE = Vector<T>::SIZE;
+    constexpr bool NORM = Output<T>::NORM;
     extern __shared__ __align__(16) unsigned char memory[];
     const Shared shared = shared_of(memory, p, plan);
     const size_t input_row = NORM ? sizeof(float) * p.k : size_t{16} * plan.vectors;  // bytes
@@ -275,7 +238,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
     for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
         const int n = tile * plan.tile_rows + out_col;
         const bool mine = out_row < p.rows && n < p.n;
-        const Destination<T> destination(p, out_row, n, mine);
+        const Output<T> output = mine ? Output<T>(p, out_row, n) : Output<T>();
         float sums[ROWS][MAX_ROWS] = {};
         NO_UNROLL
         for (int round = 0; round < plan.rounds; ++round) {
@@ -318,8 +281,8 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
             for (int s = 0; s < plan.slices; ++s)
                 sum += shared.partial[(s * p.rows + out_row) * plan.tile_rows + out_col];
             const float value = (sum - norm.x * weight_sum) * norm.y + bias;
-            destination.store(p, value);
-            if (is_better({value, n}, best)) best = {value, n};
+            output.store(value);
+            if (Output<T>::FINDS_BEST && is_better({value, n}, best)) best = {value, n};
         }
         const int next_tile = tile + static_cast<int>(gridDim.x);
         if (next_tile >= plan.tiles) break;
@@ -327,19 +290,19 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
         __syncthreads();
     }
 
-    if (p.best) {  // tile_rows is a power of two of at most 32: the numbers of a sequence lie in one warp
+    if constexpr (Output<T>::FINDS_BEST) {  // tile_rows is a power of two of at most 32: the numbers of a sequence lie in one warp
         best = best_of_lanes(best, plan.tile_rows);
         if (out_col == 0 && out_row < p.rows) p.best[out_row * static_cast<int>(gridDim.x) + blockIdx.x] = best;
     }
 }
 
-// ------------------------------------------------------------------------------------------------ 5. Launcher
+// ------------------------------------------------------------------------------------------------ 4. Launcher
 
-template <typename T, bool NORM, int MAX_ROWS, int ROWS>
+template <typename T, template <typename> class Output, int MAX_ROWS, int ROWS>
 void launch_step(const StepProduct& p) {
     const StepPlan plan = plan_step(p, ROWS);
     const size_t bytes = shared_of(nullptr, p, plan).bytes;
-    const auto kernel = step_kernel<T, NORM, MAX_ROWS, ROWS>;
+    const auto kernel = step_kernel<T, Output, MAX_ROWS, ROWS>;
     if (p.early) return launch_after(kernel, plan.blocks, STEP_THREADS, bytes, p.stream, p, plan);
     kernel<<<plan.blocks, STEP_THREADS, bytes, p.stream>>>(p, plan);
     CUDA_CHECK_LAUNCH();

@@ -25,6 +25,7 @@ from common.kernels.flash.flash import backward_kernel_of, flash_attention, kern
 from common.measure.benchmark.goals import Goal
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
+from common.measure.benchmarks import flash3
 from common.measure.benchmarks.sdpa import DTYPES, HALF, LABELS, gradients, sdpa, training
 from common.measure.limits import float32_precision
 from common.reference import oracle as reference
@@ -272,6 +273,12 @@ def torch_versions(problem: Problem) -> dict[str, Version]:
     }
 
 
+def peers(problem: Problem) -> dict[str, Version]:
+    """PyTorch's backends, and FlashAttention-3 where it is installed."""
+    third = flash3.flash3_version(problem.direction, problem.causal) if problem.dtype in HALF else {}
+    return {**torch_versions(problem), **third}
+
+
 # ---- the command
 
 
@@ -296,9 +303,9 @@ GOALS = (
     Goal("mma", ("flash",), **_of("backward", "fp16")),
     Goal("ffma", ("efficient",), **_of("backward", "fp32")),
     *(Goal("mma", ("cudnn",), **_of(direction, dtype)) for direction in PASSES[:2] for dtype in HALF),
-    Goal("wgmma", ("flash", "cudnn"), **_of("forward", "bf16"), mean=1.05, least=0.95),
+    Goal("wgmma", ("flash", "cudnn", "fa3"), **_of("forward", "bf16"), mean=1.05, least=0.95),
     Goal("wgmma", ("flash", "cudnn"), **_of("forward", "fp16")),
-    Goal("wgmma", ("flash", "cudnn"), **_of("backward", "bf16"), mean=1.05, least=0.95),
+    Goal("wgmma", ("flash", "cudnn", "fa3"), **_of("backward", "bf16"), mean=1.05, least=0.95),
     Goal("wgmma", ("flash", "cudnn"), **_of("backward", "fp16")),
 )
 
@@ -327,23 +334,25 @@ def flash_benchmark(
     """
 
     def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
+        if flash3.NAME in (options.versions or ()):
+            flash3.require()
         more = others(options) if others else lambda problem: {}
         tuned = load(BuildRequest("flash", backend="cuda"))
         if "3xfp16-mma" not in (options.versions or ()):  # it costs a build of its own
-            return lambda problem: {**more(problem), **tuned_versions(problem, tuned), **torch_versions(problem)}
+            return lambda problem: {**more(problem), **tuned_versions(problem, tuned), **peers(problem)}
         places = BuildRequest("flash").places
         older = load(BuildRequest("flash", None, "cuda", WITHOUT_WGMMA, sources=places[0].kernels, label="mma"))
         return lambda problem: {
             **more(problem),
             **tuned_versions(problem, tuned),
             **mma_version(problem, older),
-            **torch_versions(problem),
+            **peers(problem),
         }
 
     return Benchmark(
         program,
-        "How fast attention is on a GPU, forward and backward, beside PyTorch's backends.",
-        {**(labels or {}), **OURS, **LABELS},
+        "How fast attention is on a GPU, forward and backward, beside PyTorch's backends and FlashAttention-3.",
+        {**(labels or {}), **OURS, **LABELS, flash3.NAME: flash3.LABEL},
         lambda options: grid(options.passes, options.dtype, options.head_dim, options.seq, options.hidden),
         versions,
         Problem,

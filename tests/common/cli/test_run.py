@@ -104,6 +104,14 @@ def test_check_and_profile(tmp_path, capfd):
     assert status == 0 and "saxpy" in out and "coalesced" in out and "1.54 KB moved" in out
 
 
+def test_the_gpu_asked_for_and_none_there(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("common.compiling.toolchain.find_gpu", lambda: None)
+    monkeypatch.setattr("common.compiling.toolchain.driver_gpu_name", lambda: "")
+    assert run_main(["--backend", "cuda", write(tmp_path)]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "--backend cuda runs the program on a GPU, and there is none; without it the simulator runs it" in said
+
+
 def test_what_cannot_be_run(tmp_path, capfd, monkeypatch):
     assert run(capfd, str(tmp_path / "none.cu"))[::2] == (
         2,

@@ -1,10 +1,8 @@
 // step_times.cu - the persistent kernel itself, with random weights: what a step takes, and where the first block is.
 //
-//     python -m common.run common/kernels/gpt2/bare/step_times.cu          in the simulator: a small model, no times
-//     python -m common.run --backend cuda common/kernels/gpt2/bare/step_times.cu
-//     ... [rows [tokens]]                                                  sequences; tokens in the cache. 1 512
+//     python -m common.run common/kernels/gpt2/bare/step_times.cu [rows [tokens]]     sequences; tokens in the cache: 1 512
 //
-// GPT-2 124M, float16, greedy. Times are of the whole run by events, divided as step_clock.cuh counts cycles.
+// GPT-2 124M, float16, greedy; in the simulator a small model, and no times. Times are of the whole run by events, divided as step_clock.cuh counts cycles.
 #define STEP_CLOCK
 #include "common/kernels/gpt2/persistent_step.cu"
 
