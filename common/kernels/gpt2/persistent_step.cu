@@ -80,7 +80,7 @@ void run_steps(const Steps&) {}
 
 // --------------------------------------------------------------------------------------------------- 1. Tokens
 
-// By all threads, warp r for sequence r, whose largest and smallest logits are in `state`. memory: BlockMemory::high.
+// By all threads, warp r for sequence r, whose largest and smallest logits are in `state`. memory: BlockMemory::input.
 __device__ __forceinline__ int draw_tokens(const Steps& a, const Range& units, unsigned char* memory,
                                            const StepState& state, int step, int likeliest, unsigned tag) {
     const int row = static_cast<int>(threadIdx.x) / 32;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void find_tokens(const Steps& a, const BlockMemory& m
         }
         if (lane == 0 && row == 0) state.cancelled = cancelled;
     }
-    if (sampled) token = draw_tokens(a, units, m.high, state, step, token, tag + 1);
+    if (sampled) token = draw_tokens(a, units, m.input, state, step, token, tag + 1);
     if (row < a.model.rows && lane == 0) {
         state.token[row] = token;
         state.finished[row] |= token == *a.stop;
@@ -179,7 +179,7 @@ struct Running {  // what every phase is given
     }
     __device__ __forceinline__ const Matrix& matrix(Phase phase) const { return a.plan.matrices[phase]; }
     __device__ __forceinline__ Input own_input() const {
-        return {m.high, m.low, m.input_stride, sizeof(T) == 2};
+        return {m.input, m.input_stride};
     }
 
     // Sets and addends of the exchange behind PROJECTION or CONTRACT.
@@ -228,7 +228,7 @@ struct Running {  // what every phase is given
             }
             if (slice == share.slices.begin) come();
             if (units == 0) continue;
-            multiply_slice<T, ROWS>(rows_of<ROWS>(a.model), input, of, units, groups, sums, reader);
+            multiply_slice<T, ROWS>(rows_of<ROWS>(a.model), input, m.zeros, of, units, groups, sums, reader);
             add_slice<T, ROWS>(residual, set, rows_of<ROWS>(a.model), first, units, sums);
         }
     }
@@ -286,7 +286,7 @@ struct Running {  // what every phase is given
             output.template store_inner<T>(a, m, share, boxes, letter, value);
         });
         clock.stamp(StepClock::EXPAND);
-        by_columns(CONTRACT, layer, {m.inner, nullptr, m.inner_stride, false}, share.inner.count(), [&] {
+        by_columns(CONTRACT, layer, {m.inner, m.inner_stride}, share.inner.count(), [&] {
             if (bytes.inner > 0) receive(boxes.inner, letter, bytes.inner);
             clock.stamp(StepClock::INNER_HOP);
         });
@@ -364,6 +364,7 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
 #endif
     PieceReader reader(barriers, m.slots, a.plan.slots, a.plan.slot_bytes);
     ResidualStream residual(a, m, share, boxes);
+    if (threadIdx.x < input_group_bytes<T>()) m.zeros[threadIdx.x] = 0;
     block_sync();
     StepClock clock;
     Running<T, ROWS, DRAWS> run = {a,      m,        share, state, boxes, letter_bytes(a.model, a.plan, share),

@@ -19,7 +19,8 @@ constexpr int KERNEL_THREADS = BLOCK_THREADS + 128;  // and a warpgroup; one thr
 constexpr int BLOCK_REGISTERS = 224, FEED_REGISTERS = 56;  // of 3 warpgroups that begin with 168 each
 constexpr int UNIT_BATCH = 8;   // units whose sums meet at once: 64 numbers of a sequence, 2 for each lane
 constexpr int NORM_ITEMS = 2;   // pieces of 4 columns of a row that a thread normalises, at most
-constexpr int UNITS_AT_ONCE = 4, GROUPS_AT_ONCE = 2;  // that a warp multiplies together: whole rows, slices
+constexpr int UNITS_AT_ONCE = 4, PIECES_AT_ONCE = 4;  // that a warp multiplies together: whole rows; of slices
+constexpr int PIECE_GROUPS = 2;  // of a piece of a slice, at most
 constexpr int WARP_GROUPS = 4;  // of a piece of whole rows, at most; a piece has BLOCK_WARPS times as many
 constexpr int WARP_UNITS = 4;   // of a slice, at most; a slice has BLOCK_WARPS times as many
 constexpr int STATE_PAD = 4;    // floats behind a state's head_dim: m, l, 0, 0
@@ -56,15 +57,16 @@ struct Moments {  // of a row's columns, as each warp has them
 //   stream     float [2][rows][width]                      letters in turn: the residual stream
 //   qkv        T [rows][heads][3][head_dim]                letter: queries, keys, values of the cluster's heads
 //   states     float [cluster][rows][heads][head_dim + 4]  letter: o, then m and l (attention_states.cuh)
-//   inner      T [rows][inner_stride bytes]                letter: CONTRACT's input
+//   inner      [rows][inner_stride bytes]                  letter: CONTRACT's input, see below
 //   sums       int64 [1 + SUM_SETS][rows][slice]           the slice of the residual stream, and the words as last seen
-//   high       T [rows][input_stride bytes]                a product's input, rounded to T
-//   low        T [rows][input_stride bytes]                16 bits: what rounding took away
+//   input      [rows][input_stride bytes]                  a product's input: 4 bytes for each column. 16 bits: of 4
+//                                                          columns 2 rounded to T, what that took away, 2, and that
+//   zeros      [one group of the input]
 //   partial    float [2][BLOCK_WARPS][UNIT_BATCH][rows][8]   sums of warps, of two batches in turn
 //   own_states float [BLOCK_WARPS][head_dim], [BLOCK_WARPS][2]     ATTENTION: the warps' o, and m and l
 //   moments    Moments [rows]
 //
-// DrawMemory begins where `high` does: it is used between two steps, when of all this the slots and letters may come.
+// DrawMemory begins where `input` does: it is used between two steps, when of all this the slots and letters may come.
 //
 // Strides: 64 bytes more than a multiple of 128, so that two rows lie in different banks.
 struct DrawMemory {
@@ -74,7 +76,7 @@ struct DrawMemory {
     int bytes;
 };
 struct BlockMemory {
-    unsigned char *slots, *qkv, *inner, *high, *low;
+    unsigned char *slots, *qkv, *inner, *zeros, *input;
     float *stream, *states, *partial, *own_states;
     long long* sums;
     Moments* moments;
@@ -83,7 +85,7 @@ struct BlockMemory {
     int bytes;
 };
 
-// begin: of `high`.
+// begin: of `input`.
 __host__ __device__ inline DrawMemory draw_memory_of(unsigned char* begin, int rows, int draw_tokens) {
     DrawMemory m = {};
     m.places = reinterpret_cast<unsigned long long*>(begin);
@@ -105,8 +107,9 @@ __host__ __device__ inline void lay_out_memory(BlockMemory& m, unsigned char* me
     };
     const auto stride = [](int bytes) { return (bytes + 127) / 128 * 128 + 64; };
     const int rows = model.rows, head_dim = model.head_dim(), size = model.element_bytes();
-    const int attended = plan.most_heads * model.head_groups() * GROUP_ROW_BYTES, width = model.width * size;
-    m.inner_stride = stride(plan.most_inner * GROUP_ROW_BYTES);
+    const int group = input_group_bytes(size), attended = plan.most_heads * model.head_groups() * group;
+    const int width = model.width * INPUT_BYTES;
+    m.inner_stride = stride(plan.most_inner * group);
     m.input_stride = stride(attended > width ? attended : width);
     m.partial_floats = BLOCK_WARPS * UNIT_BATCH * rows * UNIT_ROWS;
     m.slots = take(plan.slots * static_cast<int>(plan.slot_bytes));
@@ -115,13 +118,13 @@ __host__ __device__ inline void lay_out_memory(BlockMemory& m, unsigned char* me
     m.states = reinterpret_cast<float*>(take(4 * plan.cluster * rows * plan.most_heads * (head_dim + STATE_PAD)));
     m.inner = take(rows * m.inner_stride);
     m.sums = reinterpret_cast<long long*>(take(8 * (1 + SUM_SETS) * rows * plan.most_slice));
-    const int before_high = m.bytes;
-    m.high = take(rows * m.input_stride);
-    m.low = take(size == 2 ? rows * m.input_stride : 0);
+    m.zeros = take(group);
+    const int before_input = m.bytes;
+    m.input = take(rows * m.input_stride);
     m.partial = reinterpret_cast<float*>(take(4 * 2 * m.partial_floats));
     m.own_states = reinterpret_cast<float*>(take(4 * BLOCK_WARPS * (head_dim + 2)));
     m.moments = reinterpret_cast<Moments*>(take(static_cast<int>(sizeof(Moments)) * rows));
-    const int with_draw = before_high + draw_memory_of(nullptr, rows, plan.draw_tokens).bytes;
+    const int with_draw = before_input + draw_memory_of(nullptr, rows, plan.draw_tokens).bytes;
     if (model.sampled && with_draw > m.bytes) m.bytes = with_draw;
 }
 
@@ -140,7 +143,8 @@ __device__ __forceinline__ LetterBytes letter_bytes(const StepModel& model, cons
                                                     const BlockShare& share) {
     const unsigned rows = model.rows, heads = share.heads.count(), head_dim = model.head_dim();
     return {4 * rows * model.width, rows * heads * 3 * head_dim * model.element_bytes(),
-            4 * plan.cluster * rows * heads * (head_dim + STATE_PAD), rows * share.inner.count() * GROUP_ROW_BYTES};
+            4 * plan.cluster * rows * heads * (head_dim + STATE_PAD),
+            rows * share.inner.count() * input_group_bytes(model.element_bytes())};
 }
 
 // By one thread; a cluster_meet() must follow.

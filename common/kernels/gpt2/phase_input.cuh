@@ -1,6 +1,7 @@
 // phase_input.cuh - a product's input, laid out in shared memory.
 //
-//   1. Numbers    store_input                    4 columns of a row, rounded to T; 16 bits: and what that took away
+//   1. Numbers    rounded_and_rest               2 columns of 16 bits, and what rounding took away
+//                 store_input                    4 columns of a row
 //   2. Embedding  embedded_input                 token and position -> residual stream, layernorm
 //   3. Stream     normalized_input               residual stream, layernorm
 //   4. States     merged_input                   the states of a head's parts -> its output
@@ -8,7 +9,7 @@
 // ROWS: of the batch, at most. All end with a block_sync(): the input is there. PROJECTION's is made by
 // phase_attention.cuh, and CONTRACT's comes by letter, as it is.
 //
-// 16-bit inputs come twice, rounded and the rest (`low`): the tensor cores have 16 rows, of which a batch takes 4, so
+// 16-bit inputs come twice, rounded and the rest: the tensor cores have 16 rows, of which a batch takes 4, so
 // that the rest costs nothing, and the input is as exact as 22 bits (float16) or 16 (bfloat16).
 #pragma once
 #include "common/cuda/mma.cuh"
@@ -19,17 +20,20 @@
 // -------------------------------------------------------------------------------------------------- 1. Numbers
 
 template <typename T>
+__device__ __forceinline__ uint2 rounded_and_rest(float x, float y) {
+    const unsigned rounded = mma::pack<T>(x, y);
+    const float2 back = mma::unpack<T>(rounded);
+    return make_uint2(rounded, mma::pack<T>(x - back.x, y - back.y));
+}
+
+template <typename T>
 __device__ __forceinline__ void store_input(const BlockMemory& m, int row, int col, const float4& x) {
-    T* const high = reinterpret_cast<T*>(m.high + row * m.input_stride) + col;
+    unsigned char* const to = m.input + row * m.input_stride + col * INPUT_BYTES;
     if constexpr (sizeof(T) == 4) {
-        *reinterpret_cast<float4*>(high) = x;
+        *reinterpret_cast<float4*>(to) = x;
     } else {
-        const uint2 rounded = {mma::pack<T>(x.x, x.y), mma::pack<T>(x.z, x.w)};
-        const float2 a = mma::unpack<T>(rounded.x), b = mma::unpack<T>(rounded.y);
-        T* const low = reinterpret_cast<T*>(m.low + row * m.input_stride) + col;
-        *reinterpret_cast<uint2*>(high) = rounded;
-        *reinterpret_cast<uint2*>(low) =
-            make_uint2(mma::pack<T>(x.x - a.x, x.y - a.y), mma::pack<T>(x.z - b.x, x.w - b.y));
+        const uint2 a = rounded_and_rest<T>(x.x, x.y), b = rounded_and_rest<T>(x.z, x.w);
+        *reinterpret_cast<uint4*>(to) = make_uint4(a.x, a.y, b.x, b.y);
     }
 }
 

@@ -15,6 +15,7 @@
 #include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/best.cuh"
 #include "common/kernels/gpt2/gelu.cuh"
+#include "common/kernels/gpt2/phase_input.cuh"
 #include "common/kernels/gpt2/phase_product.cuh"
 #include "common/kernels/gpt2/phase_residual.cuh"
 
@@ -52,24 +53,19 @@ __device__ __forceinline__ void hand_on_best(const Steps& a, const FoundLogits<D
 
 // -------------------------------------------------------------------------------------------------- 2. Letters
 
-// By whole warps. The four lanes of a unit have two of its numbers each, and send all eight, rounded to T, to a block in
-// four each; one word holds two of 16 bits or one of 32. to: 8 T, where the unit's numbers go; exists: whether it does.
-template <typename T>
-__device__ __forceinline__ void send_unit(unsigned char* to, const float2& value, bool exists, int cluster,
+// By whole warps. The four lanes of a unit have two of its numbers each, in so many words, and send all eight to a block in
+// four each. to: where the unit's words go, one lane's behind the other's; exists: whether it does.
+template <int WORDS>
+__device__ __forceinline__ void send_unit(unsigned char* to, const unsigned (&mine)[WORDS], bool exists, int cluster,
                                           MailBox& box, unsigned letter) {
-    constexpr int WORDS = static_cast<int>(sizeof(T)) / 2, VECTORS = 2 * static_cast<int>(sizeof(T)) / 4;
-    unsigned mine[WORDS], all[4 * WORDS];
-    if constexpr (sizeof(T) == 2)
-        mine[0] = mma::pack<T>(value.x, value.y);
-    else
-        mine[0] = __float_as_uint(value.x), mine[1] = __float_as_uint(value.y);
+    unsigned all[4 * WORDS];
     UNROLL
     for (int i = 0; i < 4 * WORDS; ++i) all[i] = __shfl_sync(FULL_WARP, mine[i % WORDS], i / WORDS, 4);
     if (!exists) return;
     NO_UNROLL
     for (int rank = threadIdx.x % 4; rank < cluster; rank += 4) {
         UNROLL
-        for (int v = 0; v < VECTORS; ++v)
+        for (int v = 0; v < WORDS; ++v)
             send(to + 16 * v, rank, box, letter,
                  make_uint4(all[4 * v], all[4 * v + 1], all[4 * v + 2], all[4 * v + 3]));
     }
@@ -117,8 +113,12 @@ struct UnitOutput {
         // part_units is a power of 2
         const int units = a.plan.head_units, part_units = a.plan.part_units, parts = unit >> (31 - __clz(part_units));
         const int row_units = a.plan.most_heads * units, at = row * row_units + unit - share.heads.begin * units;
-        send_unit<T>(m.qkv + at * UNIT_ROWS * static_cast<int>(sizeof(T)), value, exists, a.plan.cluster, boxes.qkv,
-                     letter);
+        unsigned char* const letters = m.qkv + at * UNIT_ROWS * static_cast<int>(sizeof(T));
+        if constexpr (sizeof(T) == 2)
+            send_unit(letters, {mma::pack<T>(value.x, value.y)}, exists, a.plan.cluster, boxes.qkv, letter);
+        else
+            send_unit(letters, {__float_as_uint(value.x), __float_as_uint(value.y)}, exists, a.plan.cluster, boxes.qkv,
+                      letter);
         const int head = parts / 3, part = parts % 3, inside = col & (part_units * UNIT_ROWS - 1);
         if (!exists || part == 0 || position < 0 || position >= a.model.max_seq_len) return;
         T* const to = cache_row<T>(a, layer, part - 1, row, head, position) + inside;
@@ -131,8 +131,11 @@ struct UnitOutput {
     __device__ __forceinline__ void store_inner(const Steps& a, const BlockMemory& m, const BlockShare& share,
                                                 Boxes& boxes, unsigned letter, const float2& value) const {
         unsigned char* const to =
-            m.inner + row * m.inner_stride + (unit - share.expand_begin) * UNIT_ROWS * static_cast<int>(sizeof(T));
-        send_unit<T>(to, make_float2(gelu(value.x), gelu(value.y)), exists, a.plan.cluster, boxes.inner, letter);
+            m.inner + row * m.inner_stride + (unit - share.expand_begin) * UNIT_ROWS * INPUT_BYTES;
+        const float x = gelu(value.x), y = gelu(value.y);
+        uint2 words = make_uint2(__float_as_uint(x), __float_as_uint(y));
+        if constexpr (sizeof(T) == 2) words = rounded_and_rest<T>(x, y);
+        send_unit(to, {words.x, words.y}, exists, a.plan.cluster, boxes.inner, letter);
     }
     template <bool DRAWS>
     __device__ __forceinline__ void store_logits(const Steps& a, const float2& value, FoundLogits<DRAWS>& found) const {

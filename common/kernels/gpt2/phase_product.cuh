@@ -15,7 +15,10 @@
 // 16 bits: tensor cores. mma multiplies 16 rows of A with 16 columns of 8 rows of B. B are the weights; A is the input,
 // rows 0 ... 7 as many sequences, rows 8 ... 15 what their rounding took away. What a lane of mma holds are columns
 // 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; but which column of the matrix that is, A and B only have to agree on. Here it is
-// the lane's 8 neighbouring ones: the first 4 in one mma, the other 4 in a second. Neither needs to be shuffled.
+// the lane's 8 neighbouring ones: the first 4 in one mma, the other 4 in a second. Neither needs to be shuffled, and the
+// input lies in shared memory as a lane wants it, 16 bytes for each mma:
+//
+//     of columns 4 i ... 4 i + 3    rounded, 2 columns | the rest, 2 | rounded, 2 | the rest, 2
 //
 // 32 bits: each lane multiplies for itself, and 4 lanes add up in the end.
 #pragma once
@@ -27,25 +30,23 @@
 
 // ---------------------------------------------------------------------------------------------------- 1. Input
 
-struct Input {  // T [rows][stride bytes], in shared memory
-    const unsigned char *high, *low;  // low: what rounding took away
+struct Input {  // in shared memory, rows of `stride` bytes
+    const unsigned char* at;
     int stride;
-    bool has_low;
 };
 
-// Lanes whose row there is not have another one's: what comes out for them is for nobody. at: bytes from a row's beginning to the lane's elements. ROWS: of the batch, at most.
+// Lanes whose row there is not have another one's: what comes out for them is for nobody. group: which 64 bytes of a row
+// of the weights; outside the row, 0 times whatever weights there are. ROWS: of the batch, at most.
 template <typename T, int ROWS>
 struct InputPart {
-    unsigned a[2][4] = {};  // of two products, as mma takes them
+    uint4 a[2];  // of two products, as mma takes them
 
     __device__ __forceinline__ InputPart() {}
-    __device__ __forceinline__ InputPart(const Input& input, int rows, int at) {
-        const int row = min(static_cast<int>(threadIdx.x) % 32 / 4, rows - 1);
-        const uint4 high = *reinterpret_cast<const uint4*>(input.high + row * input.stride + at);
-        a[0][0] = high.x, a[0][2] = high.y, a[1][0] = high.z, a[1][2] = high.w;
-        if (!input.has_low) return;
-        const uint4 low = *reinterpret_cast<const uint4*>(input.low + row * input.stride + at);
-        a[0][1] = low.x, a[0][3] = low.y, a[1][1] = low.z, a[1][3] = low.w;
+    __device__ __forceinline__ InputPart(const Input& input, int rows, int group) {
+        const int lane = static_cast<int>(threadIdx.x) % 32, row = ROWS == 1 ? 0 : min(lane / 4, rows - 1);
+        const uint4* const from =
+            reinterpret_cast<const uint4*>(input.at + row * input.stride + group * input_group_bytes<T>()) + lane % 4 * 2;
+        a[0] = from[0], a[1] = from[1];
     }
 };
 template <int ROWS>
@@ -53,10 +54,11 @@ struct InputPart<float, ROWS> {
     float4 x[ROWS];
 
     __device__ __forceinline__ InputPart() {}
-    __device__ __forceinline__ InputPart(const Input& input, int rows, int at) {
+    __device__ __forceinline__ InputPart(const Input& input, int rows, int group) {
         UNROLL
         for (int r = 0; r < ROWS; ++r)
-            x[r] = *reinterpret_cast<const float4*>(input.high + min(r, rows - 1) * input.stride + at);
+            x[r] = *reinterpret_cast<const float4*>(input.at + min(r, rows - 1) * input.stride +
+                                                    group * input_group_bytes<float>() + threadIdx.x % 4 * 16);
     }
 };
 
@@ -77,9 +79,20 @@ struct UnitSums {
     }
     // weights: this lane's 16 bytes of a group
     __device__ __forceinline__ void add(const uint4& weights, const InputPart<T, ROWS>& input) {
+        const unsigned a[2][4] = {{input.a[0].x, input.a[0].y, input.a[0].z, input.a[0].w},
+                                  {input.a[1].x, input.a[1].y, input.a[1].z, input.a[1].w}};
         const unsigned b[2][2] = {{weights.x, weights.y}, {weights.z, weights.w}};
-        mma::mma_m16n8k16<T>(d[0], input.a[0], b[0]);
-        mma::mma_m16n8k16<T>(d[1], input.a[1], b[1]);
+        mma::mma_m16n8k16<T>(d[0], a[0], b[0]);
+        mma::mma_m16n8k16<T>(d[1], a[1], b[1]);
+    }
+    // All numbers -> to [rows][8]. wanted: else zeros; add: to what is there.
+    __device__ __forceinline__ void store(float* to, int rows, bool wanted, bool add) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        if (lane >= 4 * rows) return;
+        float2* const place = reinterpret_cast<float2*>(to) + lane;
+        const float even = d[0][0] + d[0][2] + (d[1][0] + d[1][2]), odd = d[0][1] + d[0][3] + (d[1][1] + d[1][3]);
+        const float2 old = add ? *place : make_float2(0.0f, 0.0f);
+        *place = wanted ? make_float2(old.x + even, old.y + odd) : old;
     }
     // Number lane % 8 of sequence lane / 8, if there is such a sequence.
     __device__ __forceinline__ float mine() const {
@@ -109,6 +122,11 @@ struct UnitSums<float, ROWS> {
             sums[r] += w[0] * x.x + w[1] * x.y + (w[2] * x.z + w[3] * x.w);
         }
     }
+    __device__ __forceinline__ void store(float* to, int rows, bool wanted, bool add) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const float number = mine();
+        if (lane < rows * UNIT_ROWS) to[lane] = (add ? to[lane] : 0.0f) + (wanted ? number : 0.0f);
+    }
     __device__ __forceinline__ float mine() const {
         const int lane = threadIdx.x % 32;
         float number = 0.0f;
@@ -135,34 +153,28 @@ __device__ __forceinline__ void multiply_units(int rows, const Input& input, con
         const int end = min(matrix.piece_groups, matrix.groups - first);
         InputPart<T, ROWS> parts[WARP_GROUPS];
         UNROLL
-        for (int g = 0; g < WARP_GROUPS; ++g) {
-            const int group = first + min(warp + g * BLOCK_WARPS, end - 1);
-            parts[g] = InputPart<T, ROWS>(input, rows, group * GROUP_ROW_BYTES + lane % 4 * 16);
-        }
+        for (int g = 0; g < WARP_GROUPS; ++g)
+            parts[g] = InputPart<T, ROWS>(input, rows, first + min(warp + g * BLOCK_WARPS, end - 1));
         NO_UNROLL
         for (int unit = 0; unit < count; unit += UNITS_AT_ONCE) {
             const int here = min(UNITS_AT_ONCE, count - unit);
             UnitSums<T, ROWS> sums[UNITS_AT_ONCE];
             const unsigned char* pieces[UNITS_AT_ONCE];
+            reader.wait_for(pieces, here);
             UNROLL
-            for (int u = 0; u < UNITS_AT_ONCE; ++u) pieces[u] = reader.wait(min(u, here - 1)) + lane * 16;
+            for (int u = 0; u < UNITS_AT_ONCE; ++u) pieces[u] += lane * 16 + min(warp, end - 1) * GROUP_BYTES;
             UNROLL
             for (int g = 0; g < WARP_GROUPS; ++g) {
-                const int group = warp + g * BLOCK_WARPS;
-                if (g > 0 && group >= end) break;
+                if (g > 0 && warp + g * BLOCK_WARPS >= end) break;
                 UNROLL
                 for (int u = 0; u < UNITS_AT_ONCE; ++u)
-                    sums[u].add(*reinterpret_cast<const uint4*>(pieces[u] + min(group, end - 1) * GROUP_BYTES), parts[g]);
+                    sums[u].add(*reinterpret_cast<const uint4*>(pieces[u] + g * BLOCK_WARPS * GROUP_BYTES), parts[g]);
             }
             reader.release(here);
-            float* const to = partial + (warp * UNIT_BATCH + unit) * rows * UNIT_ROWS + lane;
+            float* const to = partial + (warp * UNIT_BATCH + unit) * rows * UNIT_ROWS;
             UNROLL
-            for (int u = 0; u < UNITS_AT_ONCE; ++u) {
-                const float sum = warp < end ? sums[u].mine() : 0.0f;
-                if (u >= here || lane >= rows * UNIT_ROWS) continue;
-                float& all = to[u * rows * UNIT_ROWS];
-                all = first == 0 ? sum : all + sum;
-            }
+            for (int u = 0; u < UNITS_AT_ONCE; ++u)
+                if (u < here) sums[u].store(to + u * rows * UNIT_ROWS, rows, warp < end, first > 0);
         }
     }
 }
@@ -170,38 +182,41 @@ __device__ __forceinline__ void multiply_units(int rows, const Input& input, con
 // ----------------------------------------------------------------------------------------------- 4. By columns
 
 // The numbers of a slice of `units` units, from `groups` groups of columns, which are next in the stream. Warp w has
-// units w, w + 8, ... in sums[0], sums[1], ...
+// units w, w + 8, ... in sums[0], sums[1], ...   zeros: as much as a group of the input
 template <typename T, int ROWS>
-__device__ __forceinline__ void multiply_slice(int rows, const Input& input, const Matrix& matrix, int units,
-                                               int groups, UnitSums<T, ROWS> (&sums)[WARP_UNITS],
-                                               PieceReader& reader) {
+__device__ __forceinline__ void multiply_slice(int rows, const Input& input, const unsigned char* zeros,
+                                               const Matrix& matrix, int units, int groups,
+                                               UnitSums<T, ROWS> (&sums)[WARP_UNITS], PieceReader& reader) {
+    constexpr int PARTS = PIECES_AT_ONCE * PIECE_GROUPS;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int piece_groups = matrix.piece_groups;
     NO_UNROLL
-    for (int first = 0; first < groups; first += matrix.piece_groups) {
-        const int end = min(matrix.piece_groups, groups - first);
-        const unsigned char* const piece = reader.wait() + lane * 16;
-        NO_UNROLL
-        for (int group = 0; group < end; group += GROUPS_AT_ONCE) {
-            InputPart<T, ROWS> parts[GROUPS_AT_ONCE];
-            const unsigned char* from[GROUPS_AT_ONCE];
+    for (int first = 0; first < groups; first += PIECES_AT_ONCE * piece_groups) {
+        int here = 0;
+        UNROLL
+        for (int p = 0; p < PIECES_AT_ONCE; ++p) here += first + p * piece_groups < groups;
+        InputPart<T, ROWS> parts[PARTS];
+        UNROLL
+        for (int i = 0; i < PARTS; ++i) {
+            const int in_piece = i % PIECE_GROUPS, group = first + i / PIECE_GROUPS * piece_groups + in_piece;
+            const bool inside = in_piece < piece_groups && group < groups;
+            parts[i] = InputPart<T, ROWS>(inside ? input : Input{zeros, 0}, rows, inside ? group : 0);
+        }
+        const unsigned char* pieces[PIECES_AT_ONCE];
+        reader.wait_for(pieces, here);
+        UNROLL
+        for (int p = 0; p < PIECES_AT_ONCE; ++p) pieces[p] += lane * 16 + warp * GROUP_BYTES;
+        UNROLL
+        for (int u = 0; u < WARP_UNITS; ++u) {
+            if (warp + u * BLOCK_WARPS >= units) break;
             UNROLL
-            for (int g = 0; g < GROUPS_AT_ONCE; ++g) {
-                const int which = min(group + g, end - 1);
-                parts[g] = InputPart<T, ROWS>(input, rows, (first + which) * GROUP_ROW_BYTES + lane % 4 * 16);
-                from[g] = piece + (which * units + warp) * GROUP_BYTES;
-            }
-            UNROLL
-            for (int i = 0; i < WARP_UNITS; ++i) {
-                if (warp + i * BLOCK_WARPS >= units) break;
-                uint4 weights[GROUPS_AT_ONCE];
-                UNROLL
-                for (int g = 0; g < GROUPS_AT_ONCE; ++g)
-                    weights[g] = *reinterpret_cast<const uint4*>(from[g] + i * BLOCK_WARPS * GROUP_BYTES);
-                UNROLL
-                for (int g = 0; g < GROUPS_AT_ONCE; ++g)
-                    if (group + g < end) sums[i].add(weights[g], parts[g]);
+            for (int i = 0; i < PARTS; ++i) {
+                // What has no weights of its own takes others that are there: memory without a number might hold none
+                const bool inside = i % PIECE_GROUPS < piece_groups && first + i / PIECE_GROUPS * piece_groups + i % PIECE_GROUPS < groups;
+                const unsigned char* const group = pieces[i / PIECE_GROUPS] + (inside ? i % PIECE_GROUPS : 0) * units * GROUP_BYTES;
+                sums[u].add(*reinterpret_cast<const uint4*>(group + u * BLOCK_WARPS * GROUP_BYTES), parts[i]);
             }
         }
-        reader.release();
+        reader.release(here);
     }
 }

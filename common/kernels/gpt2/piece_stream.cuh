@@ -15,6 +15,7 @@
 #pragma once
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/tma.cuh"
+#include "common/cuda/unroll.cuh"
 
 constexpr int MAX_SLOTS = 32;
 
@@ -68,6 +69,20 @@ class PieceReader {
         const StreamCursor at = cursor_.moved(behind, slots_);
         hopper::mbarrier_wait(barriers_.full[at.slot], at.parity);
         return memory_ + at.slot * slot_bytes_;
+    }
+    // The next `count` pieces, all of them asked for at once; beyond them the last one again. count: 1 .. N
+    template <int N>
+    __device__ __forceinline__ void wait_for(const unsigned char* (&pieces)[N], int count) const {
+        bool here = true;
+        UNROLL
+        for (int i = 0; i < N; ++i) {
+            const StreamCursor at = cursor_.moved(min(i, count - 1), slots_);
+            pieces[i] = memory_ + at.slot * slot_bytes_;
+            here &= hopper::mbarrier_try_wait(barriers_.full[at.slot], at.parity);
+        }
+        if (here) return;
+        NO_UNROLL
+        for (int i = 0; i < count; ++i) wait(i);
     }
     // The next `count` pieces, 32 at most, are not wanted any more.
     __device__ __forceinline__ void release(int count = 1) {

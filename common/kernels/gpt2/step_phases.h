@@ -18,7 +18,8 @@
 //   CONTRACT      a slice of the outputs, its         all blocks         exchange
 //                 cluster's columns
 //
-// and behind the last layer come LOGITS, rows that are shared out among all blocks, each of which hands on its largest.
+// and behind the last layer come LOGITS, rows that are shared out among all blocks, each of which hands on its largest:
+// equally, since a block without a head has read less before but can begin no earlier.
 //
 // A unit is 8 rows of a matrix, a group 64 bytes of each of them: 512 bytes, 16 per lane. Weights lie in memory as they
 // are taken (persistent_step.py packs them), K filled up to whole groups:
@@ -47,6 +48,16 @@ struct Word;  // common/cuda/tagged_words.cuh
 // ---------------------------------------------------------------------------------------------------- 1. Model
 
 constexpr int UNIT_ROWS = 8, GROUP_BYTES = 512, GROUP_ROW_BYTES = GROUP_BYTES / UNIT_ROWS;
+constexpr int INPUT_BYTES = 4;  // that a column of a product's input has in shared memory, of any type
+
+// Of the input, for a group of weights of so many bytes each.
+__host__ __device__ constexpr int input_group_bytes(int element_bytes) {
+    return INPUT_BYTES * GROUP_ROW_BYTES / element_bytes;
+}
+template <typename T>
+__host__ __device__ constexpr int input_group_bytes() {
+    return input_group_bytes(static_cast<int>(sizeof(T)));
+}
 
 struct StepModel {
     FloatType type;
@@ -104,7 +115,6 @@ struct StepPlan {
     bool fits;
     int blocks, cluster, clusters;  // in all, blocks of a cluster, and how many of these
     Matrix matrices[MATRICES];
-    int logits_begin[MAX_CLUSTERS + 1];  // units of LOGITS before those of each cluster
     size_t layer_bytes, weight_bytes;
     int layer_vectors, vectors;
     double inverse_width;
@@ -161,13 +171,14 @@ __host__ __device__ inline void take_share(BlockShare& s, const StepModel& model
     const Matrix& contract = plan.matrices[CONTRACT];
     const int inner_units = GROUP_ROW_BYTES / model.element_bytes() / UNIT_ROWS;  // of EXPAND for a group of CONTRACT
     const Range heads = of_cluster(model.heads), inner = of_cluster(contract.groups);
+    const Range logits = of_cluster(plan.matrices[LOGITS].units);
     s.cluster = cluster, s.rank = rank;
     put(s.heads, heads.begin, heads.end);
     put(s.inner, inner.begin, inner.end);
     s.expand_begin = inner.begin * inner_units;
     put_mine(s.units[QKV], heads.begin * model.head_units(), heads.end * model.head_units());
     put_mine(s.units[EXPAND], s.expand_begin, inner.end * inner_units);
-    put_mine(s.units[LOGITS], plan.logits_begin[cluster], plan.logits_begin[cluster + 1]);
+    put_mine(s.units[LOGITS], logits.begin, logits.end);
     put_mine(s.slices, 0, SLICES);
     put(s.columns, UNIT_ROWS * contract.slice_begin(s.slices.begin), UNIT_ROWS * contract.slice_begin(s.slices.end));
 }

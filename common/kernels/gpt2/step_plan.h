@@ -2,9 +2,8 @@
 //
 //   1. Sizes       sizes_fit             what the kernel takes for granted
 //   2. Matrices    lay_out_matrices      pieces; weights and vectors in memory
-//   3. Shares      share_logits          all blocks should have equally much to read
-//   4. Words       lay_out_words         what all blocks share
-//   5. Plan        lay_out               all of it, for so many clusters of so many blocks
+//   3. Words       lay_out_words         what all blocks share
+//   4. Plan        lay_out               all of it, for so many clusters of so many blocks
 #pragma once
 #include <algorithm>
 
@@ -44,7 +43,7 @@ inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
         int piece_units = 1;
         if (phase == PROJECTION || phase == CONTRACT) {
             piece_units = ceil_div(m.units, SLICES);
-            m.piece_groups = std::max(1, MOST_GROUPS / piece_units);
+            m.piece_groups = std::clamp(MOST_GROUPS / piece_units, 1, PIECE_GROUPS);
         } else {
             m.piece_groups = ceil_div(groups, ceil_div(groups, MOST_GROUPS));
         }
@@ -76,34 +75,7 @@ inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
     plan.weight_bytes = model.layers * plan.layer_bytes + head.units * head.unit_bytes();
 }
 
-// --------------------------------------------------------------------------------------------------- 3. Shares
-
-// The logits go where there is less of the layers: to clusters with fewer heads.
-inline void share_logits(StepPlan& plan, const StepModel& model) {
-    const Matrix& head = plan.matrices[LOGITS];
-    double others[MAX_CLUSTERS], all = static_cast<double>(head.units) * head.unit_bytes();
-    for (int c = 0; c < plan.clusters; ++c) {
-        BlockShare share = {};
-        take_share(share, model, plan, c * plan.cluster);
-        const auto columns = [&](Phase phase, int groups) {
-            return static_cast<double>(GROUP_BYTES) * plan.matrices[phase].units * groups;
-        };
-        const double of_heads = static_cast<double>(model.head_units()) * plan.matrices[QKV].unit_bytes() +
-                                columns(PROJECTION, model.head_groups());
-        // EXPAND has as many weights for a group as CONTRACT
-        others[c] = model.layers * (share.heads.count() * of_heads + 2 * columns(CONTRACT, share.inner.count()));
-        all += others[c];
-    }
-    double wanted = 0.0, total = 0.0, each[MAX_CLUSTERS];
-    for (int c = 0; c < plan.clusters; ++c) wanted += each[c] = std::max(all / plan.clusters - others[c], 0.0);
-    for (int c = 0; c < plan.clusters; ++c) {
-        total += each[c];
-        const bool last = c + 1 == plan.clusters;
-        plan.logits_begin[c + 1] = last ? head.units : static_cast<int>(head.units * (total / wanted));
-    }
-}
-
-// ---------------------------------------------------------------------------------------------------- 4. Words
+// ---------------------------------------------------------------------------------------------------- 3. Words
 
 inline void lay_out_words(StepPlan& plan, const StepModel& model) {
     Exchange& words = plan.exchange;
@@ -116,7 +88,7 @@ inline void lay_out_words(StepPlan& plan, const StepModel& model) {
     words.digit_sums = give(model.rows * DIGITS * 4);
 }
 
-// ----------------------------------------------------------------------------------------------------- 5. Plan
+// ----------------------------------------------------------------------------------------------------- 4. Plan
 
 // All but slots and shared_bytes.
 inline void lay_out(StepPlan& plan, const StepModel& model, int cluster, int clusters) {
@@ -126,7 +98,6 @@ inline void lay_out(StepPlan& plan, const StepModel& model, int cluster, int clu
     plan.part_units = plan.head_dim / UNIT_ROWS, plan.head_lanes = plan.head_dim * model.element_bytes() / 16;
     plan.inverse_width = 1.0 / model.width;
     lay_out_matrices(plan, model);
-    share_logits(plan, model);
     for (int block = 0; block < plan.blocks; ++block) {
         BlockShare share = {};
         take_share(share, model, plan, block);
