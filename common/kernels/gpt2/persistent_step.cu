@@ -161,8 +161,9 @@ __device__ __forceinline__ bool goes_on(const Steps& a, const StepState& state) 
 
 // --------------------------------------------------------------------------------------------------- 2. Phases
 
-template <typename T, int ROWS, bool DRAWS>
+template <typename T, class K, bool DRAWS>
 struct Running {  // what every phase is given
+    static constexpr int ROWS = K::ROWS;
     const Steps& a;
     const BlockMemory& m;
     const BlockShare& share;
@@ -170,7 +171,7 @@ struct Running {  // what every phase is given
     Boxes& boxes;
     const LetterBytes bytes;
     PieceReader& reader;
-    ResidualStream& residual;
+    ResidualStream<K>& residual;
     StepClock& clock;
     unsigned letter = 0;  // counts the layers of all steps
 
@@ -229,21 +230,21 @@ struct Running {  // what every phase is given
             if (slice == share.slices.begin) come();
             if (units == 0) continue;
             multiply_slice<T, ROWS>(rows_of<ROWS>(a.model), input, m.zeros, of, units, groups, sums, reader);
-            add_slice<T, ROWS>(residual, set, rows_of<ROWS>(a.model), first, units, sums);
+            add_slice<T, K>(residual, set, rows_of<ROWS>(a.model), first, units, sums);
         }
     }
 
     __device__ __forceinline__ void attention(int layer, int step) {
         const int rows = rows_of<ROWS>(a.model), heads = share.heads.count();
         const auto part_of = [&](int row, int head) {
-            return AttentionPart<T>(a, share, layer, row, head, state.position[row] + step);
+            return AttentionPart<T, K>(a, share, layer, row, head, state.position[row] + step);
         };
-        AttentionPart<T> part = part_of(0, 0);
+        AttentionPart<T, K> part = part_of(0, 0);
         receive(boxes.qkv, letter, bytes.qkv);
         clock.stamp(StepClock::QKV_HOP);
         NO_UNROLL
         for (bool more = true; more;) {
-            attend<T>(a, m, share, boxes, letter, part, reader);
+            attend<T, K>(a, m, share, boxes, letter, part, reader);
             const bool last_head = part.head + 1 == heads;
             more = !last_head || part.row + 1 < rows;
             if (!more) break;
@@ -258,13 +259,13 @@ struct Running {  // what every phase is given
         const float* const norm = vectors(layer, matrix(QKV).norm);
         const UnitOutput of_qkv = output_of(QKV, layer, share.units[QKV].begin);
         if (layer == 0)
-            embedded_input<T, ROWS>(a, m, state, step, residual, norm);
+            embedded_input<T, K>(a, m, state, step, residual, norm);
         else
-            normalized_input<T, ROWS>(a, m, residual, behind(CONTRACT, letter - 1), norm,
+            normalized_input<T, K>(a, m, residual, behind(CONTRACT, letter - 1), norm,
                                       share.units[QKV].count() > 0);
         clock.stamp(StepClock::STREAM);
         by_rows(QKV, layer, of_qkv, [&](const UnitOutput& output, const float2& value) {
-            output.template store_qkv<T>(a, m, share, boxes, letter, layer, state.position[output.row] + step, value);
+            output.template store_qkv<T, K>(a, m, share, boxes, letter, layer, state.position[output.row] + step, value);
         });
         clock.stamp(StepClock::QKV);
         const Gathering heads = behind(PROJECTION, letter);
@@ -273,17 +274,17 @@ struct Running {  // what every phase is given
             by_columns(PROJECTION, layer, own_input(), share.heads.count() * a.plan.head_groups, [&] {
                 receive(boxes.states, letter, bytes.states);
                 clock.stamp(StepClock::STATES_HOP);
-                merged_input<T>(a, m, share.heads.count());
+                merged_input<T, K>(a, m, share.heads.count());
             });
         }
         clock.stamp(StepClock::PROJECTION);
 
         const UnitOutput of_expand = output_of(EXPAND, layer, share.units[EXPAND].begin);
-        normalized_input<T, ROWS>(a, m, residual, heads, vectors(layer, matrix(EXPAND).norm),
+        normalized_input<T, K>(a, m, residual, heads, vectors(layer, matrix(EXPAND).norm),
                                   share.units[EXPAND].count() > 0);
         clock.stamp(StepClock::STREAM);
         by_rows(EXPAND, layer, of_expand, [&](const UnitOutput& output, const float2& value) {
-            output.template store_inner<T>(a, m, share, boxes, letter, value);
+            output.template store_inner<T, K>(a, m, share, boxes, letter, value);
         });
         clock.stamp(StepClock::EXPAND);
         by_columns(CONTRACT, layer, {m.inner, m.inner_stride}, share.inner.count(), [&] {
@@ -298,7 +299,7 @@ struct Running {  // what every phase is given
     __device__ __forceinline__ void logits(unsigned tag) {
         const int layers = a.model.layers;
         const UnitOutput of_logits = output_of(LOGITS, layers, share.units[LOGITS].begin);
-        normalized_input<T, ROWS>(a, m, residual, behind(CONTRACT, letter - 1),
+        normalized_input<T, K>(a, m, residual, behind(CONTRACT, letter - 1),
                                   vectors(layers, matrix(LOGITS).norm), true);
         clock.stamp(StepClock::STREAM);
         __threadfence();  // the step's keys and values, before the words with the logits
@@ -322,9 +323,8 @@ struct Running {  // what every phase is given
 
 // --------------------------------------------------------------------------------------------------- 3. Kernel
 
-// ROWS: of the batch, at most. DRAWS: tokens may be drawn; apart from those kernels that never do, which need fewer
-// registers.
-template <typename T, int ROWS, bool DRAWS>
+// K: a Known. DRAWS: tokens may be drawn; apart from those kernels that never do, which need fewer registers.
+template <typename T, class K, bool DRAWS>
 __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(const __grid_constant__ Steps a) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char memory[];
@@ -363,11 +363,11 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
     hopper::more_registers<BLOCK_REGISTERS>();
 #endif
     PieceReader reader(barriers, m.slots, a.plan.slots, a.plan.slot_bytes);
-    ResidualStream residual(a, m, share, boxes);
+    ResidualStream<K> residual(a, m, share, boxes);
     if (threadIdx.x < input_group_bytes<T>()) m.zeros[threadIdx.x] = 0;
     block_sync();
     StepClock clock;
-    Running<T, ROWS, DRAWS> run = {a,      m,        share, state, boxes, letter_bytes(a.model, a.plan, share),
+    Running<T, K, DRAWS> run = {a,      m,        share, state, boxes, letter_bytes(a.model, a.plan, share),
                                    reader, residual, clock};
     unsigned tag = a.first_tag;
     int step = 0;
@@ -395,14 +395,17 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
 
 // ----------------------------------------------------------------------------------------------------- 4. Plan
 
+using OneText = Known<1, 64, SLICES>;  // of any GPT-2: all sizes have heads of 64 columns
+using AnyTexts = Known<MAX_STEP_ROWS>;
+
 template <typename T>
-static auto kernel_for([[maybe_unused]] const StepModel& model) {
+static auto kernel_for(const StepModel& model, int cluster) {
+    if (OneText::holds(model, cluster))
+        return model.sampled ? persistent_step_kernel<T, OneText, true> : persistent_step_kernel<T, OneText, false>;
 #ifndef CUDA_SIMULATOR  // where more of them would only take the compiler's time
-    if (model.rows == 1)
-        return model.sampled ? persistent_step_kernel<T, 1, true> : persistent_step_kernel<T, 1, false>;
-    if (!model.sampled) return persistent_step_kernel<T, MAX_STEP_ROWS, false>;
+    if (!model.sampled) return persistent_step_kernel<T, AnyTexts, false>;
 #endif
-    return persistent_step_kernel<T, MAX_STEP_ROWS, true>;
+    return persistent_step_kernel<T, AnyTexts, true>;
 }
 
 // A cooperative launch in clusters.
@@ -435,7 +438,8 @@ static int clusters_at_once(Kernel* kernel, int cluster, int shared_bytes) {
 template <typename T>
 static void plan_for(StepPlan& plan, const StepModel& model, int most_blocks) {
     constexpr int FEWEST_SLOTS = 4;
-    const auto kernel = kernel_for<T>(model);
+    const int cluster = cluster_of(model, most_blocks), wanted = most_blocks ? most_blocks / cluster : MAX_CLUSTERS;
+    const auto kernel = kernel_for<T>(model, cluster);
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return;
     if (!sizes_fit(model) || !hopper::is_built(kernel)) return;
     cudaFuncAttributes attributes;
@@ -444,7 +448,6 @@ static void plan_for(StepPlan& plan, const StepModel& model, int most_blocks) {
     constexpr int OWN_BYTES = static_cast<int>(sizeof(StreamBarriers) + sizeof(Boxes) + sizeof(StepState)) + 64;
     const int own = std::max(static_cast<int>(attributes.sharedSizeBytes), OWN_BYTES);
     const int shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - own;
-    const int cluster = cluster_of(model, most_blocks), wanted = most_blocks ? most_blocks / cluster : MAX_CLUSTERS;
     const int clusters = std::min({wanted, MAX_CLUSTERS, clusters_at_once(kernel, cluster, shared)});
     if (clusters == 0) return;
     lay_out(plan, model, cluster, clusters);
@@ -481,7 +484,7 @@ static void launch(Steps a) {
     const size_t sums = sizeof(counted::Sum) * SUM_SETS * a.model.rows * a.model.width;
     CUDA_CHECK(cudaMemsetAsync(a.words + a.plan.exchange.sums, 0, sums, a.stream));
     const LaunchShape shape(a.plan.blocks, a.plan.cluster, a.plan.shared_bytes, a.stream);
-    CUDA_CHECK(cudaLaunchKernelEx(&shape.config, kernel_for<T>(a.model), a));
+    CUDA_CHECK(cudaLaunchKernelEx(&shape.config, kernel_for<T>(a.model, a.plan.cluster), a));
 }
 
 void run_steps(const Steps& a) {

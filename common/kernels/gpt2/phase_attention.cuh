@@ -7,7 +7,7 @@
 //   4. Input      merged_input      the states of all blocks -> PROJECTION's input
 //
 // A key or value of head_dim elements is 16 bytes for each of `lanes` neighbouring lanes. Such a group takes one token of a
-// piece of the stream, which has BLOCK_THREADS / lanes of them at most, and four pieces at a time. Groups meet in the end.
+// piece of the stream, which has BLOCK_THREADS / lanes of them at most, and three pieces at a time. Groups meet in the end.
 // The tokens come long before the query is known; the newest, whose key and value are made in this step, and the one
 // before it are read by the last block's first two groups where they are (phase_block.cuh).
 #pragma once
@@ -38,8 +38,9 @@ struct LaneState {
             UNROLL
             for (int i = 0; i < SIZE; ++i) scores[n] += query[i] * k[i];
         }
-        NO_UNROLL
-        for (int distance = lanes / 2; distance > 0; distance /= 2) {
+        UNROLL
+        for (int distance = 16; distance > 0; distance /= 2) {
+            if (distance >= lanes) continue;
             UNROLL
             for (int n = 0; n < N; ++n) scores[n] += __shfl_xor_sync(FULL_WARP, scores[n], distance);
         }
@@ -66,16 +67,17 @@ struct LaneState {
     // The groups of a warp -> each lane has the sum of all.
     __device__ __forceinline__ void add_groups(int lanes) {
         float m_new = m;
-        NO_UNROLL
-        for (int distance = lanes; distance < 32; distance *= 2)
-            m_new = fmaxf(m_new, __shfl_xor_sync(FULL_WARP, m_new, distance));
+        UNROLL
+        for (int distance = 1; distance < 32; distance *= 2)
+            if (distance >= lanes) m_new = fmaxf(m_new, __shfl_xor_sync(FULL_WARP, m_new, distance));
         const float rescale = exp2_approx(m - shift_of(m_new));
         m = m_new;
         l *= rescale;
         UNROLL
         for (int i = 0; i < SIZE; ++i) o[i] *= rescale;
-        NO_UNROLL
-        for (int distance = lanes; distance < 32; distance *= 2) {
+        UNROLL
+        for (int distance = 1; distance < 32; distance *= 2) {
+            if (distance < lanes) continue;
             l += __shfl_xor_sync(FULL_WARP, l, distance);
             UNROLL
             for (int i = 0; i < SIZE; ++i) o[i] += __shfl_xor_sync(FULL_WARP, o[i], distance);
@@ -110,7 +112,7 @@ __device__ __forceinline__ attention::State merged(int count, Sums sums, Columns
 // ----------------------------------------------------------------------------------------------------- 3. Part
 
 // What a block has of a sequence's head, whose number among the cluster's is `head`; known before the query is.
-template <typename T>
+template <typename T, class K>
 struct AttentionPart {
     static constexpr int SIZE = Vector<T>::SIZE;
     int row, head;
@@ -122,10 +124,10 @@ struct AttentionPart {
 
     __device__ __forceinline__ AttentionPart(const Steps& a, const BlockShare& share, int layer, int of_row,
                                              int of_head, int newest)
-        : row(of_row), head(of_head), lanes(a.plan.head_lanes) {
+        : row(of_row), head(of_head), lanes(K::template head_lanes<T>(a)) {
         group = static_cast<int>(threadIdx.x) >> (31 - __clz(lanes)), mine = threadIdx.x & (lanes - 1);
         part = cache_part(a.model, a.plan, share.rank, newest);
-        const bool last = share.rank == a.plan.cluster - 1;
+        const bool last = share.rank == K::cluster(a) - 1;
         adds_newest = last && group == 0;
         adds_before = last && group == 1 && newest >= 1 && newest <= a.model.max_seq_len;
         key = value = make_uint4(0, 0, 0, 0);
@@ -140,13 +142,15 @@ struct AttentionPart {
     }
 };
 
-// The newest token, of which m.qkv has key and value, and the one before it, which was written a step ago, are the last
-// block's. By all threads that compute.
-template <typename T>
+constexpr int TOKEN_PIECES = 3;  // at a time
+
+// By all threads that compute. One of AT_ONCE places is for a token that is in no piece: of the last block's first two
+// groups of lanes, the newest, of which m.qkv has key and value, and the one before it, which was written a step ago.
+template <typename T, class K>
 __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, const BlockShare& share, Boxes& boxes,
-                                       unsigned letter, const AttentionPart<T>& of, PieceReader& reader) {
-    constexpr int SIZE = Vector<T>::SIZE, AT_ONCE = 4;  // pieces
-    const int head_dim = a.plan.head_dim, lanes = of.lanes, row = of.row, head = of.head;
+                                       unsigned letter, const AttentionPart<T, K>& of, PieceReader& reader) {
+    constexpr int SIZE = Vector<T>::SIZE, PIECES = TOKEN_PIECES, AT_ONCE = PIECES + 1;
+    const int head_dim = K::head_dim(a), lanes = K::template head_lanes<T>(a), row = of.row, head = of.head;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const uint4* const made = reinterpret_cast<const uint4*>(m.qkv) + (row * a.plan.most_heads + head) * 3 * lanes;
     float query[SIZE];
@@ -156,27 +160,33 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
 
     LaneState<T> sum;
     const int each = a.plan.tokens_per_piece;  // one for each group of lanes, or fewer
+    int first = of.part.begin;
+    bool own = true;
     NO_UNROLL
-    for (int first = of.part.begin; first < of.part.end; first += AT_ONCE * each) {
+    do {
         uint4 keys[AT_ONCE], values[AT_ONCE];
         bool inside[AT_ONCE];
+        const unsigned char* pieces[PIECES];
+        int here = 0;
         UNROLL
-        for (int n = 0; n < AT_ONCE; ++n) {
-            const int count = min(each, of.part.end - first - n * each);
-            const uint4* const piece = reinterpret_cast<const uint4*>(reader.wait(count > 0 ? n : 0));
-            inside[n] = of.group < count;
-            const int from = (inside[n] ? of.group : 0) * lanes + of.mine;
-            keys[n] = piece[from], values[n] = piece[each * lanes + from];  // both [each][lanes]
+        for (int n = 0; n < PIECES; ++n) here += first + n * each < of.part.end;
+        if (here > 0) reader.wait_for(pieces, here);
+        UNROLL
+        for (int n = 0; n < PIECES; ++n) {
+            inside[n] = of.group < min(each, of.part.end - first - n * each);
+            keys[n] = values[n] = make_uint4(0, 0, 0, 0);
+            if (!inside[n]) continue;
+            const uint4* const piece = reinterpret_cast<const uint4*>(pieces[n]) + of.group * lanes + of.mine;
+            keys[n] = piece[0], values[n] = piece[each * lanes];  // both [each][lanes]
         }
+        inside[PIECES] = own && (of.adds_newest || of.adds_before);
+        keys[PIECES] = of.adds_newest ? made[lanes + of.mine] : of.key;
+        values[PIECES] = of.adds_newest ? made[2 * lanes + of.mine] : of.value;
+        own = false;
         sum.template add<AT_ONCE>(query, keys, values, lanes, inside);
-        reader.release(min(AT_ONCE, (of.part.end - first + each - 1) / each));
-    }
-    if (share.rank == a.plan.cluster - 1 && warp <= lanes / 32) {
-        const uint4 keys[1] = {of.adds_newest ? made[lanes + of.mine] : of.key};
-        const uint4 values[1] = {of.adds_newest ? made[2 * lanes + of.mine] : of.value};
-        const bool inside[1] = {of.adds_newest || of.adds_before};
-        sum.template add<1>(query, keys, values, lanes, inside);
-    }
+        if (here > 0) reader.release(here);
+        first += PIECES * each;
+    } while (first < of.part.end);
     sum.add_groups(lanes);
 
     // The warps' states: o [BLOCK_WARPS][head_dim], m and l [BLOCK_WARPS]
@@ -190,11 +200,12 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
     }
     block_sync();
     // Their sum, 16 bytes for one block of the cluster by each thread
-    const int quads = head_dim / 4, state = head_dim + STATE_PAD, cluster_bits = 31 - __clz(a.plan.cluster);
-    float* const letters = m.states + ((share.rank * a.model.rows + row) * a.plan.most_heads + head) * state;
+    const int cluster = K::cluster(a), rows = K::rows(a);
+    const int quads = head_dim / 4, state = head_dim + STATE_PAD, cluster_bits = 31 - __clz(cluster);
+    float* const letters = m.states + ((share.rank * rows + row) * a.plan.most_heads + head) * state;
     NO_UNROLL
     for (int i = threadIdx.x; i < (quads + 1) << cluster_bits; i += BLOCK_THREADS) {
-        const int quad = i >> cluster_bits, to = i & (a.plan.cluster - 1), col = quad < quads ? 4 * quad : 0;
+        const int quad = i >> cluster_bits, to = i & (cluster - 1), col = quad < quads ? 4 * quad : 0;
         const attention::State all = merged<BLOCK_WARPS>(
             BLOCK_WARPS, [&](int w) { return sums[w]; },
             [&](int w) { return *reinterpret_cast<const float4*>(m.own_states + w * head_dim + col); });
@@ -207,23 +218,24 @@ __device__ __forceinline__ void attend(const Steps& a, const BlockMemory& m, con
 // ---------------------------------------------------------------------------------------------------- 4. Input
 
 // m.states -> T [rows][heads of the cluster][head_dim, and zeros to whole groups]
-template <typename T>
+template <typename T, class K>
 __device__ __forceinline__ void merged_input(const Steps& a, const BlockMemory& m, int heads) {
-    const int head_dim = a.plan.head_dim, state = head_dim + STATE_PAD;
-    const int columns = a.plan.head_groups * GROUP_ROW_BYTES / static_cast<int>(sizeof(T)), quads = columns / 4;
-    const int quad_bits = 31 - __clz(quads);  // a power of 2
+    const int head_dim = K::head_dim(a), state = head_dim + STATE_PAD, cluster = K::cluster(a), rows = K::rows(a);
+    const int columns = (head_dim * static_cast<int>(sizeof(T)) + GROUP_ROW_BYTES - 1) / GROUP_ROW_BYTES *
+                        GROUP_ROW_BYTES / static_cast<int>(sizeof(T));
+    const int quads = columns / 4, quad_bits = 31 - __clz(quads);  // a power of 2
+    const int of_block = rows * a.plan.most_heads * state;
     NO_UNROLL
-    for (int i = threadIdx.x; i < (a.model.rows * heads) << quad_bits; i += BLOCK_THREADS) {
+    for (int i = threadIdx.x; i < (rows * heads) << quad_bits; i += BLOCK_THREADS) {
         const int col = (i & (quads - 1)) * 4;
         int head = i >> quad_bits, r = 0;
-        while (head >= heads) head -= heads, ++r;
-        const auto part = [&](int p) {
-            return m.states + ((p * a.model.rows + r) * a.plan.most_heads + head) * state;
-        };
+        if (K::ROWS > 1)
+            while (head >= heads) head -= heads, ++r;
+        const float* const first = m.states + (r * a.plan.most_heads + head) * state;
         const attention::State sum = merged<SLICES>(
-            col < head_dim ? a.plan.cluster : 0,
-            [&](int p) { return *reinterpret_cast<const float2*>(part(p) + head_dim); },
-            [&](int p) { return *reinterpret_cast<const float4*>(part(p) + col); });
+            col < head_dim ? cluster : 0,
+            [&](int p) { return *reinterpret_cast<const float2*>(first + p * of_block + head_dim); },
+            [&](int p) { return *reinterpret_cast<const float4*>(first + p * of_block + col); });
         const float inverse = inverse_of(sum.l);
         store_input<T>(m, r, head * columns + col,
                        make_float4(sum.o.x * inverse, sum.o.y * inverse, sum.o.z * inverse, sum.o.w * inverse));

@@ -4,7 +4,7 @@
 //   StepState                     what a block knows of the step: tokens, positions, whether it is the last one
 //   BlockMemory                   shared memory by name; lay_out_memory() says how large it is
 //   Boxes, boxes_init             what comes from the other blocks of the cluster
-//   rows_of                       sequences, which the compiler may know
+//   rows_of, Known                sequences, and what else the compiler may know
 //   block_sync                    the warps that compute meet
 //   cache_part, cache_row         which tokens of the cache the block passes through the stream
 #pragma once
@@ -34,6 +34,22 @@ template <int ROWS>
 __device__ __forceinline__ int rows_of(const StepModel& model) {
     return ROWS == 1 ? 1 : model.rows;
 }
+
+// What the compiler knows of a model and its plan. 0: it is in the plan.
+template <int ROWS_, int HEAD_DIM = 0, int CLUSTER = 0>
+struct Known {
+    static constexpr int ROWS = ROWS_;  // of the batch, at most
+    static bool holds(const StepModel& model, int cluster) {
+        return model.rows <= ROWS && (!HEAD_DIM || HEAD_DIM == model.head_dim()) && (!CLUSTER || CLUSTER == cluster);
+    }
+    static __device__ __forceinline__ int rows(const Steps& a) { return rows_of<ROWS>(a.model); }
+    static __device__ __forceinline__ int cluster(const Steps& a) { return CLUSTER ? CLUSTER : a.plan.cluster; }
+    static __device__ __forceinline__ int head_dim(const Steps& a) { return HEAD_DIM ? HEAD_DIM : a.plan.head_dim; }
+    template <typename T>
+    static __device__ __forceinline__ int head_lanes(const Steps& a) {
+        return HEAD_DIM ? HEAD_DIM * static_cast<int>(sizeof(T)) / 16 : a.plan.head_lanes;
+    }
+};
 
 // ---------------------------------------------------------------------------------------------------- 1. State
 

@@ -130,14 +130,14 @@ __device__ __forceinline__ void normalize(const Steps& a, const BlockMemory& m, 
 }
 
 // By every block: the stream begins with it.
-template <typename T, int ROWS>
+template <typename T, class K>
 __device__ __forceinline__ void embedded_input(const Steps& a, const BlockMemory& m, const StepState& state, int step,
-                                               const ResidualStream& residual, const float* norm) {
+                                               const ResidualStream<K>& residual, const float* norm) {
     struct alignas(4 * sizeof(T)) Columns {
         T values[4];
     };
     float* const stream = residual.fresh();
-    for (int r = 0; r < rows_of<ROWS>(a.model); ++r) {
+    for (int r = 0; r < K::rows(a); ++r) {
         const int token = state.token[r], position = state.position[r] + step;
         const int word = token >= 0 && token < a.model.vocab ? token : 0;
         const int place = position >= 0 && position < a.context ? position : 0;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void embedded_input(const Steps& a, const BlockMemory
             reinterpret_cast<float4*>(stream + r * a.model.width)[item] = x;
         }
     }
-    normalize<T, ROWS>(a, m, norm, true, [&] { return stream; });
+    normalize<T, K::ROWS>(a, m, norm, true, [&] { return stream; });
 }
 
 // What an exchange made of the residual stream; see ResidualStream::gather.
@@ -163,8 +163,8 @@ struct Gathering {
 };
 
 // wanted: as above; else nothing is there but the stream's slice.
-template <typename T, int ROWS>
-__device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemory& m, ResidualStream& residual,
+template <typename T, class K>
+__device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemory& m, ResidualStream<K>& residual,
                                                  const Gathering& from, const float* norm, bool wanted) {
-    normalize<T, ROWS>(a, m, norm, wanted, [&]() -> const float* { return residual.gather(from.set, from.addends); });
+    normalize<T, K::ROWS>(a, m, norm, wanted, [&]() -> const float* { return residual.gather(from.set, from.addends); });
 }

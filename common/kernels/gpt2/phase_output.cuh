@@ -106,7 +106,7 @@ struct UnitOutput {
     }
 
     // Queries, keys and values to the cluster; the keys and values to the cache, too.
-    template <typename T>
+    template <typename T, class K>
     __device__ __forceinline__ void store_qkv(const Steps& a, const BlockMemory& m, const BlockShare& share,
                                               Boxes& boxes, unsigned letter, int layer, int position,
                                               const float2& value) const {
@@ -115,9 +115,9 @@ struct UnitOutput {
         const int row_units = a.plan.most_heads * units, at = row * row_units + unit - share.heads.begin * units;
         unsigned char* const letters = m.qkv + at * UNIT_ROWS * static_cast<int>(sizeof(T));
         if constexpr (sizeof(T) == 2)
-            send_unit(letters, {mma::pack<T>(value.x, value.y)}, exists, a.plan.cluster, boxes.qkv, letter);
+            send_unit(letters, {mma::pack<T>(value.x, value.y)}, exists, K::cluster(a), boxes.qkv, letter);
         else
-            send_unit(letters, {__float_as_uint(value.x), __float_as_uint(value.y)}, exists, a.plan.cluster, boxes.qkv,
+            send_unit(letters, {__float_as_uint(value.x), __float_as_uint(value.y)}, exists, K::cluster(a), boxes.qkv,
                       letter);
         const int head = parts / 3, part = parts % 3, inside = col & (part_units * UNIT_ROWS - 1);
         if (!exists || part == 0 || position < 0 || position >= a.model.max_seq_len) return;
@@ -127,7 +127,7 @@ struct UnitOutput {
         else
             *reinterpret_cast<float2*>(to) = value;
     }
-    template <typename T>
+    template <typename T, class K>
     __device__ __forceinline__ void store_inner(const Steps& a, const BlockMemory& m, const BlockShare& share,
                                                 Boxes& boxes, unsigned letter, const float2& value) const {
         unsigned char* const to =
@@ -135,7 +135,7 @@ struct UnitOutput {
         const float x = gelu(value.x), y = gelu(value.y);
         uint2 words = make_uint2(__float_as_uint(x), __float_as_uint(y));
         if constexpr (sizeof(T) == 2) words = rounded_and_rest<T>(x, y);
-        send_unit(to, {words.x, words.y}, exists, a.plan.cluster, boxes.inner, letter);
+        send_unit(to, {words.x, words.y}, exists, K::cluster(a), boxes.inner, letter);
     }
     template <bool DRAWS>
     __device__ __forceinline__ void store_logits(const Steps& a, const float2& value, FoundLogits<DRAWS>& found) const {
@@ -152,9 +152,9 @@ struct UnitOutput {
 // --------------------------------------------------------------------------------------------------- 4. Slices
 
 // What multiply_slice() made. first, units: of the slice
-template <typename T, int ROWS>
-__device__ __forceinline__ void add_slice(const ResidualStream& residual, int set, int rows, int first, int units,
-                                          const UnitSums<T, ROWS> (&sums)[WARP_UNITS]) {
+template <typename T, class K>
+__device__ __forceinline__ void add_slice(const ResidualStream<K>& residual, int set, int rows, int first, int units,
+                                          const UnitSums<T, K::ROWS> (&sums)[WARP_UNITS]) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int row = lane / UNIT_ROWS, col = (first + warp) * UNIT_ROWS + lane % UNIT_ROWS;
     UNROLL

@@ -28,13 +28,14 @@
 
 constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // in the stream, from then on
 
+template <class K>
 class ResidualStream {
   public:
     __device__ __forceinline__ ResidualStream(const Steps& steps, const BlockMemory& memory, const BlockShare& share,
                                               Boxes& boxes)
-        : a_(steps), m_(memory), share_(share), box_(boxes.stream), rows_(steps.model.rows),
+        : a_(steps), m_(memory), share_(share), box_(boxes.stream), rows_(K::rows(steps)),
           columns_(share.columns.count()), pairs_(columns_ / 2) {
-        while (lanes_ < a_.plan.cluster && 2 * lanes_ * rows_ * pairs_ <= BLOCK_THREADS) lanes_ *= 2;
+        while (lanes_ < K::cluster(steps) && 2 * lanes_ * rows_ * pairs_ <= BLOCK_THREADS) lanes_ *= 2;
         const int item = static_cast<int>(threadIdx.x) / lanes_;
         step_ = BLOCK_THREADS / lanes_, lane_ = threadIdx.x % lanes_, row_ = item / max(pairs_, 1), pair_ = item - row_ * pairs_;
         for (int i = threadIdx.x; i < (1 + SUM_SETS) * rows_ * columns_; i += BLOCK_THREADS) m_.sums[i] = 0;
@@ -72,7 +73,7 @@ class ResidualStream {
             if (exists) {
                 const uint2 bits = make_uint2(as_bits(found.x[0]), as_bits(found.x[1]));
                 NO_UNROLL
-                for (int to = lane_; to < a_.plan.cluster; to += lanes_)
+                for (int to = lane_; to < K::cluster(a_); to += lanes_)
                     send(stream + row * a_.model.width + col, to, box_, number_, bits);
                 if (lane_ == 0) now.store(of_slice(1 + set, row, at)), found.store(of_slice(0, row, at));
             }

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
     }
     Steps a = {};
     a.model.type = FloatType::FLOAT16;
-    a.model.layers = small ? 2 : 12, a.model.width = small ? 64 : 768, a.model.heads = small ? 2 : 12;
+    a.model.layers = small ? 2 : 12, a.model.width = small ? 128 : 768, a.model.heads = small ? 2 : 12;
     a.model.hidden = 4 * a.model.width, a.model.vocab = small ? 200 : 50257;
     a.model.rows = a.batch = rows, a.model.max_seq_len = a.context = a.history_steps = context;
     a.plan = plan_steps(a.model, small ? 16 : 0);
