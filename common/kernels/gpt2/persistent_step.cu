@@ -229,7 +229,11 @@ struct Running {  // what every phase is given
             }
             if (slice == share.slices.begin) come();
             if (units == 0) continue;
-            multiply_slice<T, ROWS>(rows_of<ROWS>(a.model), input, m.zeros, of, units, groups, sums, reader);
+            const int rows = rows_of<ROWS>(a.model);
+            if (phase == PROJECTION)
+                multiply_slice<T, ROWS, 1>(rows, input, m.zeros, of, units, groups, sums, reader);
+            else
+                multiply_slice<T, ROWS, PIECES_AT_ONCE>(rows, input, m.zeros, of, units, groups, sums, reader);
             add_slice<T, K>(residual, set, rows_of<ROWS>(a.model), first, units, sums);
         }
     }

@@ -183,18 +183,18 @@ __device__ __forceinline__ void multiply_units(int rows, const Input& input, con
 
 // The numbers of a slice of `units` units, from `groups` groups of columns, which are next in the stream. Warp w has
 // units w, w + 8, ... in sums[0], sums[1], ...   zeros: as much as a group of the input
-template <typename T, int ROWS>
+template <typename T, int ROWS, int PIECES>
 __device__ __forceinline__ void multiply_slice(int rows, const Input& input, const unsigned char* zeros,
                                                const Matrix& matrix, int units, int groups,
                                                UnitSums<T, ROWS> (&sums)[WARP_UNITS], PieceReader& reader) {
-    constexpr int PARTS = PIECES_AT_ONCE * PIECE_GROUPS;
+    constexpr int PARTS = PIECES * PIECE_GROUPS;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int piece_groups = matrix.piece_groups;
     NO_UNROLL
-    for (int first = 0; first < groups; first += PIECES_AT_ONCE * piece_groups) {
+    for (int first = 0; first < groups; first += PIECES * piece_groups) {
         int here = 0;
         UNROLL
-        for (int p = 0; p < PIECES_AT_ONCE; ++p) here += first + p * piece_groups < groups;
+        for (int p = 0; p < PIECES; ++p) here += first + p * piece_groups < groups;
         InputPart<T, ROWS> parts[PARTS];
         UNROLL
         for (int i = 0; i < PARTS; ++i) {
@@ -202,10 +202,10 @@ __device__ __forceinline__ void multiply_slice(int rows, const Input& input, con
             const bool inside = in_piece < piece_groups && group < groups;
             parts[i] = InputPart<T, ROWS>(inside ? input : Input{zeros, 0}, rows, inside ? group : 0);
         }
-        const unsigned char* pieces[PIECES_AT_ONCE];
+        const unsigned char* pieces[PIECES];
         reader.wait_for(pieces, here);
         UNROLL
-        for (int p = 0; p < PIECES_AT_ONCE; ++p) pieces[p] += lane * 16 + warp * GROUP_BYTES;
+        for (int p = 0; p < PIECES; ++p) pieces[p] += lane * 16 + warp * GROUP_BYTES;
         UNROLL
         for (int u = 0; u < WARP_UNITS; ++u) {
             if (warp + u * BLOCK_WARPS >= units) break;
