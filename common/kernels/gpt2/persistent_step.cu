@@ -230,7 +230,7 @@ struct Running {  // what every phase is given
             if (slice == share.slices.begin) come();
             if (units == 0) continue;
             const int rows = rows_of<ROWS>(a.model);
-            if (phase == PROJECTION)
+            if (phase == PROJECTION)  // a head has one piece, as a rule, and what is not there takes time, too
                 multiply_slice<T, ROWS, 1>(rows, input, m.zeros, of, units, groups, sums, reader);
             else
                 multiply_slice<T, ROWS, PIECES_AT_ONCE>(rows, input, m.zeros, of, units, groups, sums, reader);

@@ -19,7 +19,7 @@ constexpr int KERNEL_THREADS = BLOCK_THREADS + 128;  // and a warpgroup; one thr
 constexpr int BLOCK_REGISTERS = 224, FEED_REGISTERS = 56;  // of 3 warpgroups that begin with 168 each
 constexpr int UNIT_BATCH = 8;   // units whose sums meet at once: 64 numbers of a sequence, 2 for each lane
 constexpr int NORM_ITEMS = 2;   // pieces of 4 columns of a row that a thread normalises, at most
-constexpr int UNITS_AT_ONCE = 4, PIECES_AT_ONCE = 4;  // that a warp multiplies together: whole rows; of slices
+constexpr int UNITS_AT_ONCE = 4, PIECES_AT_ONCE = 2;  // that a warp multiplies together: whole rows; of slices
 constexpr int PIECE_GROUPS = 2;  // of a piece of a slice, at most
 constexpr int WARP_GROUPS = 4;  // of a piece of whole rows, at most; a piece has BLOCK_WARPS times as many
 constexpr int WARP_UNITS = 4;   // of a slice, at most; a slice has BLOCK_WARPS times as many

@@ -166,5 +166,6 @@ struct Gathering {
 template <typename T, class K>
 __device__ __forceinline__ void normalized_input(const Steps& a, const BlockMemory& m, ResidualStream<K>& residual,
                                                  const Gathering& from, const float* norm, bool wanted) {
-    normalize<T, K::ROWS>(a, m, norm, wanted, [&]() -> const float* { return residual.gather(from.set, from.addends); });
+    const auto come = [&]() -> const float* { return residual.gather(from.set, from.addends); };
+    normalize<T, K::ROWS>(a, m, norm, wanted, come);
 }

@@ -53,8 +53,8 @@ __device__ __forceinline__ void hand_on_best(const Steps& a, const FoundLogits<D
 
 // -------------------------------------------------------------------------------------------------- 2. Letters
 
-// By whole warps. The four lanes of a unit have two of its numbers each, in so many words, and send all eight to a block in
-// four each. to: where the unit's words go, one lane's behind the other's; exists: whether it does.
+// By whole warps. The four lanes of a unit have two of its numbers each, in so many words, and send all eight to every
+// fourth block each. to: where the unit's words go, one lane's behind the other's; exists: whether it does.
 template <int WORDS>
 __device__ __forceinline__ void send_unit(unsigned char* to, const unsigned (&mine)[WORDS], bool exists, int cluster,
                                           MailBox& box, unsigned letter) {

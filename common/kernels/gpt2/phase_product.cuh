@@ -15,8 +15,8 @@
 // 16 bits: tensor cores. mma multiplies 16 rows of A with 16 columns of 8 rows of B. B are the weights; A is the input,
 // rows 0 ... 7 as many sequences, rows 8 ... 15 what their rounding took away. What a lane of mma holds are columns
 // 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; but which column of the matrix that is, A and B only have to agree on. Here it is
-// the lane's 8 neighbouring ones: the first 4 in one mma, the other 4 in a second. Neither needs to be shuffled, and the
-// input lies in shared memory as a lane wants it, 16 bytes for each mma:
+// the lane's 8 neighbouring ones: the first 4 in one mma, the other 4 in a second. Neither needs to be shuffled, and
+// the input lies in shared memory as a lane wants it, 16 bytes for each mma:
 //
 //     of columns 4 i ... 4 i + 3    rounded, 2 columns | the rest, 2 | rounded, 2 | the rest, 2
 //
@@ -35,8 +35,8 @@ struct Input {  // in shared memory, rows of `stride` bytes
     int stride;
 };
 
-// Lanes whose row there is not have another one's: what comes out for them is for nobody. group: which 64 bytes of a row
-// of the weights; outside the row, 0 times whatever weights there are. ROWS: of the batch, at most.
+// Lanes whose row there is not have another one's: what comes out for them is for nobody. group: which 64 bytes of a
+// row of the weights. ROWS: of the batch, at most.
 template <typename T, int ROWS>
 struct InputPart {
     uint4 a[2];  // of two products, as mma takes them
@@ -44,9 +44,9 @@ struct InputPart {
     __device__ __forceinline__ InputPart() {}
     __device__ __forceinline__ InputPart(const Input& input, int rows, int group) {
         const int lane = static_cast<int>(threadIdx.x) % 32, row = ROWS == 1 ? 0 : min(lane / 4, rows - 1);
-        const uint4* const from =
-            reinterpret_cast<const uint4*>(input.at + row * input.stride + group * input_group_bytes<T>()) + lane % 4 * 2;
-        a[0] = from[0], a[1] = from[1];
+        const unsigned char* const begin = input.at + row * input.stride + group * input_group_bytes<T>();
+        const uint4* const mine = reinterpret_cast<const uint4*>(begin) + lane % 4 * 2;
+        a[0] = mine[0], a[1] = mine[1];
     }
 };
 template <int ROWS>
@@ -182,7 +182,11 @@ __device__ __forceinline__ void multiply_units(int rows, const Input& input, con
 // ----------------------------------------------------------------------------------------------- 4. By columns
 
 // The numbers of a slice of `units` units, from `groups` groups of columns, which are next in the stream. Warp w has
-// units w, w + 8, ... in sums[0], sums[1], ...   zeros: as much as a group of the input
+// units w, w + 8, ... in sums[0], sums[1], ...
+//
+// PIECES of the stream are multiplied together, so that what one waits for is hidden behind the others; where there are
+// fewer groups, the rest is `zeros` (as much as a group of the input) times weights that are there: memory without
+// weights might hold no number.
 template <typename T, int ROWS, int PIECES>
 __device__ __forceinline__ void multiply_slice(int rows, const Input& input, const unsigned char* zeros,
                                                const Matrix& matrix, int units, int groups,
@@ -211,9 +215,9 @@ __device__ __forceinline__ void multiply_slice(int rows, const Input& input, con
             if (warp + u * BLOCK_WARPS >= units) break;
             UNROLL
             for (int i = 0; i < PARTS; ++i) {
-                // What has no weights of its own takes others that are there: memory without a number might hold none
-                const bool inside = i % PIECE_GROUPS < piece_groups && first + i / PIECE_GROUPS * piece_groups + i % PIECE_GROUPS < groups;
-                const unsigned char* const group = pieces[i / PIECE_GROUPS] + (inside ? i % PIECE_GROUPS : 0) * units * GROUP_BYTES;
+                const int piece = i / PIECE_GROUPS, in_piece = i % PIECE_GROUPS;
+                const bool inside = in_piece < piece_groups && first + piece * piece_groups + in_piece < groups;
+                const unsigned char* const group = pieces[piece] + (inside ? in_piece * units * GROUP_BYTES : 0);
                 sums[u].add(*reinterpret_cast<const uint4*>(group + u * BLOCK_WARPS * GROUP_BYTES), parts[i]);
             }
         }
