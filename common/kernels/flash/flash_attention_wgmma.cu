@@ -343,7 +343,7 @@ static bool forward(const FlashArguments& a, bool dry) {
             return launch<D64ManyKeys<T>>(a, dry);
         return few < most ? launch<D64FewRows<T>>(a, dry) : launch<D64<T>>(a, dry);
     }
-    const bool many_keys = a.S_k >= (a.causal ? 4096 : 2048);
+    const bool many_keys = a.S_k >= (a.causal ? 8192 : 2048);
     if (many_keys && estimate<D128ManyKeys<T>>(a, 1.44) < estimate<D128<T>>(a, 1.0))
         return launch<D128ManyKeys<T>>(a, dry);
     return launch<D128<T>>(a, dry);
