@@ -47,7 +47,7 @@ def test_it_is_a_peer_in_16_bits(installed):
 @pytest.mark.skipif(flash3.is_installed(), reason="FlashAttention-3 is installed")
 def test_where_it_is_not_installed():
     assert "fa3" not in flash.peers(Problem("forward", "bf16", 64, False, 33, 2, 3))
-    with pytest.raises(ToolchainError, match="--versions fa3 needs FlashAttention-3.*flash_attn_interface"):
+    with pytest.raises(ToolchainError, match=r"--versions fa3 needs FlashAttention-3.*flash_attn_interface"):
         flash3.require()
 
 
