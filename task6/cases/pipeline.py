@@ -193,6 +193,7 @@ def model_case(name: str, **options) -> Case:
         call,
         right,
         floor=2 * sizes.layers * FLOOR,  # attention and perceptron of each layer
+        python=Python("attention", {}),
         axes=("batch", "step", "token"),
         **options,
     )
