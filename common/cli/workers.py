@@ -63,7 +63,10 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
     plain = Served(
         partial(load, request_of(test.task, options)) if compiles else partial(_without_kernels, test.task, options),
         cases,
-        lambda ops: {"warnings": [warning for one in ops.libraries for warning in one.warnings], **_about(ops, apart)},
+        lambda ops: {
+            "warnings": [warning for one in getattr(ops, "libraries", ()) for warning in one.warnings],
+            **_about(ops, apart),
+        },
         answer=partial(_measure, test, options, arguments),
     )
     caller = _checked_caller(options)
