@@ -1,6 +1,7 @@
 """Everything that decides one build: what is compiled, with what flags, and where it goes.
 
-One folder per build: build/<backend and architecture>/<variant>/<place>/.
+One folder per build: build/<backend and architecture>/<variant>/<place>/. The simulator's objects are in the cache
+(objects.py), its libraries and what the rewriter wrote here.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from common.compiling.gaps import Gap, find_gaps
 from common.compiling.places import Place
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
-from common.compiling.runtime import simulator_runtime
+from common.compiling.runtime import runtime_jobs
 from common.compiling.toolchain import ToolchainError
+from common.console.files import write_whole
 from common.console.paths import ROOT, build_root
 from common.simulator import rewriter
 from common.simulator.targets import DEFAULT, Target, target_of
+
+
+NAMESPACE = 'extern "C" {{ extern const char task_namespace[]; const char task_namespace[] = "{name}"; }}\n'
 
 
 @dataclass(frozen=True)
@@ -72,16 +77,14 @@ class Plan:
     def log_file(self) -> Path:
         return self.folder / "compile.log"
 
-    def arguments(self) -> dict:
-        """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
-        return self._for_nvcc() if self.backend == "cuda" else self._for_simulator()
-
     @property
-    def _defines_and_log(self) -> list[str]:
-        return [f"-DTASK_NAMESPACE={self.name}", f">>{self.log_file.name} 2>&1"]
+    def library(self) -> Path:
+        return self.folder / f"{self.name}.so"
 
-    def _for_nvcc(self) -> dict:
+    def for_nvcc(self) -> dict:
+        """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
         nvcc = toolchain.nvcc_for_build()
+        define_and_log = [f"-DTASK_NAMESPACE={self.name}", f">>{self.log_file.name} 2>&1"]
         linker = list(LINKER_FLAGS)
         if runtime := nvcc.cudart():
             link = self.folder / "libcudart.so"
@@ -91,33 +94,46 @@ class Plan:
         unfilled = UNFILLED_NVCC_FLAGS if self.gaps else []
         return {
             "sources": [str(source) for source in (*self.place.kernels, self.place.binding)],
-            "extra_cflags": ["-O1", LANGUAGE, *self._defines_and_log],
-            "extra_cuda_cflags": [*NVCC_FLAGS, *unfilled, gencode(self.arch or ""), *self._defines_and_log],
+            "extra_cflags": ["-O1", LANGUAGE, *define_and_log],
+            "extra_cuda_cflags": [*NVCC_FLAGS, *unfilled, gencode(self.arch or ""), *define_and_log],
             "extra_ldflags": linker,
             "extra_include_paths": [str(folder) for folder in (ROOT, *nvcc.include_dirs())],
             "with_cuda": True,
         }
 
-    def _for_simulator(self) -> dict:
-        mirror = self.folder / "translated"
-        mirror.mkdir(parents=True, exist_ok=True)
+    def for_simulator(self) -> tuple[list[tuple[Path, list[str]]], list[str]]:
+        """The sources with their flags, for compile_objects, and the linker's flags.
+
+        The kernels stand first: where the binding holds a function of a shared header too, the linker takes theirs,
+        which the checked build watches. The binding is compiled without any of that, for all variants alike: the
+        operators' namespace is an object of its own.
+
+        Raises:
+            BuildError: the simulator cannot run what a source holds.
+        """
+        mirror, headers = self.folder / "translated", self.folder.parents[1] / "headers" / self.place.name
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         try:
             translated = [
                 rewriter.translate(kernel, mirror, include_dirs, self.simulated).path for kernel in self.place.kernels
             ]
+            rewriter.translate(self.place.binding, headers, [ROOT], self.simulated, headers_only=True)
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
+        namespace = self.folder / "namespace.cpp"
+        write_whole(namespace, NAMESPACE.format(name=self.name))
         further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
-        flags = [*rewriter.CXX_FLAGS, *further]
         unfilled = ["-Wno-unused"] if self.gaps else []
-        return {
-            "sources": [str(source) for source in (*translated, self.place.binding)],
-            "extra_cflags": [*flags, *unfilled, *self.simulated.flags, "-DCUDA_SIMULATOR", *self._defines_and_log],
-            "extra_ldflags": [shlex.quote(str(simulator_runtime(self.checked))), *LINKER_FLAGS],
-            "extra_include_paths": [str(folder) for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)],
-            "with_cuda": False,
-        }
+        defines = ["-fPIC", *self.simulated.flags, "-DCUDA_SIMULATOR"]
+        kernel_flags = [*rewriter.CXX_FLAGS, *further, *unfilled, *defines]
+        kernel_flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
+        binding_flags = [*rewriter.RUNTIME_FLAGS, "-O0", *defines, *(["-DSIMULATOR_CHECKED"] if self.checked else [])]
+        binding_flags += [f"-I{folder}" for folder in (headers, ROOT, rewriter.INCLUDE_DIR)]
+        torch = toolchain.torch_folder()
+        binding_flags += [f"-isystem{torch / 'include'}"]
+        jobs = [(source, kernel_flags) for source in translated]
+        jobs += [(self.place.binding, binding_flags), (namespace, ["-fPIC"]), *runtime_jobs(self.checked)]
+        return jobs, ["-shared", *LINKER_FLAGS, f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"]
 
 
 def plans_of(request: BuildRequest) -> list[Plan]:
