@@ -28,7 +28,7 @@ from common.compiling.gaps import with_own_headers
 from common.compiling.launches import unchecked_launches
 from common.compiling.locking import locked
 from common.compiling.nvcc import compile_only
-from common.compiling.objects import CompilerFailed, compile_objects, link
+from common.compiling.objects import CompilerFailed, cache_root, compile_objects, link
 from common.compiling.operators import Library, Operators
 from common.compiling.plan import Plan, plans_of
 from common.compiling.report import KernelResources
@@ -132,7 +132,7 @@ def _run_simulator(plan: Plan) -> bool:
             write_whole(stamp, mark_of(plan.library))
     except (CompilerFailed, OSError) as error:
         log += report.demangled(str(error))
-        if full := no_space(log, plan.folder):
+        if full := no_space(log, plan.folder) or no_space(log, cache_root()):
             raise BuildError(full) from None
         if isinstance(error, OSError):
             raise

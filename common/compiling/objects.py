@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -111,7 +111,7 @@ def compile_objects(jobs: Iterable[tuple[Path, Sequence[str]]]) -> list[Made]:
         except CompilerFailed as error:
             return error
 
-    with ThreadPoolExecutor(min(len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         made = list(pool.map(attempt, jobs))
     if any(isinstance(one, CompilerFailed) for one in made):
         raise CompilerFailed("\n".join(str(one) if isinstance(one, CompilerFailed) else one.log for one in made))
@@ -193,7 +193,7 @@ def _local(text: str) -> str:
 
 def _known(entry: Path) -> Made | None:
     """What is kept under a key, if its inputs are as they were and it is whole."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         for version in json.loads(entry.read_text()):
             inputs = version["inputs"]
             if all(_mark_of(Path(_local(name))) == mark for name, mark in inputs.items()):
@@ -210,11 +210,10 @@ def _keep(entry: Path, product: Path, inputs: dict[str, str], log: str) -> Made:
     digest = _file_digest(product)
     kept = entry.with_name(f"{digest[:32]}{product.suffix}")
     product.replace(kept)
-    versions = []
-    with contextlib.suppress(OSError, ValueError):
-        versions = json.loads(entry.read_text())
-    version = {"inputs": inputs, "file": kept.name, "digest": digest, "log": _portable(log)}
-    write_whole(entry, json.dumps([version, *versions[: MOST_VERSIONS - 1]]))
+    versions = [{"inputs": inputs, "file": kept.name, "digest": digest, "log": _portable(log)}]
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        versions += json.loads(entry.read_text())[: MOST_VERSIONS - 1]
+    write_whole(entry, json.dumps(versions))
     _prune(cache_root())
     return Made(kept, digest, log)
 

@@ -24,7 +24,6 @@ from common.console.paths import ROOT, build_root
 from common.simulator import rewriter
 from common.simulator.targets import DEFAULT, Target, target_of
 
-
 NAMESPACE = 'extern "C" {{ extern const char task_namespace[]; const char task_namespace[] = "{name}"; }}\n'
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.compiling.objects import CompilerFailed, Made, compile_objects
 from common.compiling.full_disk import no_space
+from common.compiling.objects import CompilerFailed, Made, cache_root, compile_objects
 from common.compiling.result import BuildError
-from common.console.paths import build_root
 from common.simulator import rewriter
 
 
@@ -34,5 +33,5 @@ def simulator_runtime(checked: bool) -> list[Made]:
     try:
         return compile_objects(runtime_jobs(checked))
     except CompilerFailed as error:
-        words = no_space(str(error), build_root()) or f"the simulator's runtime does not compile:\n{error}"
+        words = no_space(str(error), cache_root()) or f"the simulator's runtime does not compile:\n{error}"
         raise BuildError(words) from None

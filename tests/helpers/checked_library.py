@@ -3,10 +3,10 @@
 import ctypes
 import json
 import os
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from common.compiling.objects import compile_objects, link
+from common.compiling.runtime import runtime_jobs
 from common.simulator import rewriter
 from common.simulator.targets import target_for_program
 
@@ -16,32 +16,18 @@ CLANG = "clang" in os.environ.get("CXX", "")
 WHY_NOT_CLANG = "the checked build is made for g++; common/simulator/README.md tells what differs"
 
 
-def compile_checked(sources: list[Path], folder: Path, processes: int = 2) -> Path:
+def compile_checked(sources: list[Path], folder: Path) -> Path:
     """The library's path; fails when the compiler says anything at all. The runtime is not instrumented."""
-    folder.mkdir(parents=True, exist_ok=True)
-    compiler = os.environ.get("CXX", "c++")
-    common = ["-DCUDA_SIMULATOR", "-DSIMULATOR_CHECKED", "-fPIC"]
-    includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
     jobs = []
     for source in sources:
         target = target_for_program([source.read_text()])
         file = rewriter.translate(source, folder / target.name, [ROOT], target).path
-        jobs.append((file, [*rewriter.CXX_FLAGS, *rewriter.CHECKED_FLAGS, *target.flags, f"-I{folder / target.name}"]))
-    jobs += [(source, rewriter.RUNTIME_FLAGS) for source in rewriter.RUNTIME_SOURCES]
-
-    def compile_one(job: tuple[Path, list[str]]) -> Path:
-        file, flags = job
-        result = folder / f"{file.name}.o"
-        command = [compiler, *flags, *common, *includes, "-c", file, "-o", result]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and not done.stderr, done.stderr
-        return result
-
-    with ThreadPoolExecutor(processes) as pool:
-        objects = list(pool.map(compile_one, jobs))
-    library = folder / "checked.so"
-    subprocess.run([compiler, "-shared", "-pthread", *objects, "-o", library, "-ldl"], check=True)
-    return library
+        flags = [*rewriter.CXX_FLAGS, *rewriter.CHECKED_FLAGS, *target.flags, "-DCUDA_SIMULATOR", "-fPIC"]
+        jobs.append((file, [*flags, *(f"-I{place}" for place in (folder / target.name, ROOT, rewriter.INCLUDE_DIR))]))
+    objects = compile_objects([*jobs, *runtime_jobs(checked=True)])
+    assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
+    link(objects, ["-shared", "-pthread", "-ldl"], folder / "checked.so")
+    return folder / "checked.so"
 
 
 class CheckedLibrary:

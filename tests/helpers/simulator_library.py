@@ -6,14 +6,14 @@ Library(path).name(arrays, ...)       calls an EXPORTed function
 """
 
 import ctypes
-import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from common.compiling.objects import compile_objects, link
+from common.compiling.runtime import runtime_jobs
 from common.simulator import rewriter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,23 +28,13 @@ def run(command: list) -> str:
 
 def compile_library(sources: list[Path], folder: Path, name: str = "kernels") -> Path:
     """The .cu files and the runtime as one shared library; fails when the compiler says anything at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kernels = [rewriter.translate(source, folder, [ROOT]).path for source in sources]
-    compiler = os.environ.get("CXX", "c++")
     includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
-
-    def compile_one(file: Path) -> Path:
-        result = folder / f"{file.name}.o"
-        flags = rewriter.CXX_FLAGS if file in kernels else rewriter.RUNTIME_FLAGS
-        said = run([compiler, *flags, "-DCUDA_SIMULATOR", "-fPIC", *includes, "-c", file, "-o", result])
-        assert not said, said
-        return result
-
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, [*kernels, *rewriter.RUNTIME_SOURCES]))
-    library = folder / f"{name}.so"
-    run([compiler, "-shared", "-pthread", *objects, "-o", library, "-ldl"])
-    return library
+    flags = [*rewriter.CXX_FLAGS, "-DCUDA_SIMULATOR", "-fPIC", *includes]
+    kernels = [(rewriter.translate(source, folder, [ROOT]).path, flags) for source in sources]
+    objects = compile_objects([*kernels, *runtime_jobs(checked=False)])
+    assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
+    link(objects, ["-shared", "-pthread", "-ldl"], folder / f"{name}.so")
+    return folder / f"{name}.so"
 
 
 def compile_with_nvcc(sources: list[Path], folder: Path) -> Path:
