@@ -15,8 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from checked_library import PROFILE, ROOT, CheckedLibrary, compile_checked, totals
+from checked_library import PROFILE, CheckedLibrary, totals
 from expected_counters import EXPECTED
+from simulator_library import ROOT, compile_library
 
 from common.compiling import toolchain
 
@@ -74,7 +75,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         gpu = measured(Path(folder))
-        library = CheckedLibrary(compile_checked([KERNELS], Path(folder) / "checked"))
+        library = CheckedLibrary(compile_library([KERNELS], Path(folder) / "checked", checked=True))
         lines = ["| kernel | what | requests: ours, ncu | transactions: ours, ncu | |", "|---|---|---|---|---|"]
         different: set[str] = set()
         for name in EXPECTED:

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from checked_cases import CASES, SOURCES, Case
 from checked_kernels import CheckedLibrary, build
-from checked_library import ROOT
+from simulator_library import ROOT
 
 from common.compiling import toolchain
 

@@ -1,22 +1,25 @@
-"""The simulator's test kernels as one shared library, called through ctypes.
+"""CUDA files of the tests as shared libraries, called through ctypes.
 
-compile_library(sources, folder)      by the simulator
+compile_library(sources, folder)      by the simulator; checked=True: its checked build
 compile_with_nvcc(sources, folder)    for a GPU
 Library(path).name(arrays, ...)       calls an EXPORTed function
 """
 
 import ctypes
-import os
+import hashlib
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from common.compiling import toolchain
+from common.compiling.locking import locked
+from common.compiling.runtime import simulator_runtime
+from common.console.paths import ROOT
 from common.simulator import rewriter
+from common.simulator.targets import target_for_program
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "common" / "simulator"
 
 
@@ -26,30 +29,50 @@ def run(command: list) -> str:
     return done.stderr
 
 
-def compile_library(sources: list[Path], folder: Path, name: str = "kernels") -> Path:
-    """The .cu files and the runtime as one shared library; fails when the compiler says anything at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kernels = [rewriter.translate(source, folder, [ROOT]).path for source in sources]
-    compiler = os.environ.get("CXX", "c++")
-    includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
+def digest_of(sources: list[Path], *more: object) -> str:
+    """Of all that may go into the library: the files beside the sources, those of common/cuda and of the simulator."""
+    folders = {source.parent for source in sources} | {ROOT / "common" / "cuda", ROOT / "common" / "simulator"}
+    files = sorted(
+        file for folder in folders for file in folder.rglob("*") if file.suffix in (".cu", ".cuh", ".h", ".py")
+    )
+    digest = hashlib.sha256(repr((sources, more)).encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
-    def compile_one(file: Path) -> Path:
+
+def compile_library(sources: list[Path], folder: Path, checked: bool = False, processes: int = 2) -> Path:
+    """The library with the simulator's runtime, unless the folder has it; fails when the compiler says anything at all.
+
+    The folder may be that of all processes and sessions: one compiles, the others wait for it.
+    """
+    runtime = simulator_runtime(checked)
+    compiler = toolchain.host_compiler()
+    flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else []), "-DCUDA_SIMULATOR", "-fPIC"]
+    flags += ["-DSIMULATOR_CHECKED"] if checked else []
+    library = folder / f"kernels-{digest_of(sources, compiler, flags, runtime.name)}.so"
+
+    def compile_one(source: Path) -> Path:
+        target = target_for_program([source.read_text()])
+        translated = folder / target.name
+        file = rewriter.translate(source, translated, [ROOT], target).path
         result = folder / f"{file.name}.o"
-        flags = rewriter.CXX_FLAGS if file in kernels else rewriter.RUNTIME_FLAGS
-        said = run([compiler, *flags, "-DCUDA_SIMULATOR", "-fPIC", *includes, "-c", file, "-o", result])
+        includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
+        said = run([compiler, *flags, *target.flags, *includes, "-c", file, "-o", result])
         assert not said, said
         return result
 
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, [*kernels, *rewriter.RUNTIME_SOURCES]))
-    library = folder / f"{name}.so"
-    run([compiler, "-shared", "-pthread", *objects, "-o", library, "-ldl"])
+    with locked(folder):
+        if not library.exists():
+            for old in folder.glob("kernels-*.so"):
+                old.unlink()
+            with ThreadPoolExecutor(processes) as pool:
+                objects = list(pool.map(compile_one, sources))
+            run([compiler, "-shared", "-pthread", *objects, runtime, "-o", library, "-ldl"])
     return library
 
 
 def compile_with_nvcc(sources: list[Path], folder: Path) -> Path:
-    from common.compiling import toolchain
-
     nvcc = toolchain.find_nvcc()
     library = folder / "kernels_gpu.so"
     flags = ["-std=c++20", "-arch=native", "-shared", "-Xcompiler=-fPIC", f"-I{ROOT}"]
@@ -99,6 +122,8 @@ def line_of(file: str, comment: str) -> str:
 
 
 def fails(simulator, function: str, *arguments) -> str:
+    import pytest  # not there where compare_sanitizer.py may run
+
     with pytest.raises(RuntimeError) as caught:
         getattr(simulator, function)(*arguments)
     out = np.zeros(8, np.float32)

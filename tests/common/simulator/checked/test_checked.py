@@ -6,10 +6,12 @@ import pytest
 from checked_cases import CASES, KERNELS, SOURCES
 from checked_kernels import CheckedLibrary, build, objections
 
+from common.console.paths import build_root
+
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory) -> CheckedLibrary:
-    return CheckedLibrary(build(tmp_path_factory.mktemp("checked")))
+def library() -> CheckedLibrary:
+    return CheckedLibrary(build(build_root() / "tests" / "checked"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
