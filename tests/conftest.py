@@ -53,12 +53,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def values_of(item: pytest.Item) -> set[tuple]:
-    """The values of a test's parameters; those of one table, parametrize(("x", "y"), ...), are one value."""
+    """The values of a test's parameters. A row of a table, parametrize(("x", "y"), ...), is one value; in a table of
+    planted mistakes the mistake's name, or the finding's kind, is."""
     params = item.callspec.params
     tables = [mark.args[0] for mark in item.iter_markers("parametrize")]
     tables = [tuple(names.replace(",", " ").split()) if isinstance(names, str) else tuple(names) for names in tables]
     tables += [(name,) for name in params.keys() - {name for names in tables for name in names}]
-    return {(names, *(id(params[name]) for name in names)) for names in tables}
+    kinds = [[name for name in ("name", "kind") if name in names and "planted" in names] for names in tables]
+    return {
+        (names, *(params[name] for name in kind)) if kind else (names, *(id(params[name]) for name in names))
+        for names, kind in zip(tables, kinds, strict=True)
+    }
 
 
 def beyond_each_value(items: list[pytest.Item]) -> list[pytest.Item]:
