@@ -26,7 +26,9 @@ def by_name(name: str):
 
 
 def test_the_table_is_complete():
-    written = [name for source in SOURCES for name in re.findall(r"^(?:CASE|RUN)\((\w+)", source.read_text(), re.MULTILINE)]
+    written = [
+        name for source in SOURCES for name in re.findall(r"^(?:CASE|RUN)\((\w+)", source.read_text(), re.MULTILINE)
+    ]
     assert sorted(written) == sorted(case.name for case in CASES)
     assert sum(case.is_wrong for case in CASES) > 50 and sum(not case.is_wrong for case in CASES) > 50
 
