@@ -95,6 +95,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(
             key=lambda item: by_cost(item.nodeid.split("::")[0].removeprefix("tests/"))
         )  # stable: the files stay whole
+    if getattr(config.option, "loadgroup", False):  # a file is a group, but where its tests say which one they are in
+        for item in items:
+            if not item.get_closest_marker("xdist_group"):
+                item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
     result = yield  # -m leaves out what it leaves out
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and (why := why_no_gpu()):
