@@ -5,29 +5,9 @@ import json
 import os
 from pathlib import Path
 
-from common.compiling.objects import compile_objects, link
-from common.compiling.runtime import runtime_jobs
-from common.simulator import rewriter
-from common.simulator.targets import target_for_program
-
-ROOT = Path(__file__).resolve().parents[2]
 OFF, CHECK, PROFILE = 0, 1, 2
 CLANG = "clang" in os.environ.get("CXX", "")
 WHY_NOT_CLANG = "the checked build is made for g++; common/simulator/README.md tells what differs"
-
-
-def compile_checked(sources: list[Path], folder: Path) -> Path:
-    """The library's path; fails when the compiler says anything at all. The runtime is not instrumented."""
-    jobs = []
-    for source in sources:
-        target = target_for_program([source.read_text()])
-        file = rewriter.translate(source, folder / target.name, [ROOT], target).path
-        flags = [*rewriter.CXX_FLAGS, *rewriter.CHECKED_FLAGS, *target.flags, "-DCUDA_SIMULATOR", "-fPIC"]
-        jobs.append((file, [*flags, *(f"-I{place}" for place in (folder / target.name, ROOT, rewriter.INCLUDE_DIR))]))
-    objects = compile_objects([*jobs, *runtime_jobs(checked=True)])
-    assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
-    link(objects, ["-shared", "-pthread", "-ldl"], folder / "checked.so")
-    return folder / "checked.so"
 
 
 class CheckedLibrary:

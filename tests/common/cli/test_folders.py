@@ -16,7 +16,7 @@ from common.console.paths import ROOT
 from common.course.grading.sandbox import why_no_bubblewrap
 
 pytestmark = [
-    pytest.mark.cpu,
+    pytest.mark.slow,
     pytest.mark.skipif(bool(why_no_bubblewrap()), reason=f"no bubblewrap here: {why_no_bubblewrap()}"),
 ]
 KERNELS = ROOT / "task3" / "online_softmax.cu"

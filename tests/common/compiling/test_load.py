@@ -21,7 +21,7 @@ from common.compiling.manifest import tasks
 from common.compiling.request import BuildRequest
 from common.console.paths import ROOT
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.slow
 KERNEL = """\
 #include "common/cuda/check.h"
 #include "offset.cuh"
