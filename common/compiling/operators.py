@@ -93,6 +93,10 @@ class Operators:
                 raise NotImplementedError(f"{self.task} {operator} is not implemented yet: {where}{more}")
 
             return call
+        return self._function(operator, library)
+
+    def _function(self, operator: str, library: Library) -> Callable:
+        """What runs an operator without gaps."""
         import torch
 
         from common.compiling.derivatives import guarded
