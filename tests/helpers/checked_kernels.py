@@ -22,9 +22,9 @@ from common.inspect.source_lines import Place, SourceLines, place_of
 RESULT_SIZE = 256  # as in kernels/case.h
 
 
-def build(folder: Path, jobs: int = 2) -> Path:
+def build(folder: Path) -> Path:
     """The shared library of all cases."""
-    return compile_library(SOURCES, folder, True, jobs)
+    return compile_library(SOURCES, folder, checked=True)
 
 
 @dataclass(frozen=True)

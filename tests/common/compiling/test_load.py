@@ -104,7 +104,7 @@ def test_ninja_is_found_when_it_is_not_on_path(monkeypatch):
 
 
 def test_a_killed_build_does_not_hang_the_next_one(course):
-    """Killed while the compiler runs, together with its children; a lock's file is left behind, with nvcc torch's own."""
+    """Killed while the compiler runs, together with its children; the file of a lock is left behind."""
     left = "lock" if course.backend == "cuda" else "cache/??/*.lock"
     course.source.write_text(KERNEL + "\n".join(f"template <int N> struct F{i} {{}};" for i in range(20000)))
     command = [sys.executable, "-c", course.script('load(BuildRequest("task2", **where))')]
