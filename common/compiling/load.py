@@ -75,9 +75,8 @@ def load(request: BuildRequest) -> Operators:
         result = _build(plan)
         assert result.library is not None
         register_results(plan.name, plan.place.binding)
-        libraries.append(
-            Library(plan.name, result.library, (*plan.place.kernels, plan.place.binding), tuple(result.warnings))
-        )
+        sources = (*plan.place.kernels, plan.place.binding)
+        libraries.append(Library(plan.name, result.library, sources, tuple(result.warnings), result.rebuilt))
     return Operators(request.task, plans[0].variant, plans[0].backend, libraries)
 
 

@@ -177,9 +177,9 @@ def wrong_results(program: Path, seconds: float, all_cases: Sequence[Case] = tup
     return [case.name for case in cases if case.name not in rows or not case.is_result(rows[case.name])]
 
 
-def ours(cases: Sequence[Case], folder: Path, jobs: int) -> dict[str, Verdict]:
+def ours(cases: Sequence[Case], folder: Path) -> dict[str, Verdict]:
     """The checked simulator's verdicts."""
-    library = CheckedLibrary(build(folder, jobs))
+    library = CheckedLibrary(build(folder))
     verdicts = {}
     for case in cases:
         outcome = library.run(case)
