@@ -104,35 +104,44 @@ class Plan:
         """The sources with their flags, for compile_objects, and the linker's flags.
 
         The kernels stand first: where the binding holds a function of a shared header too, the linker takes theirs,
-        which the checked build watches. The binding is compiled without any of that, for all variants alike: the
-        operators' namespace is an object of its own.
+        which the checked build watches.
 
         Raises:
             BuildError: the simulator cannot run what a source holds.
         """
-        mirror, headers = self.folder / "translated", self.folder.parents[1] / "headers" / self.place.name
+        mirror = self.folder / "translated"
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
-        try:
-            translated = [
-                rewriter.translate(kernel, mirror, include_dirs, self.simulated).path for kernel in self.place.kernels
-            ]
-            rewriter.translate(self.place.binding, headers, [ROOT], self.simulated, headers_only=True)
-        except rewriter.RewriteError as error:
-            raise BuildError(str(error)) from None
+        translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
+        further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
+        flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
+        flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"
         write_whole(namespace, NAMESPACE.format(name=self.name))
-        further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
-        unfilled = ["-Wno-unused"] if self.gaps else []
-        defines = ["-fPIC", *self.simulated.flags, "-DCUDA_SIMULATOR"]
-        kernel_flags = [*rewriter.CXX_FLAGS, *further, *unfilled, *defines]
-        kernel_flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
-        binding_flags = [*rewriter.RUNTIME_FLAGS, "-O0", *defines, *(["-DSIMULATOR_CHECKED"] if self.checked else [])]
-        binding_flags += [f"-I{folder}" for folder in (headers, ROOT, rewriter.INCLUDE_DIR)]
-        torch = toolchain.torch_folder()
-        binding_flags += [f"-isystem{torch / 'include'}"]
-        jobs = [(source, kernel_flags) for source in translated]
-        jobs += [(self.place.binding, binding_flags), (namespace, ["-fPIC"]), *runtime_jobs(self.checked)]
-        return jobs, ["-shared", *LINKER_FLAGS, f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"]
+        jobs = [(source, flags) for source in translated] + [(namespace, ["-fPIC"]), *self.shared_jobs()]
+        libraries = f"-L{toolchain.torch_folder() / 'lib'}"
+        return jobs, ["-shared", *LINKER_FLAGS, libraries, "-lc10", "-ltorch_cpu", "-ltorch"]
+
+    def shared_jobs(self) -> list[tuple[Path, list[str]]]:
+        """Of these sources the binding and the runtime, whose objects serve every variant of the place.
+
+        Raises: see for_simulator.
+        """
+        headers = self.folder.parents[1] / "headers" / self.place.name
+        self._translated(self.place.binding, headers, [ROOT], headers_only=True)
+        flags = [*rewriter.RUNTIME_FLAGS, "-O0", *self._defines, *(["-DSIMULATOR_CHECKED"] if self.checked else [])]
+        flags += [f"-I{folder}" for folder in (headers, ROOT, rewriter.INCLUDE_DIR)]
+        flags += [f"-isystem{toolchain.torch_folder() / 'include'}"]
+        return [(self.place.binding, flags), *runtime_jobs(self.checked)]
+
+    @property
+    def _defines(self) -> list[str]:
+        return ["-fPIC", *self.simulated.flags, "-DCUDA_SIMULATOR"]
+
+    def _translated(self, source: Path, folder: Path, include_dirs: list[Path], headers_only: bool = False) -> Path:
+        try:
+            return rewriter.translate(source, folder, include_dirs, self.simulated, headers_only).path
+        except rewriter.RewriteError as error:
+            raise BuildError(str(error)) from None
 
 
 def plans_of(request: BuildRequest) -> list[Plan]:

@@ -318,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as background:
         simulator = None
         if shutil.which(os.environ.get("CXX", "c++")):
-            simulator = background.submit(ours, cases, Path(folder) / "simulator", 4)
+            simulator = background.submit(ours, cases, Path(folder) / "simulator")
         files = {case.file for case in cases}
         sources = [source for source in SOURCES if source.name in files]
         program = build_program(Path(folder), nvcc.path, options.arch, options.jobs, sources)
