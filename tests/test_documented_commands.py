@@ -2,7 +2,7 @@
 
 They are read from the documents: a new one is tested without a word here. Plain `pytest` leaves them out:
 
-    pytest -m cpu       those that take seconds, which .ci/run adds. What measures has to say that it needs a GPU
+    pytest -m slow      those that take seconds, which .ci/run adds. What measures has to say that it needs a GPU
     pytest -m long      those that take minutes; on a machine with a GPU all that measure, marked gpu as well
 """
 
@@ -81,7 +81,7 @@ def snippets() -> dict[str, str]:
 def marked(command: str):
     """The command with its marks; `pytest -n auto --dist loadgroup` keeps a task's commands together."""
     measures = ON_A_GPU and MEASURES.search(command)
-    marks = [pytest.mark.long if measures or any(one in command for one in LONG) else pytest.mark.cpu]
+    marks = [pytest.mark.long if measures or any(one in command for one in LONG) else pytest.mark.slow]
     marks += [pytest.mark.gpu] if measures else []
     marks += [pytest.mark.xdist_group(re.search(r"task\d|$", command)[0])]  # one process builds a task, and once
     return pytest.param(command, marks=marks, id=command.removeprefix("python -m "))
@@ -107,7 +107,7 @@ def test_the_documents_are_read():
 
 def marked_snippet(where: str, code: str):
     """The snippet with its marks: those that time something need a GPU to tell anything."""
-    marks = [pytest.mark.cpu, pytest.mark.xdist_group(where[:5])]
+    marks = [pytest.mark.slow, pytest.mark.xdist_group(where[:5])]
     marks += [pytest.mark.skipif(not ON_A_GPU, reason="times a GPU")] if "Timer" in code else []
     return pytest.param(code, marks=marks, id=where)
 

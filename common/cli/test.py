@@ -162,6 +162,8 @@ def _main(
         compiling = working(console, f"compiling {test.task} ({options.variant.words}) ...")
         with compiling if workers.compiles else nullcontext():
             workers.plain.load()
+        if workers.plain.about["rebuilt"] and workers.plain.backend == "simulator" and not options.in_process:
+            workers.load_checked()  # new kernels: the checked build will look at them, whether they pass or not
     except (NotLoaded, *EXPECTED_ERRORS) as error:
         say(console, error)
         say(console, f"{test.task}: nothing was run", "red")

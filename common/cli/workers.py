@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -27,25 +29,40 @@ from common.console.terminal import wide
 from common.testing.measurement import TestRun
 from common.testing.worker.child import Served
 from common.testing.worker.here import Here
-from common.testing.worker.worker import Worker
+from common.testing.worker.worker import NotLoaded, Worker
 
 if TYPE_CHECKING:
     from common.cli.test import TaskTest
 
 
-@dataclass(frozen=True)
 class Workers:
     """The processes.
 
     Attributes:
         plain: as the options ask for.
-        checked: the same kernels in the simulator's checked build.
         compiles: whether the plain one has kernels to compile.
     """
 
-    plain: Worker | Here
-    checked: Worker | Here
-    compiles: bool = True
+    def __init__(self, plain: Worker | Here, checked: Worker | Here, compiles: bool = True) -> None:
+        self.plain, self.compiles = plain, compiles
+        self._checked, self._loading = checked, None
+
+    @property
+    def checked(self) -> Worker | Here:
+        """The same kernels in the simulator's checked build."""
+        if self._loading is not None:
+            self._loading.join()
+        return self._checked
+
+    def load_checked(self) -> None:
+        """Builds and loads them beside whatever happens meanwhile."""
+
+        def load() -> None:
+            with suppress(NotLoaded):  # who needs it asks again, and is told
+                self._checked.load()
+
+        self._loading = Thread(target=load)
+        self._loading.start()
 
     def __enter__(self) -> Workers:
         return self
@@ -65,6 +82,7 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
         cases,
         lambda ops: {
             "warnings": [warning for one in getattr(ops, "libraries", ()) for warning in one.warnings],
+            "rebuilt": any(one.rebuilt for one in getattr(ops, "libraries", ())),
             **_about(ops, apart),
         },
         answer=partial(_measure, test, options, arguments),

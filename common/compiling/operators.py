@@ -19,12 +19,14 @@ class Library:
         path: of the file.
         sources: the .cu files and binding.cpp that it was compiled from.
         warnings: what the compiler warned of in them when it was built.
+        rebuilt: whether it was another one before.
     """
 
     name: str
     path: Path
     sources: tuple[Path, ...]
     warnings: tuple[str, ...] = ()
+    rebuilt: bool = False
 
     @cached_property
     def operators(self) -> frozenset[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import subprocess
 from pathlib import Path
 
 from common.compiling import toolchain
 from common.compiling.full_disk import no_space
 from common.compiling.locking import locked
+from common.compiling.objects import CompilerFailed, cache_root, compile_objects, link
 from common.compiling.result import BuildError
 from common.console.paths import ROOT, build_root
 
@@ -17,7 +15,6 @@ SOURCES = ROOT / "common" / "testing" / "runner"
 # What a built library asks the loader for. Empty libraries of these names are loaded with the program, which has the
 # functions itself, so the loader does not look for PyTorch's.
 STANDS_FOR = ("libtorch", "libtorch_cpu", "libtorch_python", "libc10")
-FLAGS = ("-std=c++20", "-O1", "-g", "-fvisibility=hidden", "-rdynamic", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
 
 
 def runner_program() -> Path:
@@ -26,35 +23,17 @@ def runner_program() -> Path:
     Raises:
         BuildError: it does not compile. ToolchainError: there is no compiler.
     """
-    import torch
-
-    compiler = toolchain.host_compiler()
-    sources = sorted(SOURCES.glob("*.cpp"))
-    digest = hashlib.sha256(f"{compiler} {compiler.stat().st_mtime_ns} {torch.__version__} {FLAGS}".encode())
-    for source in (*sources, *SOURCES.glob("*.h")):
-        digest.update(source.read_bytes())
-    place = build_root() / "runner"
-    folder = place / digest.hexdigest()[:16]
-    with locked(place):
-        if not folder.is_dir():
-            for old in [one for one in place.iterdir() if one.is_dir()]:
-                shutil.rmtree(old)
-            unfinished = place / "unfinished"
-            unfinished.mkdir()
-            for name in STANDS_FOR:
-                library = f"{name}.so"
-                _run(
-                    [compiler, "-shared", f"-Wl,-soname,{library}", "-x", "c", "/dev/null", "-o", unfinished / library]
-                )
-            headers = Path(torch.__file__).parent / "include"
-            libraries = [unfinished / f"{name}.so" for name in STANDS_FOR]
-            _run([compiler, *FLAGS, f"-I{headers}", *sources, *libraries, "-ldl", "-o", unfinished / "runner"])
-            unfinished.rename(folder)
+    folder = build_root() / "runner"
+    flags = ["-std=c++20", "-O1", "-g", "-fvisibility=hidden", f"-isystem{toolchain.torch_folder() / 'include'}"]
+    try:
+        with locked(folder):
+            objects = compile_objects([(source, flags) for source in sorted(SOURCES.glob("*.cpp"))])
+            libraries = [folder / f"{name}.so" for name in STANDS_FOR]
+            for one in libraries:
+                link([], ["-shared", f"-Wl,-soname,{one.name}", "-x", "c++", "/dev/null"], one)
+            linked = ["-rdynamic", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", *map(str, libraries), "-ldl"]
+            link(objects, linked, folder / "runner")
+    except CompilerFailed as error:
+        words = no_space(str(error), cache_root()) or f"the runner does not compile:\n{error}"
+        raise BuildError(words) from None
     return folder / "runner"
-
-
-def _run(command: list) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        words = no_space(done.stderr, build_root()) or f"the runner does not compile:\n{done.stderr}"
-        raise BuildError(words)

@@ -36,7 +36,7 @@ def test_every_gap_has_a_cell_and_no_cell_a_solution(root):
     assert len(gaps) == len(parts) and all(len(gap.split("\n")) == 2 for gap in gaps)
 
 
-@pytest.mark.cpu
+@pytest.mark.slow
 @pytest.mark.xdist_group("task1")
 def test_it_runs_from_top_to_bottom_with_the_gaps_filled_in_its_cells(root, tmp_path):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 from checked_cases import SOURCES, Case
-from checked_library import compile_checked
+from simulator_library import compile_library
 
 from common.inspect.source_lines import Place, SourceLines, place_of
 
 RESULT_SIZE = 256  # as in kernels/case.h
 
 
-def build(folder: Path, jobs: int = 2) -> Path:
+def build(folder: Path) -> Path:
     """The shared library of all cases."""
-    return compile_checked(SOURCES, folder, jobs)
+    return compile_library(SOURCES, folder, checked=True)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+import pytest
+from checked_findings import findings_of
 
 from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
@@ -23,7 +28,7 @@ from common.compiling.planting import SWITCH, planted_text, spots_of
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root
-from common.testing.case import FAIL, Case, Verdict
+from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.judging import judge
 
 # (what stands in the solution, what is planted, how often it stands there). Where only a part of the first text is
@@ -113,10 +118,30 @@ class Planted:
         return ops, ctypes.CDLL(str(ops.libraries[0].path)).plant
 
 
+def plant_python(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, replacements: Sequence[Replacement]) -> None:
+    """The module of that name is the file's text with the replacements made, until the test ends."""
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader=None))
+    module.__file__ = str(file)
+    exec(compile(text_with(file, replacements), module.__file__, "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
 def assert_told(verdict: Verdict, words: str) -> None:
     """The case failed, and the diagnosis holds these words, a regular expression."""
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL and re.search(words, told), told
+
+
+def assert_named(verdict: Verdict, name: str | None, words: str) -> None:
+    """The case failed by the mistake of this name, or by none that is known, and the diagnosis holds these words."""
+    assert_told(verdict, words)
+    assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
+
+
+def assert_error(verdict: Verdict, words: str) -> None:
+    """The case ended in an error that holds these words, a regular expression."""
+    told = " ".join(verdict.diagnosis)
+    assert verdict.status == ERROR and re.search(words, told), told
 
 
 def assert_all_pass(cases: Iterable[Case], ops: Operators) -> None:
@@ -124,3 +149,59 @@ def assert_all_pass(cases: Iterable[Case], ops: Operators) -> None:
     for case in cases:
         verdict = judge(case, ops)
         assert verdict.ok or (case.gpu_only and ops.backend == "simulator"), (case.name, verdict.diagnosis)
+
+
+# ---- tests of tables: test_a_mistake_is_caught = named(TASK4, CASES, PLANTED)
+
+
+def named(solution: Planted, cases: Mapping[str, Case], rows: Sequence[tuple]) -> Callable:
+    """A test of (mistake, case, its name or None, words of the diagnosis)."""
+
+    @pytest.mark.parametrize(("planted", "case", "name", "words"), rows)
+    def test(backend: str, planted: str, case: str, name: str | None, words: str) -> None:
+        assert_named(judge(cases[case], solution.operators(planted, backend)), name, words)
+
+    return test
+
+
+def told_in_the_simulator(solution: Planted, cases: Mapping[str, Case], rows: Sequence[tuple]) -> Callable:
+    """A test of (mistake, case, words): races, and reads of what was never written or belongs to others. In the
+    simulator their outcome is always the same; a GPU may happen to give the right result."""
+
+    @pytest.mark.parametrize(("planted", "case", "words"), rows)
+    def test(planted: str, case: str, words: str) -> None:
+        assert_told(judge(cases[case], solution.operators(planted, "simulator")), words)
+
+    return test
+
+
+def found_by_the_checked_build(solution: Planted, cases: Mapping[str, Case], rows: Sequence[tuple]) -> Callable:
+    """A test of (mistake, case, kind and variable of the findings)."""
+
+    @pytest.mark.parametrize(("planted", "case", "kind", "variable"), rows)
+    def test(planted: str, case: str, kind: str, variable: str) -> None:
+        findings = findings_of(solution.operators(planted, "simulator", checked=True), cases[case])
+        assert {one.kind for one in findings} == {kind}, findings
+        assert any(re.fullmatch(variable, one.variable) for one in findings), findings
+
+    return test
+
+
+def clean_in_the_checked_build(solution: Planted, cases: Mapping[str, Case], names: Sequence[str]) -> Callable:
+    """A test of the solution with nothing planted."""
+
+    def test() -> None:
+        ops = solution.operators(None, "simulator", checked=True)
+        for name in names:
+            assert findings_of(ops, cases[name]) == [], name
+
+    return test
+
+
+def all_pass(task: str, cases: Iterable[Case]) -> Callable:
+    """A test of the solution as it is."""
+
+    def test(solution: Callable[[str], Operators]) -> None:
+        assert_all_pass(cases, solution(task))
+
+    return test

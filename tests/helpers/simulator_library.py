@@ -1,59 +1,48 @@
-"""The simulator's test kernels as one shared library, called through ctypes.
+"""CUDA files of the tests as shared libraries, called through ctypes.
 
-compile_library(sources, folder)      by the simulator
+compile_library(sources, folder)      by the simulator; checked=True: its checked build
 compile_with_nvcc(sources, folder)    for a GPU
 Library(path).name(arrays, ...)       calls an EXPORTed function
 """
 
 import ctypes
-import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from common.compiling import toolchain
+from common.compiling.objects import compile_objects, link
+from common.compiling.runtime import runtime_jobs
+from common.console.paths import ROOT
 from common.simulator import rewriter
+from common.simulator.targets import target_for_program
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "common" / "simulator"
 
 
-def run(command: list) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-def compile_library(sources: list[Path], folder: Path, name: str = "kernels") -> Path:
-    """The .cu files and the runtime as one shared library; fails when the compiler says anything at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kernels = [rewriter.translate(source, folder, [ROOT]).path for source in sources]
-    compiler = os.environ.get("CXX", "c++")
-    includes = [f"-I{place}" for place in (folder, ROOT, rewriter.INCLUDE_DIR)]
-
-    def compile_one(file: Path) -> Path:
-        result = folder / f"{file.name}.o"
-        flags = rewriter.CXX_FLAGS if file in kernels else rewriter.RUNTIME_FLAGS
-        said = run([compiler, *flags, "-DCUDA_SIMULATOR", "-fPIC", *includes, "-c", file, "-o", result])
-        assert not said, said
-        return result
-
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, [*kernels, *rewriter.RUNTIME_SOURCES]))
-    library = folder / f"{name}.so"
-    run([compiler, "-shared", "-pthread", *objects, "-o", library, "-ldl"])
+def compile_library(sources: list[Path], folder: Path, checked: bool = False) -> Path:
+    """The library with the simulator's runtime; fails when the compiler says anything at all."""
+    flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else []), "-DCUDA_SIMULATOR", "-fPIC"]
+    jobs = []
+    for source in sources:
+        target = target_for_program([source.read_text()])
+        translated = folder / target.name
+        file = rewriter.translate(source, translated, [ROOT], target).path
+        includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
+        jobs.append((file, [*flags, *target.flags, *includes]))
+    objects = compile_objects([*jobs, *runtime_jobs(checked)])
+    assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
+    library = folder / "kernels.so"
+    link(objects, ["-shared", "-pthread", "-ldl"], library)
     return library
 
 
 def compile_with_nvcc(sources: list[Path], folder: Path) -> Path:
-    from common.compiling import toolchain
-
     nvcc = toolchain.find_nvcc()
     library = folder / "kernels_gpu.so"
     flags = ["-std=c++20", "-arch=native", "-shared", "-Xcompiler=-fPIC", f"-I{ROOT}"]
-    run([nvcc.path, *flags, *sources, "-o", library])
+    subprocess.run([nvcc.path, *flags, *sources, "-o", library], check=True)
     return library
 
 
@@ -99,6 +88,8 @@ def line_of(file: str, comment: str) -> str:
 
 
 def fails(simulator, function: str, *arguments) -> str:
+    import pytest  # not there where compare_sanitizer.py may run
+
     with pytest.raises(RuntimeError) as caught:
         getattr(simulator, function)(*arguments)
     out = np.zeros(8, np.float32)

@@ -26,6 +26,7 @@ class VariantTests:
         known_to_fail: (variant, backend) -> (why, whether it always does).
     """
 
+    pytestmark = pytest.mark.slow
     kernels: ClassVar[Mapping[str, Kernel]]
     known_to_fail: ClassVar[Mapping[tuple[str, str], tuple[str, bool]]] = {}
 

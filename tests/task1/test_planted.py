@@ -3,21 +3,18 @@
 A mistake is a set of exact replacements in task1/solution/attention.py or task1/solution/naive_attention.cu.
 """
 
-import importlib.util
 import re
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from checked_findings import findings_of
-from planted import Planted, text_with
+from planted import Planted, all_pass, assert_error, assert_named, named, plant_python
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.console.paths import ROOT
 from common.testing.calling import poisoned_memory
-from common.testing.case import ERROR, FAIL
 from common.testing.judging import judge
 from task1.cases import cases
 
@@ -265,49 +262,31 @@ OUT_OF_BOUNDS = [
 
 def planted_layer(monkeypatch, replacements) -> SimpleNamespace:
     """Operators whose Python side is the solution's attention.py with the replacements made."""
-    name = "task1.attention"
-    spec = importlib.util.spec_from_loader(name, loader=None)
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    module.__file__ = str(LAYER_FILE)
-    exec(compile(text_with(LAYER_FILE, replacements), module.__file__, "exec"), module.__dict__)
-    monkeypatch.setitem(sys.modules, name, module)
+    plant_python(monkeypatch, "task1.attention", LAYER_FILE, replacements)
     return SimpleNamespace(task="task1", variant="student", device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("planted", LAYER)
 def test_a_mistake_in_the_layer_is_named(monkeypatch, planted: str) -> None:
     replacements, case, name, words = LAYER[planted]
-    verdict = judge(CASES[case], planted_layer(monkeypatch, replacements))
-    told = " ".join(verdict.diagnosis)
-    assert verdict.status == FAIL, told
-    assert verdict.mistakes[:1] == [name], told
-    assert re.search(words, told), told
+    assert_named(judge(CASES[case], planted_layer(monkeypatch, replacements)), name, words)
 
 
 @pytest.mark.parametrize("planted", LAYER_ERRORS)
 def test_what_pytorch_refuses_names_the_line(monkeypatch, planted: str) -> None:
     replacements, words = LAYER_ERRORS[planted]
     verdict = judge(CASES[FULL], planted_layer(monkeypatch, replacements))
-    told = " ".join(verdict.diagnosis)
-    assert verdict.status == ERROR
-    assert re.search(words, told), told
+    assert_error(verdict, words)
     assert re.fullmatch(r"task1/solution/attention.py:\d+", verdict.file_line)
 
 
-@pytest.mark.parametrize(("planted", "case", "name", "words"), KERNEL)
-def test_a_mistake_in_the_kernels_is_named(backend: str, planted: str, case: str, name: str | None, words: str) -> None:
-    verdict = judge(CASES[case], KERNELS.operators(planted, backend))
-    told = " ".join(verdict.diagnosis)
-    assert verdict.status == FAIL, told
-    assert verdict.mistakes[:1] == ([name] if name else []), told
-    assert re.search(words, told), told
+test_a_mistake_in_the_kernels_is_named = named(KERNELS, CASES, KERNEL)
 
 
 def test_a_grid_without_blocks_is_reported(backend: str) -> None:
     """Fewer than 256 threads, divided and rounded down, give a grid of 0 blocks: CUDA refuses the launch."""
     verdict = judge(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
-    assert verdict.status == ERROR
-    assert re.search(r"naive_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0])
+    assert_error(verdict, r"naive_attention.cu:\d+: kernel launch: invalid")
     why = (
         "with grid (0, 1, 1), block (256, 1, 1): a grid of 0 blocks"
         if backend == "simulator"
@@ -321,7 +300,7 @@ def test_blocks_and_threads_exchanged_need_many_blocks_to_show(backend: str) -> 
     ops = KERNELS.operators("blocks_and_threads_exchanged", backend)
     assert judge(CASES[SQUARE], ops).ok
     verdict = judge(CASES["Q K^T, 521 queries, 519 keys"], ops)
-    assert verdict.status == ERROR and "kernel launch: invalid" in verdict.diagnosis[0]
+    assert_error(verdict, "kernel launch: invalid")
 
 
 @pytest.mark.parametrize(("planted", "case", "tensor"), OUT_OF_BOUNDS)
@@ -332,10 +311,7 @@ def test_a_missing_guard_is_found_by_the_checked_build(planted: str, case: str, 
     assert findings_of(KERNELS.operators(None, "simulator", checked=True), CASES[case]) == []
 
 
-def test_the_solution_passes_everything(backend: str, solution) -> None:
-    for case in CASES.values():
-        verdict = judge(case, solution("task1"))
-        assert verdict.ok or (case.gpu_only and backend == "simulator"), (case.name, verdict.diagnosis)
+test_the_solution_passes_everything = all_pass("task1", CASES.values())
 
 
 @pytest.mark.gpu

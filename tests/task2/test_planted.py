@@ -3,12 +3,12 @@
 The mistakes are in kernel_mistakes.py.
 """
 
-import re
 from dataclasses import replace
 
 import pytest
 from checked_findings import findings_of
 from kernel_mistakes import TASK2
+from planted import assert_named, assert_told, named
 
 from common.testing.case import FAIL
 from common.testing.judging import judge
@@ -108,30 +108,20 @@ RACES = [
 SUM_RACES = ["sum_no_barrier_before_the_tree", "sum_no_barrier_in_the_tree"]
 
 
-@pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
-def test_a_planted_mistake_is_named(backend: str, planted: str, case: str, name: str, words: str) -> None:
-    verdict = judge(CASES[case], TASK2.operators(planted, backend))
-    told = " ".join(verdict.diagnosis)
-    assert verdict.status == FAIL
-    assert verdict.mistakes[:1] == [name], told
-    assert re.search(words, told), told
+test_a_planted_mistake_is_named = named(TASK2, CASES, PLANTED)
 
 
 @pytest.mark.parametrize(("planted", "case", "name"), RACES)
 def test_a_missing_barrier_in_the_softmax_is_told(planted: str, case: str, name: str) -> None:
     verdict = judge(CASES[case], TASK2.operators(planted, "simulator"))
-    told = " ".join(verdict.diagnosis)
-    assert verdict.status == FAIL
-    assert verdict.mistakes == [name], told
-    assert "is there a __syncthreads() between writing and reading them" in told
+    assert_named(verdict, name, r"is there a __syncthreads\(\) between writing and reading them")
 
 
 @pytest.mark.parametrize("planted", SUM_RACES)
 def test_a_missing_barrier_in_the_row_sums_is_told_and_found(planted: str) -> None:
     case = CASES["sums of 5 x 256"]
     verdict = judge(case, TASK2.operators(planted, "simulator"))
-    assert verdict.status == FAIL
-    assert "there must be a __syncthreads(), in every step of the tree" in " ".join(verdict.diagnosis)
+    assert_told(verdict, r"there must be a __syncthreads\(\), in every step of the tree")
     findings = findings_of(TASK2.operators(planted, "simulator", checked=True), case)
     assert findings and {one.kind for one in findings} == {"race"}
 
@@ -152,11 +142,8 @@ def test_a_maximum_over_shared_memory_that_nobody_wrote() -> None:
 
 def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
     verdict = judge(CASES["A B, 32 x 31 x 33"], TASK2.operators("no_barrier_after_multiply", "simulator"))
-    assert verdict.status == FAIL
-    assert verdict.mistakes == []
-    told = " ".join(verdict.diagnosis)
-    assert "elements are wrong" in told
-    assert "where each tile begins, and what is kept" in told
+    assert_named(verdict, None, "elements are wrong")
+    assert_told(verdict, "where each tile begins, and what is kept")
 
 
 def test_the_solution_itself_passes_where_the_mistakes_fail(backend: str, solution) -> None:

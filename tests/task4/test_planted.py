@@ -1,12 +1,8 @@
 """Mistakes planted in task 4's kernel: every one is caught, and where it can be, named."""
 
-import re
-
-import pytest
 from kernel_mistakes import OF_STAGES, TASK4
-from planted import assert_all_pass, assert_told
+from planted import all_pass, assert_error, named, told_in_the_simulator
 
-from common.testing.case import ERROR
 from common.testing.judging import judge
 from task4.cases.attention_cases import causal_cases, full_cases
 from task4.given.tiles import tiles_for
@@ -74,8 +70,6 @@ PLANTED = [
     ("aligned_to_the_end", LONGER, "causal mask counted from the end", "both count from the start"),
     ("aligned_the_wrong_way", LOWER_RIGHT, "causal mask shifted the wrong way", r"it must be j <= i \+ S_k - S_q"),
 ]
-# Races, and reads of what was never written or belongs to others. In the simulator their outcome is always the same; a
-# GPU may happen to give the right result.
 RACES = [
     ("padding_not_written", SMALL, "a tile's padding must be set to 0"),
     ("rows_of_D_floats", SMALL, "elements are wrong"),
@@ -86,31 +80,17 @@ RACES = [
 ]
 
 
-@pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
-def test_a_mistake_is_caught(backend, planted, case, name, words):
-    verdict = judge(CASES[case], TASK4.operators(planted, backend))
-    assert_told(verdict, words)
-    assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
-
-
-@pytest.mark.parametrize(("planted", "case", "words"), RACES)
-def test_a_race_is_caught_in_the_simulator(planted, case, words):
-    verdict = judge(CASES[case], TASK4.operators(planted, "simulator"))
-    assert_told(verdict, words)
+test_a_mistake_is_caught = named(TASK4, CASES, PLANTED)
+test_a_race_is_caught_in_the_simulator = told_in_the_simulator(TASK4, CASES, RACES)
+test_the_solution_passes_everything = all_pass("task4", CASES.values())
 
 
 def test_shared_memory_that_was_not_asked_for(backend):
     verdict = judge(CASES["full: head_dim 128"], TASK4.operators("shared_memory_not_asked_for", backend))
-    assert verdict.status == ERROR and re.search(
-        r"flash_attention.cu:\d+: kernel launch: invalid", verdict.diagnosis[0]
-    )
+    assert_error(verdict, r"flash_attention.cu:\d+: kernel launch: invalid")
     assert judge(CASES["full: head_dim 128"], TASK4.operators(None, backend)).ok
 
 
 def test_every_mistake_is_planted_somewhere():
     unused = set(TASK4.mistakes) - {one[0] for one in PLANTED + RACES} - OF_STAGES
     assert unused == {"rows_not_guarded", "shared_memory_not_asked_for"}  # the checked build's, and the test above
-
-
-def test_the_solution_passes_everything(solution):
-    assert_all_pass(CASES.values(), solution("task4"))

@@ -2,7 +2,7 @@
 
 import pytest
 from kernel_mistakes import OF_STAGES, TASK4
-from planted import assert_all_pass, assert_told
+from planted import all_pass, assert_named
 
 from common.compiling.gaps import gaps_of_operator
 from common.compiling.skeletons import parse
@@ -62,9 +62,7 @@ PLANTED = [
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
 def test_a_mistake_is_named_in_its_stage(backend, planted, case, name, words):
     ops = TASK4.operators(planted, backend)
-    verdict = judge(CASES[case], ops)
-    assert_told(verdict, words)
-    assert verdict.mistakes[:1] == [name], verdict.diagnosis
+    assert_named(judge(CASES[case], ops), name, words)
     for other in CASES.values():
         if other.part != CASES[case].part:
             assert judge(other, ops).status == PASS, other.name
@@ -74,8 +72,7 @@ def test_every_mistake_of_the_stages_is_planted():
     assert {one[0] for one in PLANTED} >= OF_STAGES
 
 
-def test_the_solution_passes_every_stage(solution):
-    assert_all_pass(CASES.values(), solution("task4"))
+test_the_solution_passes_every_stage = all_pass("task4", CASES.values())
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """Mistakes planted in sliding window and block-sparse attention: every one is caught, and where it can be, named."""
 
-import re
+from planted import (
+    Planted,
+    all_pass,
+    clean_in_the_checked_build,
+    found_by_the_checked_build,
+    named,
+    told_in_the_simulator,
+)
 
-import pytest
-from checked_findings import findings_of
-from planted import Planted, assert_all_pass, assert_told
-
-from common.testing.judging import judge
 from task5.cases.sparse import block_cases, window_cases
 
 LEFT, RIGHT, HIDDEN = "ahead - r <= -window", "ahead - r >= right", "ahead - r >= right || ahead - r <= -window"
@@ -157,7 +159,6 @@ PLANTED = [
     ("masked_with_0", CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
     ("O_not_rescaled", BY_64, "no rescale in the online softmax", r"O must be multiplied .* \(tiles of 32 keys\)"),
 ]
-# Races, and reads of what belongs to others: in the simulator their outcome is always the same
 RACES = [
     ("begins_before_the_first_key", EVEN, "NaN"),
     ("ends_behind_the_last_key", BOTH, "NaN"),
@@ -170,35 +171,14 @@ CHECKED = [
     ("number_not_checked", "blocks: numbers that are no block's", "out_of_bounds", "key|value"),
 ]
 
-
-@pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
-def test_a_mistake_is_caught(backend, planted, case, name, words):
-    verdict = judge(CASES[case], SPARSE.operators(planted, backend))
-    assert_told(verdict, words)
-    assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
-
-
-@pytest.mark.parametrize(("planted", "case", "words"), RACES)
-def test_a_race_is_caught_in_the_simulator(planted, case, words):
-    assert_told(judge(CASES[case], SPARSE.operators(planted, "simulator")), words)
+test_a_mistake_is_caught = named(SPARSE, CASES, PLANTED)
+test_a_race_is_caught_in_the_simulator = told_in_the_simulator(SPARSE, CASES, RACES)
+test_the_solution_passes_everything = all_pass("task5", CASES.values())
+test_the_checked_build_finds_it = found_by_the_checked_build(SPARSE, CASES, CHECKED)
+test_the_checked_build_finds_nothing_in_the_solution = clean_in_the_checked_build(
+    SPARSE, CASES, (RAGGED, BOTH, LONG_LISTS, CAUSAL, "blocks: numbers that are no block's")
+)
 
 
 def test_every_mistake_is_planted_somewhere():
     assert set(SPARSE.mistakes) == {one[0] for one in PLANTED + RACES + CHECKED}
-
-
-def test_the_solution_passes_everything(solution):
-    assert_all_pass(CASES.values(), solution("task5"))
-
-
-@pytest.mark.parametrize(("planted", "case", "kind", "variable"), CHECKED)
-def test_the_checked_build_finds_it(planted, case, kind, variable):
-    findings = findings_of(SPARSE.operators(planted, "simulator", checked=True), CASES[case])
-    assert {one.kind for one in findings} == {kind}, findings
-    assert any(re.fullmatch(variable, one.variable) for one in findings), findings
-
-
-def test_the_checked_build_finds_nothing_in_the_solution():
-    ops = SPARSE.operators(None, "simulator", checked=True)
-    for name in (RAGGED, BOTH, LONG_LISTS, CAUSAL, "blocks: numbers that are no block's"):
-        assert findings_of(ops, CASES[name]) == [], name

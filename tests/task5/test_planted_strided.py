@@ -1,12 +1,14 @@
 """Mistakes planted in strided attention: every one is caught, and where it can be, named."""
 
-import re
+from planted import (
+    Planted,
+    all_pass,
+    clean_in_the_checked_build,
+    found_by_the_checked_build,
+    named,
+    told_in_the_simulator,
+)
 
-import pytest
-from checked_findings import findings_of
-from planted import Planted, assert_all_pass, assert_told
-
-from common.testing.judging import judge
 from task5.cases import causal_cases, full_cases
 
 COMPARES = "ahead > r"
@@ -97,50 +99,24 @@ PLANTED = [
     ("scale_forgotten", RAGGED, "scale forgotten", r"must be multiplied by 1 / sqrt\(head_dim\)"),
     ("scale_forgotten", CAUSAL, "scale forgotten", r"must be multiplied by 1 / sqrt\(head_dim\)"),
 ]
-# Races, and reads of what was never written or belongs to others. In the simulator their outcome is always the same; a
-# GPU may happen to give the right result.
 RACES = [
     ("every_key_counted", RAGGED, "elements are wrong"),
     ("every_tile_full", "full: infinity between strided keys", "elements are wrong"),
 ]
-
-
-@pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
-def test_a_mistake_is_caught(backend, planted, case, name, words):
-    verdict = judge(CASES[case], TASK5.operators(planted, backend))
-    assert_told(verdict, words)
-    assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
-
-
-@pytest.mark.parametrize(("planted", "case", "words"), RACES)
-def test_a_race_is_caught_in_the_simulator(planted, case, words):
-    verdict = judge(CASES[case], TASK5.operators(planted, "simulator"))
-    assert_told(verdict, words)
-
-
-def test_every_mistake_is_planted_somewhere():
-    assert set(TASK5.mistakes) == {one[0] for one in PLANTED + RACES}
-
-
-def test_the_solution_passes_everything(solution):
-    assert_all_pass(CASES.values(), solution("task5"))
-
-
 # mistake, case, kind and variable of the finding in the checked build
 CHECKED = [
     ("every_key_counted", RAGGED, "out_of_bounds", "key|value"),
     ("every_tile_full", SMALL, "out_of_bounds", "key|value"),
 ]
 
+test_a_mistake_is_caught = named(TASK5, CASES, PLANTED)
+test_a_race_is_caught_in_the_simulator = told_in_the_simulator(TASK5, CASES, RACES)
+test_the_solution_passes_everything = all_pass("task5", CASES.values())
+test_the_checked_build_finds_it = found_by_the_checked_build(TASK5, CASES, CHECKED)
+test_the_checked_build_finds_nothing_in_the_solution = clean_in_the_checked_build(
+    TASK5, CASES, (RAGGED, SMALL, CAUSAL, BLIND)
+)
 
-@pytest.mark.parametrize(("planted", "case", "kind", "variable"), CHECKED)
-def test_the_checked_build_finds_it(planted, case, kind, variable):
-    findings = findings_of(TASK5.operators(planted, "simulator", checked=True), CASES[case])
-    assert {one.kind for one in findings} == {kind}, findings
-    assert any(re.fullmatch(variable, one.variable) for one in findings), findings
 
-
-def test_the_checked_build_finds_nothing_in_the_solution():
-    ops = TASK5.operators(None, "simulator", checked=True)
-    for name in (RAGGED, SMALL, CAUSAL, BLIND):
-        assert findings_of(ops, CASES[name]) == [], name
+def test_every_mistake_is_planted_somewhere():
+    assert set(TASK5.mistakes) == {one[0] for one in PLANTED + RACES}

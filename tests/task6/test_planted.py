@@ -1,17 +1,15 @@
 """Mistakes planted in task 6's kernels, layer and cache: every one is caught, and where it can be, named."""
 
-import importlib.util
+import functools
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from kernel_mistakes import TASK6
-from planted import assert_all_pass, assert_told, text_with
+from planted import all_pass, assert_error, assert_named, assert_told, plant_python
 
 import task6.solution.attention
 from common.kernels.decode.cache import KVCache
-from common.testing.case import ERROR
 from common.testing.judging import judge
 from task6.cases import cases
 
@@ -139,15 +137,7 @@ LAYER_ERRORS = {
 @pytest.fixture
 def python_with(monkeypatch):
     """python_with(replacements): task6.solution.attention has these mistakes, until the test ends."""
-
-    def plant(replacements) -> None:
-        spec = importlib.util.spec_from_loader("task6.solution.attention", loader=None)
-        module = importlib.util.module_from_spec(spec)
-        module.__file__ = str(SOLUTION)
-        exec(compile(text_with(SOLUTION, replacements), module.__file__, "exec"), module.__dict__)
-        monkeypatch.setitem(sys.modules, "task6.solution.attention", module)
-
-    return plant
+    return functools.partial(plant_python, monkeypatch, "task6.solution.attention", SOLUTION)
 
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)
@@ -162,9 +152,7 @@ def test_a_mistake_in_a_kernel_is_caught(backend, python_with, planted, case, na
 def test_a_mistake_in_python_is_named(backend, python_with, planted):
     replacements, case, name, words = LAYER[planted]
     python_with(replacements)
-    verdict = judge(CASES[case], TASK6.operators(None, backend))
-    assert_told(verdict, words)
-    assert verdict.mistakes[:1] == [name], verdict.diagnosis
+    assert_named(judge(CASES[case], TASK6.operators(None, backend)), name, words)
 
 
 @pytest.mark.parametrize("planted", LAYER_ERRORS)
@@ -172,9 +160,9 @@ def test_what_is_refused_names_the_line(backend, python_with, planted):
     replacements, case, words = LAYER_ERRORS[planted]
     python_with(replacements)
     verdict = judge(CASES[case], TASK6.operators(None, backend))
-    told = " ".join(verdict.diagnosis)
-    assert verdict.status == ERROR and re.search(words, told), told
-    assert planted == "merge forgotten" or re.search(r"task6/solution/attention.py:\d+ in forward", told), told
+    assert_error(verdict, words)
+    if planted != "merge forgotten":
+        assert_error(verdict, r"task6/solution/attention.py:\d+ in forward")
 
 
 def test_a_length_that_does_not_grow_is_named(backend, monkeypatch):
@@ -186,13 +174,11 @@ def test_a_length_that_does_not_grow_is_named(backend, monkeypatch):
 
     monkeypatch.setattr(KVCache, "append", append)
     verdict = judge(CASES[STEPS], TASK6.operators(None, backend))
-    assert_told(verdict, "the length does not grow")
-    assert verdict.mistakes[:1] == ["length not advanced"]
+    assert_named(verdict, "length not advanced", "the length does not grow")
 
 
 def test_every_mistake_is_planted_somewhere():
     assert set(TASK6.mistakes) - {one[0] for one in PLANTED} == IN_THE_CHECKED_BUILD
 
 
-def test_the_solution_passes_everything(solution):
-    assert_all_pass(CASES.values(), solution("task6"))
+test_the_solution_passes_everything = all_pass("task6", CASES.values())

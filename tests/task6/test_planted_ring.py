@@ -1,17 +1,15 @@
 """Mistakes planted in task 6's ring.py: every one is caught and named; right code that is written otherwise passes."""
 
-import importlib.util
-import re
-import sys
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from planted import assert_all_pass, assert_told, text_with
+from planted import assert_all_pass, assert_error, assert_named, plant_python
 
 import task6.solution.ring
-from common.testing.case import ERROR, NOT_IMPLEMENTED
+from common.testing.case import NOT_IMPLEMENTED
 from common.testing.judging import judge
 from task6.cases.ring import ring_cases
 
@@ -173,32 +171,21 @@ def python_side(variant: str = "solution") -> SimpleNamespace:
 @pytest.fixture
 def python_with(monkeypatch):
     """python_with(replacements): task6.solution.ring has these mistakes, until the test ends."""
-
-    def plant(replacements) -> None:
-        spec = importlib.util.spec_from_loader("task6.solution.ring", loader=None)
-        module = importlib.util.module_from_spec(spec)
-        module.__file__ = str(SOLUTION)
-        exec(compile(text_with(SOLUTION, replacements), module.__file__, "exec"), module.__dict__)
-        monkeypatch.setitem(sys.modules, "task6.solution.ring", module)
-
-    return plant
+    return functools.partial(plant_python, monkeypatch, "task6.solution.ring", SOLUTION)
 
 
 @pytest.mark.parametrize("planted", NAMED)
 def test_a_mistake_is_named(python_with, planted):
     replacements, case, name, words = NAMED[planted]
     python_with(replacements)
-    verdict = judge(CASES[case], python_side())
-    assert_told(verdict, words)
-    assert verdict.mistakes[:1] == [name], verdict.diagnosis
+    assert_named(judge(CASES[case], python_side()), name, words)
 
 
 @pytest.mark.parametrize("planted", REFUSED)
 def test_a_wrong_form_is_told(python_with, planted):
     replacements, case, words = REFUSED[planted]
     python_with(replacements)
-    verdict = judge(CASES[case], python_side())
-    assert verdict.status == ERROR and re.search(words, " ".join(verdict.diagnosis)), verdict.diagnosis
+    assert_error(judge(CASES[case], python_side()), words)
 
 
 @pytest.mark.parametrize("how", OTHERWISE)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from planted import Planted, assert_all_pass, assert_told
+from planted import Planted, all_pass, assert_told
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from common.kernels.gpt2 import decode_step, prefill
@@ -73,8 +73,7 @@ def test_a_mistake_is_caught(backend, planted, case, name):
         assert verdict.mistakes[:1] == [name], verdict.diagnosis
 
 
-def test_the_solution_passes_everything(solution):
-    assert_all_pass(cases(), solution("task7"))
+test_the_solution_passes_everything = all_pass("task7", cases())
 
 
 # ------------------------------------------------------------------------------------------------------- the engine

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from filled_checkout import copy_of_the_checkout
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

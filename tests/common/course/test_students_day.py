@@ -18,7 +18,7 @@ from common.course.hints import TaskHints
 from common.course.standing import Standing
 from common.testing.kept import Failure, KeptPart
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.slow
 BIAS = " * weight[col] + bias[col];"
 
 

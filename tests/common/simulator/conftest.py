@@ -1,4 +1,4 @@
-"""Compiles kernels/*.cu into one shared library per session.
+"""kernels/*.cu as one shared library for all processes and sessions.
 
 `simulator` is the library for the simulator; `library` is that and, where there is a GPU, also the same files
 compiled by nvcc: what these tests expect of the simulator holds on a device.
@@ -9,11 +9,13 @@ import os
 import pytest
 from simulator_library import SOURCES, Library, compile_library, compile_with_nvcc
 
+from common.console.paths import build_root
+
 
 @pytest.fixture(scope="session")
-def simulator(tmp_path_factory) -> Library:
+def simulator() -> Library:
     os.environ["SIMULATOR_TIMEOUT"] = "0.4"
-    return Library(compile_library(SOURCES, tmp_path_factory.mktemp("simulator")))
+    return Library(compile_library(SOURCES, build_root() / "tests" / "simulator"))
 
 
 @pytest.fixture(scope="session", params=["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])

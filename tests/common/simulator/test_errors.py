@@ -161,7 +161,7 @@ def test_launches_after_a_fork(simulator):
 
 
 def test_two_libraries_in_one_process(simulator, tmp_path):
-    other = Library(compile_library([HERE / "kernels" / "errors.cu"], tmp_path, "other"))
+    other = Library(compile_library([HERE / "kernels" / "errors.cu"], tmp_path))
     for each in (simulator, other, simulator):
         assert "null pointer" in fails(each, "error_null_pointer", np.zeros(64, np.float32))
     stop = threading.Event()

@@ -17,7 +17,7 @@ from common.course.grading.attacking import Attack, writes
 from common.course.grading.running import grade_all, grade_on_slurm, workshop
 from common.course.grading.sandbox import why_no_bubblewrap
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.slow
 
 needs_bubblewrap = pytest.mark.skipif(bool(why_no_bubblewrap()), reason=f"no sandbox here: {why_no_bubblewrap()}")
 SALT = b"0123456789abcdef0123456789abcdef"

@@ -14,7 +14,7 @@ from common.testing.calling import Around, CallFailed
 from common.testing.case_choice import full_name
 from common.testing.judging import make_inputs, oracle
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.slow
 MOST_CASES = 4  # of a part
 LARGEST = 12_000  # elements of a case's inputs
 

@@ -31,7 +31,7 @@ from common.kernels.gpt2.weights import weights_of
 from common.reference.bounds import running_sum_floor
 from task7.tools import models
 
-pytestmark = pytest.mark.cpu  # builds of its own, for sm_90a
+pytestmark = pytest.mark.slow  # builds of its own, for sm_90a
 ROOT = Path(__file__).resolve().parents[4]
 DTYPES = ("float32", "float16", "bfloat16")
 ON_GPU = pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import pytest
 from checked_cases import CASES, KERNELS, SOURCES
 from checked_kernels import CheckedLibrary, build, objections
 
+from common.console.paths import build_root
+
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory) -> CheckedLibrary:
-    return CheckedLibrary(build(tmp_path_factory.mktemp("checked")))
+def library() -> CheckedLibrary:
+    return CheckedLibrary(build(build_root() / "tests" / "checked"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -24,7 +26,9 @@ def by_name(name: str):
 
 
 def test_the_table_is_complete():
-    written = [name for source in SOURCES for name in re.findall(r"^CASE\((\w+)\)", source.read_text(), re.MULTILINE)]
+    written = [
+        name for source in SOURCES for name in re.findall(r"^(?:CASE|RUN)\((\w+)", source.read_text(), re.MULTILINE)
+    ]
     assert sorted(written) == sorted(case.name for case in CASES)
     assert sum(case.is_wrong for case in CASES) > 50 and sum(not case.is_wrong for case in CASES) > 50
 

@@ -4,16 +4,19 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from checked_library import CLANG, PROFILE, WHY_NOT_CLANG, CheckedLibrary, compile_checked, totals
+from checked_library import CLANG, PROFILE, WHY_NOT_CLANG, CheckedLibrary, totals
 from expected_counters import EXPECTED
+from simulator_library import compile_library
+
+from common.console.paths import build_root
 
 pytestmark = pytest.mark.skipif(CLANG, reason=WHY_NOT_CLANG)
 KERNELS = Path(__file__).parent / "kernels.cu"
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory) -> CheckedLibrary:
-    return CheckedLibrary(compile_checked([KERNELS], tmp_path_factory.mktemp("counters")))
+def library() -> CheckedLibrary:
+    return CheckedLibrary(compile_library([KERNELS], build_root() / "tests" / "counters", checked=True))
 
 
 def profile(library: CheckedLibrary, name: str) -> dict:

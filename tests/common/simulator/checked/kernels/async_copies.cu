@@ -88,16 +88,8 @@ __global__ void ragged(const float* in, float* out, int n) {
     __syncthreads();
     out[t] = tile[31 - t];
 }
-CASE(ragged_tile_zeros) {
-    Array<float> in = ramp(20), out(32);
-    ragged<true><<<1, 32>>>(in.data, out.data, 20);
-    out.download(result);
-}
-CASE(ragged_tile_past_end) {
-    Array<float> in = ramp(20), out(32);
-    ragged<false><<<1, 32>>>(in.data, out.data, 20);
-    out.download(result);
-}
+RUN(ragged_tile_zeros, 20, 32, { ragged<true><<<1, 32>>>(in.data, out.data, 20); })
+RUN(ragged_tile_past_end, 20, 32, { ragged<false><<<1, 32>>>(in.data, out.data, 20); })
 
 // The last element is set to zero: after the copy has arrived, or while it may still be on its way.
 template <bool WAITED>
@@ -112,13 +104,7 @@ __global__ void overwritten(const float4* in, float4* out) {
     __syncthreads();
     out[t] = tile[31 - t];
 }
-CASE(overwritten_after_wait) {
-    Array<float> in = ramp(128), out(128);
-    overwritten<true><<<1, 32>>>(reinterpret_cast<float4*>(in.data), reinterpret_cast<float4*>(out.data));
-    out.download(result);
-}
-CASE(overwritten_before_wait) {
-    Array<float> in = ramp(128), out(128);
-    overwritten<false><<<1, 32>>>(reinterpret_cast<float4*>(in.data), reinterpret_cast<float4*>(out.data));
-    out.download(result);
-}
+RUN(overwritten_after_wait, 128, 128,
+    { overwritten<true><<<1, 32>>>(reinterpret_cast<float4*>(in.data), reinterpret_cast<float4*>(out.data)); })
+RUN(overwritten_before_wait, 128, 128,
+    { overwritten<false><<<1, 32>>>(reinterpret_cast<float4*>(in.data), reinterpret_cast<float4*>(out.data)); })

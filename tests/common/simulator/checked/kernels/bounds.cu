@@ -23,52 +23,28 @@ __global__ void next(const float* in, float* out) {
     const int t = threadIdx.x;
     out[t] = in[t] + in[t + 1];  // line: past the end
 }
-CASE(read_inside) {
-    Array<float> in = ramp(65), out(64);
-    next<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(read_past_end) {
-    Array<float> in = ramp(64), out(64);
-    next<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(read_inside, 65, 64, { next<<<1, 64>>>(in.data, out.data); })
+RUN(read_past_end, 64, 64, { next<<<1, 64>>>(in.data, out.data); })
 
 template <bool GUARD>
 __global__ void unguarded(const float* in, float* out, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (!GUARD || i < n) out[i] = in[i % n];  // line: unguarded write
 }
-CASE(write_guarded) {
-    Array<float> in = ramp(127), out(127);
-    unguarded<true><<<4, 32>>>(in.data, out.data, 127);
-    out.download(result);
-}
-CASE(write_past_end) {
-    Array<float> in = ramp(127), out(127);
-    unguarded<false><<<4, 32>>>(in.data, out.data, 127);
-    out.download(result);
-}
+RUN(write_guarded, 127, 127, { unguarded<true><<<4, 32>>>(in.data, out.data, 127); })
+RUN(write_past_end, 127, 127, { unguarded<false><<<4, 32>>>(in.data, out.data, 127); })
 
 __global__ void before(const float* in, float* out) {
     const int t = threadIdx.x;
     out[t] = in[t] + in[t - 1];  // line: before the start
 }
-CASE(read_before_start) {
-    Array<float> in = ramp(64), out(64);
-    before<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(read_before_start, 64, 64, { before<<<1, 64>>>(in.data, out.data); })
 
 __global__ void far(const float* in, float* out, long long stride) {
     const int t = threadIdx.x;
     out[t] = in[t * stride];  // line: far away
 }
-CASE(read_far_away) {
-    Array<float> in = ramp(64), out(64);
-    far<<<1, 64>>>(in.data, out.data, 1ll << 36);
-    out.download(result);
-}
+RUN(read_far_away, 64, 64, { far<<<1, 64>>>(in.data, out.data, 1ll << 36); })
 
 // out[r] = the sum of row r of in [8, columns].
 __global__ void rows(const float* in, float* out, int columns, int row_length) {
@@ -77,16 +53,8 @@ __global__ void rows(const float* in, float* out, int columns, int row_length) {
     for (int c = 0; c < columns; ++c) sum += in[r * row_length + c];  // line: wrong row
     out[r] = sum;
 }
-CASE(row_length_right) {
-    Array<float> in = ramp(96), out(8);
-    rows<<<1, 8>>>(in.data, out.data, 12, 12);
-    out.download(result);
-}
-CASE(row_length_wrong) {
-    Array<float> in = ramp(96), out(8);
-    rows<<<1, 8>>>(in.data, out.data, 12, 13);
-    out.download(result);
-}
+RUN(row_length_right, 96, 8, { rows<<<1, 8>>>(in.data, out.data, 12, 12); })
+RUN(row_length_wrong, 96, 8, { rows<<<1, 8>>>(in.data, out.data, 12, 13); })
 
 __global__ void counted_past(const int* in, int* bins) {
     atomicAdd(&bins[in[threadIdx.x] / 4], 1);  // line: atomic past the end
@@ -112,16 +80,8 @@ __global__ void past_dynamic(const float* in, float* out) {
     __syncthreads();
     out[t] = window[t];
 }
-CASE(dynamic_shared_large_enough) {
-    Array<float> in = ramp(64), out(64);
-    past_dynamic<<<1, 64, 65 * sizeof(float)>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(dynamic_shared_too_small) {
-    Array<float> in = ramp(64), out(64);
-    past_dynamic<<<1, 64, 64 * sizeof(float)>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(dynamic_shared_large_enough, 64, 64, { past_dynamic<<<1, 64, 65 * sizeof(float)>>>(in.data, out.data); })
+RUN(dynamic_shared_too_small, 64, 64, { past_dynamic<<<1, 64, 64 * sizeof(float)>>>(in.data, out.data); })
 
 // The compiler does not know the bounds of what `row` points to.
 __device__ __noinline__ void store(float* row, int i, float value) {
@@ -134,21 +94,9 @@ __global__ void past_static(const float* in, float* out, int shift) {
     __syncthreads();
     out[t] = only[t];
 }
-CASE(static_shared_inside) {
-    Array<float> in = ramp(64), out(64);
-    past_static<<<1, 64>>>(in.data, out.data, 0);
-    out.download(result);
-}
-CASE(static_shared_one_past_end) {
-    Array<float> in = ramp(64), out(64);
-    past_static<<<1, 64>>>(in.data, out.data, 1);
-    out.download(result);
-}
-CASE(static_shared_far_past_end) {
-    Array<float> in = ramp(64), out(64);
-    past_static<<<1, 64>>>(in.data, out.data, 16384);
-    out.download(result);
-}
+RUN(static_shared_inside, 64, 64, { past_static<<<1, 64>>>(in.data, out.data, 0); })
+RUN(static_shared_one_past_end, 64, 64, { past_static<<<1, 64>>>(in.data, out.data, 1); })
+RUN(static_shared_far_past_end, 64, 64, { past_static<<<1, 64>>>(in.data, out.data, 16384); })
 
 __global__ void indexed(const float* in, float* out, int shift) {
     __shared__ float matrix[8][8];
@@ -157,11 +105,7 @@ __global__ void indexed(const float* in, float* out, int shift) {
     __syncthreads();
     out[t] = matrix[t / 8][t % 8];
 }
-CASE(static_shared_index_past_end) {
-    Array<float> in = ramp(64), out(64);
-    indexed<<<1, 64>>>(in.data, out.data, 1024);
-    out.download(result);
-}
+RUN(static_shared_index_past_end, 64, 64, { indexed<<<1, 64>>>(in.data, out.data, 1024); })
 
 // 64 values for the 63 elements of `first`; `second` is another array.
 __global__ void first_of_two(const float* in, float* out) {
@@ -174,11 +118,7 @@ __global__ void first_of_two(const float* in, float* out) {
     __syncthreads();
     out[t] = second[t] + (t < 63 ? first[t] : 0);
 }
-CASE(past_first_of_two_arrays) {
-    Array<float> in = ramp(64), out(64);
-    first_of_two<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(past_first_of_two_arrays, 64, 64, { first_of_two<<<1, 64>>>(in.data, out.data); })
 
 // Element 9 of a row of nine is element 0 of the next row.
 __device__ __noinline__ float load(const float* row, int i) { return row[i]; }
@@ -189,11 +129,7 @@ __global__ void past_row(const float* in, float* out) {
     __syncthreads();
     out[row] = load(padded[row], row < 7 ? 9 : 8);
 }
-CASE(past_row_inside_array) {
-    Array<float> in = ramp(72), out(8);
-    past_row<<<1, 8>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(past_row_inside_array, 72, 8, { past_row<<<1, 8>>>(in.data, out.data); })
 
 __global__ void null(const float* in, const float* bias, float* out) {
     const int t = threadIdx.x;

@@ -6,6 +6,7 @@
 //         shift<true><<<1, 64>>>(in.data, out.data);
 //         out.download(result);
 //     }
+//     RUN(shift_with_barrier, 64, 64, { shift<true><<<1, 64>>>(in.data, out.data); })     the same, shorter
 //
 // `result` is host memory for RESULT_SIZE floats; what it holds in the end is compared with cases.py.
 //   Array<T> x(n)       n elements of fresh device memory, freed with x, also when a kernel fails
@@ -55,3 +56,11 @@ inline Array<int> integers(int n) { return Array<int>(counting<int>(n)); }
     static void name##_case(float* result);                \
     EXPORT(name, (float* result), { name##_case(result); }) \
     static void name##_case([[maybe_unused]] float* result)
+
+// A case that launches one kernel, from ramp(ins) to an output of `outs` floats.
+#define RUN(name, ins, outs, ...)                      \
+    CASE(name) {                                       \
+        Array<float> in = ramp(ins), out(outs);        \
+        __VA_ARGS__                                    \
+        out.download(result);                          \
+    }

@@ -66,16 +66,8 @@ __global__ void overlap(const float* in, float* out, int step) {
     const int t = threadIdx.x;
     out[blockIdx.x * step + t] = in[blockIdx.x * 32 + t];  // line: overlapping write
 }
-CASE(blocks_side_by_side) {
-    Array<float> in = ramp(128), out(128);
-    overlap<<<4, 32>>>(in.data, out.data, 32);
-    out.download(result);
-}
-CASE(blocks_overlap) {
-    Array<float> in = ramp(128), out(125);
-    overlap<<<4, 32>>>(in.data, out.data, 31);
-    out.download(result);
-}
+RUN(blocks_side_by_side, 128, 128, { overlap<<<4, 32>>>(in.data, out.data, 32); })
+RUN(blocks_overlap, 128, 125, { overlap<<<4, 32>>>(in.data, out.data, 31); })
 
 // to[t] = from[t - 1] + from[t].
 __global__ void stencil(const float* from, float* to) {
@@ -83,11 +75,7 @@ __global__ void stencil(const float* from, float* to) {
     const float left = t > 0 ? from[t - 1] : 0;  // line: stencil read
     to[t] = left + from[t];                      // line: stencil write
 }
-CASE(stencil_out_of_place) {
-    Array<float> in = ramp(64), out(64);
-    stencil<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(stencil_out_of_place, 64, 64, { stencil<<<1, 64>>>(in.data, out.data); })
 CASE(stencil_in_place) {
     Array<float> data = ramp(64);
     stencil<<<1, 64>>>(data.data, data.data);
@@ -290,16 +278,8 @@ __global__ void message(const float* in, float* out) {
         out[0] = text;  // line: message read
     }
 }
-CASE(message_with_fences) {
-    Array<float> in = ramp(64), out(1);
-    message<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(message_without_fences) {
-    Array<float> in = ramp(64), out(1);
-    message<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(message_with_fences, 64, 1, { message<true><<<1, 64>>>(in.data, out.data); })
+RUN(message_without_fences, 64, 1, { message<false><<<1, 64>>>(in.data, out.data); })
 
 // One thread of warp 0 writes data and then the flag, one of warp 1 waits for the flag and reads the data.
 template <bool ORDERED>

@@ -111,16 +111,8 @@ __global__ void unequal_lanes(const float* in, float* out) {
     __syncthreads();
     out[threadIdx.x] = total;
 }
-CASE(lanes_write_equal_values) {
-    Array<float> in = ramp(32), out(32);
-    equal_lanes<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(lanes_write_unequal_values) {
-    Array<float> in = ramp(32), out(32);
-    unequal_lanes<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(lanes_write_equal_values, 32, 32, { equal_lanes<<<1, 32>>>(in.data, out.data); })
+RUN(lanes_write_unequal_values, 32, 32, { unequal_lanes<<<1, 32>>>(in.data, out.data); })
 
 __global__ void pairs(float* out) {
     __shared__ __half2 halves;
@@ -148,16 +140,8 @@ __global__ void partial_warp(const float* in, float* out, int n) {
     for (int d = 16; d > 0; d /= 2) sum += __shfl_down_sync(0xffffffffu, sum, d);  // line: shuffle after return
     if (t == 0) out[0] = sum;
 }
-CASE(shuffle_after_return) {
-    Array<float> in = ramp(20), out(1);
-    partial_warp<true><<<1, 32>>>(in.data, out.data, 20);
-    out.download(result);
-}
-CASE(shuffle_before_return) {
-    Array<float> in = ramp(20), out(1);
-    partial_warp<false><<<1, 32>>>(in.data, out.data, 20);
-    out.download(result);
-}
+RUN(shuffle_after_return, 20, 1, { partial_warp<true><<<1, 32>>>(in.data, out.data, 20); })
+RUN(shuffle_before_return, 20, 1, { partial_warp<false><<<1, 32>>>(in.data, out.data, 20); })
 
 __global__ void unnamed(const float* in, float* out) {
     const int t = threadIdx.x;
@@ -166,11 +150,7 @@ __global__ void unnamed(const float* in, float* out) {
     __syncwarp();
     out[t] = value;
 }
-CASE(shuffle_from_unnamed_lane) {
-    Array<float> in = ramp(32), out(32);
-    unnamed<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(shuffle_from_unnamed_lane, 32, 32, { unnamed<<<1, 32>>>(in.data, out.data); })
 
 __global__ void volatile_tail(const float* in, float* out) {
     __shared__ float sums[64];
@@ -183,11 +163,7 @@ __global__ void volatile_tail(const float* in, float* out) {
     }
     if (t == 0) out[0] = sums[0];
 }
-CASE(volatile_tail) {
-    Array<float> in = ramp(64), out(1);
-    volatile_tail<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(volatile_tail, 64, 1, { volatile_tail<<<1, 64>>>(in.data, out.data); })
 
 __global__ void append_active(const float* in, float* kept, int* count) {
     const int t = threadIdx.x;

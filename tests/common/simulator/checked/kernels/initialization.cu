@@ -28,16 +28,8 @@ __global__ void partly_loaded(const float* in, float* out, int n) {
     for (int i = 0; i < 64; ++i) sum += tile[i];  // line: tile tail
     out[t] = sum;
 }
-CASE(tile_tail_zero) {
-    Array<float> in = ramp(48), out(64);
-    partly_loaded<true><<<1, 64>>>(in.data, out.data, 48);
-    out.download(result);
-}
-CASE(tile_tail_uninitialized) {
-    Array<float> in = ramp(48), out(64);
-    partly_loaded<false><<<1, 64>>>(in.data, out.data, 48);
-    out.download(result);
-}
+RUN(tile_tail_zero, 48, 64, { partly_loaded<true><<<1, 64>>>(in.data, out.data, 48); })
+RUN(tile_tail_uninitialized, 48, 64, { partly_loaded<false><<<1, 64>>>(in.data, out.data, 48); })
 
 template <bool ZERO>
 __global__ void accumulator(const float* in, float* out) {
@@ -49,16 +41,8 @@ __global__ void accumulator(const float* in, float* out) {
     __syncthreads();
     out[t] = total;
 }
-CASE(accumulator_zero) {
-    Array<float> in = ramp(64), out(64);
-    accumulator<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(accumulator_uninitialized) {
-    Array<float> in = ramp(64), out(64);
-    accumulator<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(accumulator_zero, 64, 64, { accumulator<true><<<1, 64>>>(in.data, out.data); })
+RUN(accumulator_uninitialized, 64, 64, { accumulator<false><<<1, 64>>>(in.data, out.data); })
 
 __global__ void add_to_output(const float* in, float* out) {
     out[threadIdx.x] += in[threadIdx.x];  // line: add to output
@@ -69,11 +53,7 @@ CASE(output_set_to_zero) {
     add_to_output<<<1, 64>>>(in.data, out.data);
     out.download(result);
 }
-CASE(output_uninitialized) {
-    Array<float> in = ramp(64), out(64);
-    add_to_output<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(output_uninitialized, 64, 64, { add_to_output<<<1, 64>>>(in.data, out.data); })
 
 // The lower half of each word is written, all of it is read.
 __global__ void half_a_word(const float* in, float* out) {
@@ -83,11 +63,7 @@ __global__ void half_a_word(const float* in, float* out) {
     __syncthreads();
     out[t] = static_cast<float>(words[31 - t]);  // line: whole word
 }
-CASE(half_a_word_written) {
-    Array<float> in = ramp(32), out(32);
-    half_a_word<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(half_a_word_written, 32, 32, { half_a_word<<<1, 32>>>(in.data, out.data); })
 
 // One byte of two is written, both are read.
 __global__ void one_byte_of_two(const float* in, float* out) {
@@ -97,11 +73,7 @@ __global__ void one_byte_of_two(const float* in, float* out) {
     __syncthreads();
     out[t] = static_cast<float>(words[31 - t]);  // line: both bytes
 }
-CASE(one_byte_of_two_written) {
-    Array<float> in = ramp(32), out(32);
-    one_byte_of_two<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(one_byte_of_two_written, 32, 32, { one_byte_of_two<<<1, 32>>>(in.data, out.data); })
 
 // Shared memory ends with its block: what block 0 wrote is not there for block 1.
 template <bool ALL>
@@ -112,16 +84,8 @@ __global__ void one_block_only(const float* in, float* out) {
     __syncthreads();
     out[blockIdx.x * 32 + t] = table[31 - t];  // line: table read
 }
-CASE(table_in_every_block) {
-    Array<float> in = ramp(32), out(64);
-    one_block_only<true><<<2, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(table_in_one_block) {
-    Array<float> in = ramp(32), out(64);
-    one_block_only<false><<<2, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(table_in_every_block, 32, 64, { one_block_only<true><<<2, 32>>>(in.data, out.data); })
+RUN(table_in_one_block, 32, 64, { one_block_only<false><<<2, 32>>>(in.data, out.data); })
 
 __global__ void copy(const float* in, float* out) {
     out[threadIdx.x] = in[threadIdx.x];  // line: copy
@@ -166,11 +130,7 @@ __global__ void padded_tile(const float* in, float* out) {
     __syncthreads();
     out[threadIdx.x] = tile[column][row];
 }
-CASE(padding_column) {
-    Array<float> in = ramp(64), out(64);
-    padded_tile<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(padding_column, 64, 64, { padded_tile<<<1, 64>>>(in.data, out.data); })
 
 struct Tagged {
     unsigned char tag;  // three bytes of padding follow
@@ -185,17 +145,9 @@ __global__ void tagged(const float* in, float* out) {
     const Tagged other = items[63 - t];
     out[t] = other.value + other.tag;
 }
-CASE(padding_in_struct) {
-    Array<float> in = ramp(64), out(64);
-    tagged<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(padding_in_struct, 64, 64, { tagged<<<1, 64>>>(in.data, out.data); })
 
 __global__ void even_elements(const float* in, float* out) {
     out[2 * threadIdx.x] = in[threadIdx.x];
 }
-CASE(copied_back_unwritten) {
-    Array<float> in = ramp(32), out(64);
-    even_elements<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(copied_back_unwritten, 32, 64, { even_elements<<<1, 32>>>(in.data, out.data); })

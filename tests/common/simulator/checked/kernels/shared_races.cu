@@ -28,16 +28,8 @@ __global__ void shift(const float* in, float* out) {
     if (WAIT) __syncthreads();
     out[t] = t > 0 ? tile[t - 1] : 0;  // line: shift read
 }
-CASE(shift_with_barrier) {
-    Array<float> in = ramp(64), out(64);
-    shift<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(shift_without_barrier) {
-    Array<float> in = ramp(64), out(64);
-    shift<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(shift_with_barrier, 64, 64, { shift<true><<<1, 64>>>(in.data, out.data); })
+RUN(shift_without_barrier, 64, 64, { shift<false><<<1, 64>>>(in.data, out.data); })
 
 // out[t] = in[63 - t]. A thread may read what no thread has written yet.
 template <bool WAIT>
@@ -48,16 +40,8 @@ __global__ void reverse(const float* in, float* out) {
     if (WAIT) __syncthreads();
     out[t] = line[63 - t];  // line: reverse read
 }
-CASE(reverse_with_barrier) {
-    Array<float> in = ramp(64), out(64);
-    reverse<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(reverse_without_barrier) {
-    Array<float> in = ramp(64), out(64);
-    reverse<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(reverse_with_barrier, 64, 64, { reverse<true><<<1, 64>>>(in.data, out.data); })
+RUN(reverse_without_barrier, 64, 64, { reverse<false><<<1, 64>>>(in.data, out.data); })
 
 // Four tiles of 64 go through the same array; out[t] is the sum over the tiles of element 63 - t.
 template <bool WAIT>
@@ -73,16 +57,8 @@ __global__ void sum_of_tiles(const float* in, float* out) {
     }
     out[t] = sum;
 }
-CASE(tiles_two_barriers) {
-    Array<float> in = ramp(256), out(64);
-    sum_of_tiles<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(tiles_one_barrier) {
-    Array<float> in = ramp(256), out(64);
-    sum_of_tiles<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(tiles_two_barriers, 256, 64, { sum_of_tiles<true><<<1, 64>>>(in.data, out.data); })
+RUN(tiles_one_barrier, 256, 64, { sum_of_tiles<false><<<1, 64>>>(in.data, out.data); })
 
 // Element t / 2 comes from thread t: from both threads of a pair, or from the even one.
 template <bool BOTH>
@@ -93,16 +69,8 @@ __global__ void bucket(const float* in, float* out) {
     __syncthreads();
     out[t] = pairs[t / 2];
 }
-CASE(one_writer) {
-    Array<float> in = ramp(64), out(64);
-    bucket<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(two_writers) {
-    Array<float> in = ramp(64), out(64);
-    bucket<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(one_writer, 64, 64, { bucket<false><<<1, 64>>>(in.data, out.data); })
+RUN(two_writers, 64, 64, { bucket<true><<<1, 64>>>(in.data, out.data); })
 
 // Is any element above 40? All threads that find one write the same 1.
 template <bool ATOMIC>
@@ -120,16 +88,8 @@ __global__ void flag(const float* in, float* out) {
     __syncthreads();
     out[t] = found;
 }
-CASE(same_value_atomic) {
-    Array<float> in = ramp(64), out(64);
-    flag<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(same_value_plain) {
-    Array<float> in = ramp(64), out(64);
-    flag<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(same_value_atomic, 64, 64, { flag<true><<<1, 64>>>(in.data, out.data); })
+RUN(same_value_plain, 64, 64, { flag<false><<<1, 64>>>(in.data, out.data); })
 
 // Thread 0 sums up the row for all.
 template <bool WAIT>
@@ -144,16 +104,8 @@ __global__ void broadcast(const float* in, float* out) {
     if (WAIT) __syncthreads();
     out[t] = in[t] / total;  // line: broadcast read
 }
-CASE(broadcast_with_barrier) {
-    Array<float> in = ramp(64), out(64);
-    broadcast<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(broadcast_without_barrier) {
-    Array<float> in = ramp(64), out(64);
-    broadcast<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(broadcast_with_barrier, 64, 64, { broadcast<true><<<1, 64>>>(in.data, out.data); })
+RUN(broadcast_without_barrier, 64, 64, { broadcast<false><<<1, 64>>>(in.data, out.data); })
 
 // Softmax of 64 values. One warp may write its sum while the other still reads the maxima.
 template <bool WAIT>
@@ -170,16 +122,8 @@ __global__ void max_then_sum(const float* in, float* out) {
     __syncthreads();
     out[t] = term / (partial[0] + partial[1]);
 }
-CASE(two_reductions_three_barriers) {
-    Array<float> in = ramp(64), out(64);
-    max_then_sum<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(two_reductions_two_barriers) {
-    Array<float> in = ramp(64), out(64);
-    max_then_sum<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(two_reductions_three_barriers, 64, 64, { max_then_sum<true><<<1, 64>>>(in.data, out.data); })
+RUN(two_reductions_two_barriers, 64, 64, { max_then_sum<false><<<1, 64>>>(in.data, out.data); })
 
 // Each step adds the upper half to the lower half.
 template <bool WAIT>
@@ -194,16 +138,8 @@ __global__ void tree(const float* in, float* out) {
     }
     if (t == 0) out[0] = sums[0];
 }
-CASE(tree_with_barriers) {
-    Array<float> in = ramp(128), out(1);
-    tree<true><<<1, 128>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(tree_without_barriers) {
-    Array<float> in = ramp(128), out(1);
-    tree<false><<<1, 128>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(tree_with_barriers, 128, 1, { tree<true><<<1, 128>>>(in.data, out.data); })
+RUN(tree_without_barriers, 128, 1, { tree<false><<<1, 128>>>(in.data, out.data); })
 
 // The next tile is loaded into one buffer while the other is read: one barrier per step is enough, one every second
 // step is not.
@@ -220,16 +156,8 @@ __global__ void double_buffer(const float* in, float* out) {
     }
     out[t] = sum;
 }
-CASE(double_buffer_right) {
-    Array<float> in = ramp(256), out(64);
-    double_buffer<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(double_buffer_half_the_barriers) {
-    Array<float> in = ramp(256), out(64);
-    double_buffer<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(double_buffer_right, 256, 64, { double_buffer<true><<<1, 64>>>(in.data, out.data); })
+RUN(double_buffer_half_the_barriers, 256, 64, { double_buffer<false><<<1, 64>>>(in.data, out.data); })
 
 // Inclusive prefix sums. Between two buffers one barrier per step orders everything.
 __global__ void scan_ping_pong(const float* in, float* out) {
@@ -260,21 +188,9 @@ __global__ void scan_in_place(const float* in, float* out) {
     }
     out[t] = sums[t];
 }
-CASE(scan_two_buffers) {
-    Array<float> in = ramp(64), out(64);
-    scan_ping_pong<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(scan_in_place_two_barriers) {
-    Array<float> in = ramp(64), out(64);
-    scan_in_place<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(scan_in_place_one_barrier) {
-    Array<float> in = ramp(64), out(64);
-    scan_in_place<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(scan_two_buffers, 64, 64, { scan_ping_pong<<<1, 64>>>(in.data, out.data); })
+RUN(scan_in_place_two_barriers, 64, 64, { scan_in_place<true><<<1, 64>>>(in.data, out.data); })
+RUN(scan_in_place_one_barrier, 64, 64, { scan_in_place<false><<<1, 64>>>(in.data, out.data); })
 
 // Neighbouring threads read and write neighbouring elements that share a word, never the same element.
 template <typename T>
@@ -291,16 +207,8 @@ __global__ void narrow(const float* in, float* out) {
     }
     out[t] = static_cast<float>(values[63 - t]);
 }
-CASE(adjacent_halves) {
-    Array<float> in = ramp(64), out(64);
-    narrow<__half><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(adjacent_bytes) {
-    Array<float> in = ramp(64), out(64);
-    narrow<unsigned char><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(adjacent_halves, 64, 64, { narrow<__half><<<1, 64>>>(in.data, out.data); })
+RUN(adjacent_bytes, 64, 64, { narrow<unsigned char><<<1, 64>>>(in.data, out.data); })
 // Two bytes written at once, one of them by another thread, too.
 __global__ void overlapping_bytes(const float* in, float* out) {
     __shared__ unsigned short words[32];
@@ -313,11 +221,7 @@ __global__ void overlapping_bytes(const float* in, float* out) {
     __syncthreads();
     out[t] = words[t / 2];
 }
-CASE(byte_of_a_word) {
-    Array<float> in = ramp(64), out(64);
-    overlapping_bytes<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(byte_of_a_word, 64, 64, { overlapping_bytes<<<1, 64>>>(in.data, out.data); })
 
 // 64 threads write 32 bytes: thread t and thread t + 32 the same one, its neighbours in between.
 __global__ void colliding_bytes(const float* in, float* out) {
@@ -327,11 +231,7 @@ __global__ void colliding_bytes(const float* in, float* out) {
     __syncthreads();
     out[t] = bytes[31 - t % 32];
 }
-CASE(bytes_with_two_writers) {
-    Array<float> in = ramp(64), out(64);
-    colliding_bytes<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(bytes_with_two_writers, 64, 64, { colliding_bytes<<<1, 64>>>(in.data, out.data); })
 
 // 16 threads write four floats each, all 64 read one.
 template <bool WAIT>
@@ -343,16 +243,8 @@ __global__ void vector_write(const float4* in, float* out) {
     const float* values = reinterpret_cast<const float*>(quads);
     out[t] = values[t];  // line: component read
 }
-CASE(vector_with_barrier) {
-    Array<float> in = ramp(64), out(64);
-    vector_write<true><<<1, 64>>>(reinterpret_cast<float4*>(in.data), out.data);
-    out.download(result);
-}
-CASE(vector_without_barrier) {
-    Array<float> in = ramp(64), out(64);
-    vector_write<false><<<1, 64>>>(reinterpret_cast<float4*>(in.data), out.data);
-    out.download(result);
-}
+RUN(vector_with_barrier, 64, 64, { vector_write<true><<<1, 64>>>(reinterpret_cast<float4*>(in.data), out.data); })
+RUN(vector_without_barrier, 64, 64, { vector_write<false><<<1, 64>>>(reinterpret_cast<float4*>(in.data), out.data); })
 
 // Every thread owns four elements of dynamic shared memory and reads those of the thread before.
 __device__ float sum_of_slice(const float* slice) {
@@ -367,16 +259,8 @@ __global__ void slices(const float* in, float* out) {
     if (WAIT) __syncthreads();
     out[t] = sum_of_slice(t > 0 ? mine - 4 : mine);
 }
-CASE(other_slice_with_barrier) {
-    Array<float> in = ramp(256), out(64);
-    slices<true><<<1, 64, 256 * sizeof(float)>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(other_slice_without_barrier) {
-    Array<float> in = ramp(256), out(64);
-    slices<false><<<1, 64, 256 * sizeof(float)>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(other_slice_with_barrier, 256, 64, { slices<true><<<1, 64, 256 * sizeof(float)>>>(in.data, out.data); })
+RUN(other_slice_without_barrier, 256, 64, { slices<false><<<1, 64, 256 * sizeof(float)>>>(in.data, out.data); })
 
 __global__ void votes(const float* in, float* out) {
     __shared__ float first[64], second[64], third[64];
@@ -389,8 +273,4 @@ __global__ void votes(const float* in, float* out) {
     const int all = __syncthreads_and(in[t] < 99);
     out[t] = third[63 - t] + 100 * count + 10000 * (some != 0) + 20000 * (all != 0);
 }
-CASE(votes_are_barriers) {
-    Array<float> in = ramp(64), out(64);
-    votes<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(votes_are_barriers, 64, 64, { votes<<<1, 64>>>(in.data, out.data); })

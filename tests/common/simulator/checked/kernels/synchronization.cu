@@ -19,11 +19,7 @@ __global__ void in_branch(const float* in, float* out) {
     if (t < 40) __syncthreads();  // line: branch barrier
     out[t] = values[t];
 }
-CASE(barrier_in_branch) {
-    Array<float> in = ramp(64), out(64);
-    in_branch<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(barrier_in_branch, 64, 64, { in_branch<<<1, 64>>>(in.data, out.data); })
 
 __global__ void in_two_branches(const float* in, float* out) {
     __shared__ float values[64];
@@ -44,16 +40,8 @@ __global__ void in_one_line(const float* in, float* out) {
     if (t % 2 == 0) __syncthreads(); else __syncthreads();  // line: both barriers
     out[t] = values[63 - t];
 }
-CASE(barriers_of_one_line) {
-    Array<float> in = ramp(64), out(64);
-    in_one_line<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(barrier_in_two_branches) {
-    Array<float> in = ramp(64), out(64);
-    in_two_branches<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(barriers_of_one_line, 64, 64, { in_one_line<<<1, 64>>>(in.data, out.data); })
+RUN(barrier_in_two_branches, 64, 64, { in_two_branches<<<1, 64>>>(in.data, out.data); })
 
 template <bool RETURN>
 __global__ void after_return(const float* in, float* out, int n) {
@@ -64,16 +52,8 @@ __global__ void after_return(const float* in, float* out, int n) {
     __syncthreads();  // line: barrier after return
     if (t < n) out[t] = values[n - 1 - t];
 }
-CASE(barrier_before_return) {
-    Array<float> in = ramp(50), out(50);
-    after_return<false><<<1, 64>>>(in.data, out.data, 50);
-    out.download(result);
-}
-CASE(barrier_after_return) {
-    Array<float> in = ramp(50), out(50);
-    after_return<true><<<1, 64>>>(in.data, out.data, 50);
-    out.download(result);
-}
+RUN(barrier_before_return, 50, 50, { after_return<false><<<1, 64>>>(in.data, out.data, 50); })
+RUN(barrier_after_return, 50, 50, { after_return<true><<<1, 64>>>(in.data, out.data, 50); })
 
 // The sum of n values, 64 at a time. UNIFORM: all threads make the same number of steps.
 template <bool UNIFORM>
@@ -89,16 +69,8 @@ __global__ void in_loop(const float* in, float* out, int n) {
     }
     out[t] = sum;
 }
-CASE(barrier_in_uniform_loop) {
-    Array<float> in = ramp(100), out(64);
-    in_loop<true><<<1, 64>>>(in.data, out.data, 100);
-    out.download(result);
-}
-CASE(barrier_in_uneven_loop) {
-    Array<float> in = ramp(100), out(64);
-    in_loop<false><<<1, 64>>>(in.data, out.data, 100);
-    out.download(result);
-}
+RUN(barrier_in_uniform_loop, 100, 64, { in_loop<true><<<1, 64>>>(in.data, out.data, 100); })
+RUN(barrier_in_uneven_loop, 100, 64, { in_loop<false><<<1, 64>>>(in.data, out.data, 100); })
 
 __global__ void per_block(const float* in, float* out) {
     __shared__ float values[64];
@@ -111,11 +83,7 @@ __global__ void per_block(const float* in, float* out) {
         out[i] = in[i];
     }
 }
-CASE(barrier_in_some_blocks) {
-    Array<float> in = ramp(128), out(128);
-    per_block<<<2, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(barrier_in_some_blocks, 128, 128, { per_block<<<2, 64>>>(in.data, out.data); })
 
 __global__ void absent_lanes(const float* in, float* out) {
     const int t = threadIdx.x;
@@ -124,11 +92,7 @@ __global__ void absent_lanes(const float* in, float* out) {
     __syncthreads();
     out[t] = value;
 }
-CASE(shuffle_with_absent_lanes) {
-    Array<float> in = ramp(64), out(64);
-    absent_lanes<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(shuffle_with_absent_lanes, 64, 64, { absent_lanes<<<1, 64>>>(in.data, out.data); })
 
 __global__ void not_in_mask(const float* in, float* out, unsigned mask) {
     __shared__ float values[32];
@@ -137,16 +101,8 @@ __global__ void not_in_mask(const float* in, float* out, unsigned mask) {
     __syncwarp(mask);  // line: own lane missing
     out[t] = values[t];
 }
-CASE(syncwarp_full_mask) {
-    Array<float> in = ramp(32), out(32);
-    not_in_mask<<<1, 32>>>(in.data, out.data, 0xffffffffu);
-    out.download(result);
-}
-CASE(syncwarp_without_own_lane) {
-    Array<float> in = ramp(32), out(32);
-    not_in_mask<<<1, 32>>>(in.data, out.data, 0x0000ffffu);
-    out.download(result);
-}
+RUN(syncwarp_full_mask, 32, 32, { not_in_mask<<<1, 32>>>(in.data, out.data, 0xffffffffu); })
+RUN(syncwarp_without_own_lane, 32, 32, { not_in_mask<<<1, 32>>>(in.data, out.data, 0x0000ffffu); })
 
 __global__ void waiting_lanes(const float* in, float* out) {
     const int t = threadIdx.x;
@@ -158,11 +114,7 @@ __global__ void waiting_lanes(const float* in, float* out) {
     __syncthreads();  // line: waiting threads
     out[t] = value;
 }
-CASE(syncwarp_with_absent_lanes) {
-    Array<float> in = ramp(32), out(32);
-    waiting_lanes<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(syncwarp_with_absent_lanes, 32, 32, { waiting_lanes<<<1, 32>>>(in.data, out.data); })
 
 __global__ void own_halves(const float* in, float* out) {
     const int t = threadIdx.x;
@@ -174,8 +126,4 @@ __global__ void own_halves(const float* in, float* out) {
     __syncthreads();
     out[t] = value;
 }
-CASE(shuffle_within_halves) {
-    Array<float> in = ramp(32), out(32);
-    own_halves<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(shuffle_within_halves, 32, 32, { own_halves<<<1, 32>>>(in.data, out.data); })

@@ -31,21 +31,9 @@ __global__ void warp_tree(const float* in, float* out) {
     }
     if (lane == 0) out[0] = sums[0];
 }
-CASE(warp_tree_no_syncwarp) {
-    Array<float> in = ramp(64), out(1);
-    warp_tree<0><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(warp_tree_one_syncwarp) {
-    Array<float> in = ramp(64), out(1);
-    warp_tree<1><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(warp_tree_two_syncwarps) {
-    Array<float> in = ramp(64), out(1);
-    warp_tree<2><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(warp_tree_no_syncwarp, 64, 1, { warp_tree<0><<<1, 32>>>(in.data, out.data); })
+RUN(warp_tree_one_syncwarp, 64, 1, { warp_tree<1><<<1, 32>>>(in.data, out.data); })
+RUN(warp_tree_two_syncwarps, 64, 1, { warp_tree<2><<<1, 32>>>(in.data, out.data); })
 
 __global__ void warp_tree_guarded(const float* in, float* out) {
     __shared__ float sums[64];
@@ -59,11 +47,7 @@ __global__ void warp_tree_guarded(const float* in, float* out) {
     }
     if (lane == 0) out[0] = sums[0];
 }
-CASE(warp_tree_guarded_one_syncwarp) {
-    Array<float> in = ramp(64), out(1);
-    warp_tree_guarded<<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(warp_tree_guarded_one_syncwarp, 64, 1, { warp_tree_guarded<<<1, 32>>>(in.data, out.data); })
 
 // The halves of a warp take different branches. Each reverses its own 16 values, or (CROSS) the upper half reads those
 // of the lower half, which no __syncwarp() of theirs orders.
@@ -80,26 +64,14 @@ __global__ void half_warps(const float* in, float* out) {
         out[lane] = values[CROSS ? 31 - lane : 47 - lane];  // line: half read
     }
 }
-CASE(half_masks_within_halves) {
-    Array<float> in = ramp(32), out(32);
-    half_warps<false><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(half_masks_across_halves) {
-    Array<float> in = ramp(32), out(32);
-    half_warps<true><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(half_masks_within_halves, 32, 32, { half_warps<false><<<1, 32>>>(in.data, out.data); })
+RUN(half_masks_across_halves, 32, 32, { half_warps<true><<<1, 32>>>(in.data, out.data); })
 
 __global__ void shuffle_instead(const float* in, float* out) {
     const float sum = warp_sum(in[threadIdx.x]);
     out[threadIdx.x] = __shfl_up_sync(FULL_WARP, in[threadIdx.x], 1) + sum;
 }
-CASE(shuffles_only) {
-    Array<float> in = ramp(64), out(64);
-    shuffle_instead<<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(shuffles_only, 64, 64, { shuffle_instead<<<1, 64>>>(in.data, out.data); })
 
 // out[lane] = the value of the lane before, plus the sum of all. The sum brings the lanes together, and yet what they
 // wrote before may not be seen after it.
@@ -112,16 +84,8 @@ __global__ void shuffle_as_barrier(const float* in, float* out) {
     if (SYNC) __syncwarp();
     out[lane] = sum + (lane > 0 ? values[lane - 1] : 0);  // line: after shuffle
 }
-CASE(shuffle_and_syncwarp) {
-    Array<float> in = ramp(32), out(32);
-    shuffle_as_barrier<true><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(shuffle_without_syncwarp) {
-    Array<float> in = ramp(32), out(32);
-    shuffle_as_barrier<false><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(shuffle_and_syncwarp, 32, 32, { shuffle_as_barrier<true><<<1, 32>>>(in.data, out.data); })
+RUN(shuffle_without_syncwarp, 32, 32, { shuffle_as_barrier<false><<<1, 32>>>(in.data, out.data); })
 
 // Four rounds: each lane hands its value to the next one through the same slot.
 template <bool SYNC>
@@ -137,16 +101,8 @@ __global__ void reused_slot(const float* in, float* out) {
     }
     out[lane] = value;
 }
-CASE(slot_two_syncwarps) {
-    Array<float> in = ramp(32), out(32);
-    reused_slot<true><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(slot_one_syncwarp) {
-    Array<float> in = ramp(32), out(32);
-    reused_slot<false><<<1, 32>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(slot_two_syncwarps, 32, 32, { reused_slot<true><<<1, 32>>>(in.data, out.data); })
+RUN(slot_one_syncwarp, 32, 32, { reused_slot<false><<<1, 32>>>(in.data, out.data); })
 
 // Four warps, each reverses its 32 values twice in its own row of the array.
 __global__ void warp_private(const float* in, float* out) {
@@ -161,11 +117,7 @@ __global__ void warp_private(const float* in, float* out) {
     }
     out[threadIdx.x] = value;
 }
-CASE(warps_with_own_rows) {
-    Array<float> in = ramp(128), out(128);
-    warp_private<<<1, 128>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(warps_with_own_rows, 128, 128, { warp_private<<<1, 128>>>(in.data, out.data); })
 
 // The second warp reads what the first one wrote.
 template <bool BARRIER>
@@ -179,13 +131,5 @@ __global__ void across_warps(const float* in, float* out) {
         __syncwarp();
     out[t] = values[t % 32];  // line: second warp
 }
-CASE(two_warps_barrier) {
-    Array<float> in = ramp(64), out(64);
-    across_warps<true><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(two_warps_syncwarp) {
-    Array<float> in = ramp(64), out(64);
-    across_warps<false><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
+RUN(two_warps_barrier, 64, 64, { across_warps<true><<<1, 64>>>(in.data, out.data); })
+RUN(two_warps_syncwarp, 64, 64, { across_warps<false><<<1, 64>>>(in.data, out.data); })
