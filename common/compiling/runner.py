@@ -31,7 +31,9 @@ def runner_program() -> Path:
             libraries = [folder / f"{name}.so" for name in STANDS_FOR]
             for one in libraries:
                 link([], ["-shared", f"-Wl,-soname,{one.name}", "-x", "c++", "/dev/null"], one)
-            linked = ["-rdynamic", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", *map(str, libraries), "-ldl"]
+            # the old kind of path: $LD_LIBRARY_PATH, which may name PyTorch's folder, does not come before it
+            found_here = "-Wl,--disable-new-dtags,-rpath,$ORIGIN"
+            linked = ["-rdynamic", "-Wl,--no-as-needed", found_here, *map(str, libraries), "-ldl"]
             link(objects, linked, folder / "runner")
     except CompilerFailed as error:
         words = no_space(str(error), cache_root()) or f"the runner does not compile:\n{error}"

@@ -12,7 +12,6 @@ What comes back comes from the student's code: it is looked at before it is beli
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import math
 import mmap
 import os
@@ -109,6 +108,8 @@ class RunnerProcess(ChildProcess):
     """
 
     def __init__(self, program: Path, libraries: Sequence[Path]) -> None:
+        import fcntl  # not everywhere, see is_available
+
         super().__init__()
         self._program, self._libraries = program, tuple(libraries)
         self.schemas: list[str] = []
@@ -142,6 +143,8 @@ class RunnerProcess(ChildProcess):
             raise NotLoaded(str(error), type(error).__name__) from None
 
     def _started(self) -> tuple[int, Connection]:
+        import fcntl
+
         ours, theirs = socket.socketpair()
         files = {2: self._printed.fileno(), _SOCKET: theirs.fileno(), _MEMORY: self._file}
         copies = {to: fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FREE) for to, file in files.items()}

@@ -299,6 +299,16 @@ def test_the_runner_has_what_the_libraries_import(built) -> None:
     assert len(wanted) > 20 and wanted <= symbols("--defined-only", runner_program())
 
 
+def test_neither_pytorch_nor_python_is_in_the_process(built, monkeypatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(torch.__file__).parent / "lib"))
+    process = RunnerProcess(runner_program(), [built.libraries[0].path])
+    process.begin()
+    loaded = re.findall(r"\S+\.so\S*", Path(f"/proc/{process._process}/maps").read_text())
+    process.close()
+    assert not [one for one in loaded if "libpython" in one or "site-packages" in one]
+    assert {Path(one).parent for one in loaded if "torch" in Path(one).name} == {runner_program().parent}
+
+
 def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     library = tmp_path / "broken.so"
     library.write_bytes(b"no library")
