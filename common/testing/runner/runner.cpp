@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,7 +22,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <type_traits>
 
 #include "shim.h"
 
@@ -29,7 +29,7 @@ namespace runner {
 
 namespace {
 
-constexpr int SOCKET = 3, MEMORY = 4;
+constexpr int SOCKET = 3, MEMORY = 4;  // file descriptors
 constexpr size_t MOST_BYTES = 1 << 16;  // of a request
 constexpr size_t MOST_WORDS = 1 << 14;  // bytes of an error that are told
 enum Tag : uint8_t { NOTHING, TENSOR, INTEGER, NUMBER, TRUTH, OPTIONAL = 0x80 };
@@ -47,7 +47,6 @@ public:
     }
     template <typename T>
     T take() {
-        static_assert(std::is_trivially_copyable_v<T>);
         T value;
         memcpy(&value, bytes(sizeof value), sizeof value);
         return value;
@@ -77,7 +76,6 @@ class Reply {
 public:
     template <typename T>
     void put(T value) {
-        static_assert(std::is_trivially_copyable_v<T>);
         bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
     }
     void text(const std::string& value) {
@@ -101,6 +99,12 @@ private:
 
 std::vector<void*> libraries;
 
+uint64_t offset_of(const void* data, size_t bytes) {
+    const auto offset = static_cast<uint64_t>(static_cast<const char*>(data) - memory.start);
+    memory.check(offset, bytes);
+    return offset;
+}
+
 Tensor* take_tensor(Request& request) {
     auto* x = new Tensor();
     x->dtype = request.take<int32_t>();
@@ -108,28 +112,22 @@ Tensor* take_tensor(Request& request) {
     const auto offset = request.take<uint64_t>();
     x->sizes = request.numbers(rank);
     x->strides = request.numbers(rank);
-    if (const size_t bytes = extent(*x)) x->data = memory.at(offset, bytes);
+    memory.check(offset, x->bytes());
+    x->data = memory.start + offset;
     return x;
 }
 
 StableIValue take_value(Request& request, uint8_t tag) {
-    StableIValue value = 0;
-    if (tag == TENSOR)
-        value = reinterpret_cast<StableIValue>(take_tensor(request));
-    else if (tag == TRUTH)
-        value = request.take<uint8_t>();
-    else if (tag == INTEGER || tag == NUMBER)
-        value = request.take<uint64_t>();
-    else
-        throw std::runtime_error("a request has an argument of no known kind");
-    return value;
+    if (tag == TENSOR) return reinterpret_cast<StableIValue>(take_tensor(request));
+    if (tag == TRUTH) return request.take<uint8_t>();
+    if (tag == INTEGER || tag == NUMBER) return request.take<uint64_t>();
+    throw std::runtime_error("a request has an argument of no known kind");
 }
 
 void put_tensor(Reply& reply, const Tensor& x) {
     reply.put(x.dtype);
     reply.put(static_cast<uint32_t>(x.sizes.size()));
-    const size_t bytes = extent(x);
-    reply.put(static_cast<uint64_t>(bytes ? memory.offset_of(x.data, bytes) : 0));
+    reply.put(x.bytes() ? offset_of(x.data, x.bytes()) : 0);
     for (int64_t size : x.sizes) reply.put(size);
     for (int64_t stride : x.strides) reply.put(stride);
 }
@@ -166,13 +164,8 @@ void function(Request& request, Reply& reply) {
     } else {
         throw std::runtime_error(name + " is not asked for from outside");
     }
-    size_t offset = 0;
-    if (size) {
-        void* place = memory.allocate(size);
-        memcpy(place, bytes, size);
-        offset = memory.offset_of(place, size);
-    }
-    reply.put(static_cast<uint64_t>(offset));
+    void* place = size ? memcpy(memory.allocate(size), bytes, size) : memory.start;
+    reply.put(offset_of(place, size));
     reply.put(size);
 }
 
@@ -207,7 +200,12 @@ void failed(Reply& reply, const char* kind, const std::string& words) {
     reply.text(words.substr(0, MOST_WORDS));
 }
 
-// Kinds are Python's, as pybind11 translates.
+template <typename... Kinds>
+bool is_any(const std::exception& error) {
+    return (dynamic_cast<const Kinds*>(&error) || ...);
+}
+
+// The kinds are Python's, as pybind11 translates.
 Reply answered(Request& request) {
     Reply reply;
     reply.put(uint8_t{0});
@@ -218,18 +216,13 @@ Reply answered(Request& request) {
             case 'C': call(request, reply); break;
             default: throw std::runtime_error("a request of no known kind");
         }
-    } catch (const std::bad_alloc& error) {
-        failed(reply, "MemoryError", error.what());
-    } catch (const std::invalid_argument& error) {
-        failed(reply, "ValueError", error.what());
-    } catch (const std::domain_error& error) {
-        failed(reply, "ValueError", error.what());
-    } catch (const std::length_error& error) {
-        failed(reply, "ValueError", error.what());
-    } catch (const std::out_of_range& error) {
-        failed(reply, "IndexError", error.what());
     } catch (const std::exception& error) {
-        failed(reply, "RuntimeError", error.what());
+        const bool value = is_any<std::invalid_argument, std::domain_error, std::length_error>(error);
+        const char* kind = value                              ? "ValueError"
+                           : is_any<std::out_of_range>(error) ? "IndexError"
+                           : is_any<std::bad_alloc>(error)    ? "MemoryError"
+                                                              : "RuntimeError";
+        failed(reply, kind, error.what());
     } catch (...) {
         failed(reply, "RuntimeError", "Caught an unknown exception!");
     }
@@ -248,7 +241,10 @@ int main(int count, char** arguments) {
     if (count != 2 || getppid() != atoi(arguments[1])) return 1;  // it was gone already
     struct stat file;
     if (fstat(MEMORY, &file)) return 1;
-    memory.open(MEMORY, static_cast<size_t>(file.st_size));
+    memory.size = static_cast<size_t>(file.st_size);
+    void* start = mmap(nullptr, memory.size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, MEMORY, 0);
+    if (start == MAP_FAILED) return 1;
+    memory.start = static_cast<char*>(start);
     close(MEMORY);
     static Request request;
     while (request.receive()) {
