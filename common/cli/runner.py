@@ -1,14 +1,15 @@
-"""Kernels in the runner (common/testing/runner), the student's Python in a worker.
+"""Kernels in the runner (common/testing/runner), the student's Python in a worker: KernelsApart(task, variant, served).
 
-with KernelsApart("task2", Variant.STUDENT, served) as caller:
-    caller.call(case, inputs)
+RunnerOperators are the operators of a runner, as Operators are those of this process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -17,15 +18,7 @@ from common.compiling.operators import Library, Operators
 from common.compiling.runner import runner_program
 from common.testing.calling import POISONED, Around, Called, CallFailed, InProcess
 from common.testing.case import ERROR, Case
-from common.testing.runner.process import (
-    INTEGER,
-    NUMBER,
-    TENSOR,
-    TRUTH,
-    Argument,
-    RunnerProcess,
-    is_available,
-)
+from common.testing.runner.process import INTEGER, NUMBER, TENSOR, TRUTH, Argument, RunnerProcess, is_available
 from common.testing.worker.child import Served
 from common.testing.worker.worker import NotLoaded, Worker
 
@@ -33,26 +26,19 @@ KINDS = {"Tensor": TENSOR, "int": INTEGER, "float": NUMBER, "bool": TRUTH}
 _TAKES = {TENSOR: Tensor, INTEGER: int, NUMBER: (int, float), TRUTH: bool}
 
 
-class RunnerSimulator:
-    """What Simulator is in this process."""
-
-    def __init__(self, process: RunnerProcess, library: int) -> None:
-        self.ask = partial(process.ask, library)
-
-
 class RunnerOperators(Operators):
     """Operators whose kernels run in a runner; they take and return tensors of this process, as Operators do.
 
     Attributes:
         memory: the process, in whose memory inputs lie best.
-        simulators: one for each library.
+        simulators: what Simulator is in this process, for each library.
 
     Calling an operator raises CallFailed where the process ends or does not answer.
     """
 
     def __init__(self, task: str, variant: str, libraries: list[Library], process: RunnerProcess) -> None:
         self.memory = process
-        self.simulators = [RunnerSimulator(process, number) for number in range(len(libraries))]
+        self.simulators = [SimpleNamespace(ask=partial(process.ask, number)) for number in range(len(libraries))]
         super().__init__(task, variant, "simulator", libraries)
 
     def _function(self, operator: str, library: Library) -> Callable:
@@ -103,15 +89,7 @@ def described(ops: Operators) -> dict:
     """
     if ops.backend != "simulator" or not ops.libraries or not is_available():
         return {}
-    libraries = [
-        {
-            "name": one.name,
-            "path": str(one.path),
-            "sources": [*map(str, one.sources)],
-            "warnings": [*one.warnings],
-        }
-        for one in ops.libraries
-    ]
+    libraries = [asdict(one) | {"path": str(one.path), "sources": [*map(str, one.sources)]} for one in ops.libraries]
     return {"runner": str(runner_program()), "built": libraries}
 
 
@@ -139,7 +117,7 @@ class KernelsApart(Worker):
         if self._runner is not None or "runner" not in self.about:
             return
         libraries = [
-            Library(one["name"], Path(one["path"]), tuple(map(Path, one["sources"])), tuple(one["warnings"]))
+            Library(**one | {"path": Path(one["path"]), "sources": tuple(map(Path, one["sources"]))})
             for one in self.about["built"]
         ]
         self._runner = RunnerProcess(Path(self.about["runner"]), [one.path for one in libraries])
@@ -151,7 +129,7 @@ class KernelsApart(Worker):
             self._load_for_call()
         if case.python or self._runner is None:
             return super().call(case, inputs, around)
-        self.more = {}
+        self._kernels.more = {}
         try:
             self._runner.begin()
             return self._kernels.call(case, inputs, around)
