@@ -415,6 +415,7 @@ def test_a_16_bit_mask_is_converted(ops):
     assert torch.equal(out, tuned.flash_attention(ops, query, key, value, mask=mask.float()))
 
 
+@pytest.mark.slow
 def test_no_race_and_no_stray_access(kind):
     """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, ragged tiles."""
     from common.inspect.checked_library import CHECK, CheckedLibrary

@@ -166,6 +166,7 @@ def test_any_strides_and_a_fixed_order(ops):
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -397,6 +397,7 @@ def checked(load):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [40, 64, 72, 75])
 def test_no_race_and_no_stray_access(checked, dtype, head_dim):
     def call(ops) -> None:
