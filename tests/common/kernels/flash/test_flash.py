@@ -471,6 +471,7 @@ void flash_merge(const MergeArguments&) {}
 """
 
 
+@pytest.mark.slow
 def test_views_of_one_tensor_are_watched_as_one(tmp_path):
     """The checked simulator knows where a packed tensor ends, and that all three inputs are slices of it."""
     from common.inspect.checked_library import CHECK, CheckedLibrary

@@ -212,6 +212,7 @@ def test_a_nan_that_all_see_stays(ops):
     assert all(bool(x.isnan().all()) for x in run(ops, *inputs, causal=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_no_race_and_no_stray_access_on_the_second_way(dtype):
     """The checked simulator finds nothing where gradients are computed again."""
