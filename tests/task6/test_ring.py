@@ -54,6 +54,7 @@ def inputs(tokens: int) -> torch.Tensor:
     return 1.5 * torch.randn(3, 1, HEADS, tokens, HEAD_DIM, generator=torch.Generator().manual_seed(7))
 
 
+@pytest.mark.slow
 def test_the_ring_is_right_for_any_order_of_the_pieces():
     causals = (True, False)
     answers = in_ranks(3, attended, ORDERS, causals)

@@ -705,6 +705,7 @@ def test_padding_in_a_kernel_cache_goes_with_no_option(tuned, asked, words):
         tuned.forward(torch.nn.Module(), query, keys, values, padding, **asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", ["", "no padding", "left", "right"])
 @pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral"])
 def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):
@@ -734,6 +735,7 @@ def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):
                 torch.testing.assert_close(x, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_kernel_cache_under_compile_is_refused_or_left_to_eager(tuned):
     """A graph would not know whether the prompt was padded. Without fullgraph PyTorch runs these calls as they are."""
     model = tuned.attach(small("llama").eval())

@@ -198,6 +198,7 @@ def test_a_bad_argument_is_named(device, changed, words):
         )
 
 
+@pytest.mark.slow
 def test_no_race_and_no_stray_access():
     """The checked simulator finds nothing, also where values on the device are out of range."""
     from common.inspect.checked_library import CHECK, CheckedLibrary

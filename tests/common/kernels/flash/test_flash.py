@@ -415,6 +415,7 @@ def test_a_16_bit_mask_is_converted(ops):
     assert torch.equal(out, tuned.flash_attention(ops, query, key, value, mask=mask.float()))
 
 
+@pytest.mark.slow
 def test_no_race_and_no_stray_access(kind):
     """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, ragged tiles."""
     from common.inspect.checked_library import CHECK, CheckedLibrary
@@ -470,6 +471,7 @@ void flash_merge(const MergeArguments&) {}
 """
 
 
+@pytest.mark.slow
 def test_views_of_one_tensor_are_watched_as_one(tmp_path):
     """The checked simulator knows where a packed tensor ends, and that all three inputs are slices of it."""
     from common.inspect.checked_library import CHECK, CheckedLibrary

@@ -98,6 +98,7 @@ def test_every_layout(ops, layout):
     assert_right(block_attention, inputs, grad_out, some_blocks(ops, 3, 2, 2), 32, False)
 
 
+@pytest.mark.slow
 def test_many_blocks_are_transposed(ops):
     """More than a warp looks at at a time; every number of listed blocks."""
     *inputs, grad_out = tensors(ops, torch.float16, 70 * 32, 67 * 32, 8, 1)
@@ -141,6 +142,7 @@ def test_the_same_bits_every_time(ops):
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
 
+@pytest.mark.slow
 def test_lists_that_make_no_sense_read_nothing_else():
     """Numbers below 0 and beyond the last block, counts that are too large, lists that fall: the checked simulator
     finds no access outside."""

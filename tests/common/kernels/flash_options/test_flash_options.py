@@ -887,6 +887,7 @@ def test_numbers_that_are_no_boundaries_are_refused_in_the_simulator(wrong, word
 # ---- the checked simulator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 def test_no_races_and_no_bad_accesses(dtype):
     """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, NaN at

@@ -139,6 +139,7 @@ def verified(rank: int, ranks: int) -> list:
     return verify(chosen, torch.device("cpu"), 8, 4, 2, 8, torch.float32)
 
 
+@pytest.mark.slow
 def test_what_is_right_is_verified_and_what_is_not_is_told():
     checked = in_ranks(2, verified)[0]
     assert not isinstance(checked, Exception), checked
