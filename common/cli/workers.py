@@ -81,8 +81,8 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
         partial(load, request_of(test.task, options)) if compiles else partial(_without_kernels, test.task, options),
         cases,
         lambda ops: {
-            "warnings": [warning for one in ops.libraries for warning in one.warnings],
-            "rebuilt": any(one.rebuilt for one in ops.libraries),
+            "warnings": [warning for one in getattr(ops, "libraries", ()) for warning in one.warnings],
+            "rebuilt": any(one.rebuilt for one in getattr(ops, "libraries", ())),
             **_about(ops, apart),
         },
         answer=partial(_measure, test, options, arguments),

@@ -2,7 +2,8 @@
 
 case            Case, Verdict
 calling         calls a case's operator in poisoned and guarded memory
-worker/         the same in a process of its own, which may crash
+worker/         the same in a process of its own, which may crash: what is the student's Python
+runner/         what is not: a program without Python, in which the simulator runs kernels
 judging         judge(case, ops): one case against float64
 run             run_cases: many of them
 nan_origin      where NaN in an attention output come from

@@ -44,24 +44,15 @@ class Served:
         """Loads the operators: (what calls them, what to know of them, as JSON). Raises what `load` raises."""
         ops = self.load()
         caller = self.caller(ops)
-        about = {"backend": ops.backend, "libraries": [str(path) for path in caller.libraries]}
+        about = {"backend": caller.backend, "libraries": [str(path) for path in caller.libraries]}
         return caller, {**about, **self.describe(ops)}
 
 
 def work(served: Served, connection: Connection) -> None:
     """Serves one test; returns when it closes the connection."""
     try:
-        ops = served.load()
-        caller = served.caller(ops)
-        send(
-            connection,
-            {
-                "loaded": True,
-                "backend": caller.backend,
-                "libraries": [*map(str, caller.libraries)],
-                **served.describe(ops),
-            },
-        )
+        caller, about = served.start()
+        send(connection, {"loaded": True, **about})
     except (Exception, SystemExit) as error:
         send(connection, {"loaded": False, "words": str(CallFailed.because(error)), "kind": type(error).__name__})
         return
