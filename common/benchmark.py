@@ -1,8 +1,8 @@
-"""python -m common.benchmark NAME: how fast the kernels of common/kernels are on a GPU, and how long a build takes.
+"""python -m common.benchmark NAME: how fast the kernels of common/kernels are on a GPU, and how long a verdict takes.
 
 flash, options, gemm, softmax, sparse, decode     a room beside its peers; `python -m common.benchmark flash --help`
 distributed                                       attention over several GPUs, under torchrun
-build                                             build times of task 2
+verdict                                           seconds from an edit to a verdict, in the simulator
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from common.cli.benchmark import benchmark_main, positive
+from common.cli.benchmark import benchmark_main
 from common.compiling import toolchain
 from common.compiling.load import load
+from common.compiling.manifest import tasks
 from common.compiling.request import BuildRequest
-from common.compiling.result import BuildError
 from common.console.terminal import say
 from common.measure.benchmark.problem import Benchmark
 from common.measure.benchmarks import gemm, softmax
@@ -27,7 +27,7 @@ from common.measure.benchmarks.flash import flash_benchmark
 from common.measure.benchmarks.options import options_benchmark
 from common.measure.benchmarks.sdpa import HALF
 from common.measure.benchmarks.sparse import sparse_benchmark
-from common.measure.build_times import measure_builds
+from common.measure.verdict_times import VerdictError, measure_verdicts
 
 
 def _sparse(program: str) -> Benchmark:
@@ -54,27 +54,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m common.benchmark", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "name", choices=(*ROOMS, "distributed", "build"), help="what is measured; NAME --help lists its options"
+        "name", choices=(*ROOMS, "distributed", "verdict"), help="what is measured; NAME --help lists its options"
     )
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = parser.parse_args(arguments[:1]).name
     if name == "distributed":
         return distributed.main(arguments[1:])
-    if name != "build":
+    if name != "verdict":
         return benchmark_main(ROOMS[name](f"common.benchmark {name}"), arguments[1:])
-    return _builds(arguments[1:])
+    return _verdicts(arguments[1:])
 
 
-def _builds(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m common.benchmark build", description="Build times of task 2.")
-    parser.add_argument("--backend", choices=("auto", *toolchain.BACKENDS), default="auto")
-    parser.add_argument("--rounds", type=positive(int), default=3, help="default 3")
+def _verdicts(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m common.benchmark verdict", description="Seconds from an edit to a verdict, in the simulator."
+    )
+    parser.add_argument("tasks", nargs="*", metavar="taskN", help="default: all")
+    parser.add_argument("--fresh", action="store_true", help="begin each task with an empty cache of compiled objects")
     options = parser.parse_args(argv)
+    if unknown := [one for one in options.tasks if one not in tasks()]:
+        parser.error(f"taskN is {unknown[0]!r}; it must be one of {', '.join(tasks())}")
     console = Console()
     try:
-        backend = toolchain.choose_backend(options.backend).name
-        console.print(measure_builds(backend, options.rounds, console))
-    except (BuildError, toolchain.ToolchainError) as error:
+        console.print(measure_verdicts(options.tasks or tasks(), options.fresh, console))
+    except (VerdictError, toolchain.ToolchainError) as error:
         say(console, error)
         return 1
     return 0

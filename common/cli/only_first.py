@@ -42,9 +42,9 @@ def only_first(
         for warning in workers.plain.about["warnings"][:1]:
             say(console, warning, "yellow")
         looked_at = [one for one in wrong[:1] if one.case.part not in in_python]
+        print_failures(console, wrong[:1])  # at once: the checked build takes as long again
         inside = look_inside.at_failures(console, looked_at, workers.checked, seed)
         look_inside.print_inside(console, inside)
-        print_failures(console, wrong[:1], look_inside.leading(inside))
         look_inside.print_numbers(console, inside)
     elif unfilled:
         print_failures(console, unfilled[:1])

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from common.cli import known_clean
@@ -110,7 +111,7 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
     if options.list or options.under_tool:  # nothing runs, or a tool watches this very process
         options.in_process = True
     try:
-        with workers_of(test, options, arguments) as workers:
+        with _one_thread(), workers_of(test, options, arguments) as workers:
             return _main(Console(), test, options, arguments, workers)
     except KeyboardInterrupt:
         say(Console(), f"\n{test.task}: interrupted", "red")
@@ -118,6 +119,20 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
 
 
 test_main.__test__ = False  # for pytest, which would take it for a test
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch uses one thread: inputs and references are small, and threads that share them mostly wait, at full speed.
+
+    The simulator's threads are its own.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _main(
@@ -147,6 +162,8 @@ def _main(
         compiling = working(console, f"compiling {test.task} ({options.variant.words}) ...")
         with compiling if workers.compiles else nullcontext():
             workers.plain.load()
+        if workers.plain.about["rebuilt"] and workers.plain.backend == "simulator" and not options.in_process:
+            workers.load_checked()  # new kernels: the checked build will look at them, whether they pass or not
     except (NotLoaded, *EXPECTED_ERRORS) as error:
         say(console, error)
         say(console, f"{test.task}: nothing was run", "red")

@@ -1,9 +1,10 @@
-"""The processes in which `python -m taskN.test` runs kernels, one with the plain build and one with the checked one.
+"""What `python -m taskN.test` runs kernels in, once with the plain build and once with the checked one.
 
     with workers_of(test, options, arguments) as workers:
         workers.plain.load()
 
-Neither does anything before it is asked to.
+Neither does anything before it is asked to. In the simulator kernels run in the runner (common/cli/runner.py), without
+Python; on a GPU, and where Linux is not, in a worker, as the student's Python does everywhere.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from common.cli.options import request_of
+from common.cli.runner import KernelsApart, described
 from common.compiling import toolchain
 from common.compiling.load import load
 from common.compiling.operators import Operators
@@ -25,25 +29,40 @@ from common.console.terminal import wide
 from common.testing.measurement import TestRun
 from common.testing.worker.child import Served
 from common.testing.worker.here import Here
-from common.testing.worker.worker import Worker
+from common.testing.worker.worker import NotLoaded, Worker
 
 if TYPE_CHECKING:
     from common.cli.test import TaskTest
 
 
-@dataclass(frozen=True)
 class Workers:
     """The processes.
 
     Attributes:
         plain: as the options ask for.
-        checked: the same kernels in the simulator's checked build.
         compiles: whether the plain one has kernels to compile.
     """
 
-    plain: Worker | Here
-    checked: Worker | Here
-    compiles: bool = True
+    def __init__(self, plain: Worker | Here, checked: Worker | Here, compiles: bool = True) -> None:
+        self.plain, self.compiles = plain, compiles
+        self._checked, self._loading = checked, None
+
+    @property
+    def checked(self) -> Worker | Here:
+        """The same kernels in the simulator's checked build."""
+        if self._loading is not None:
+            self._loading.join()
+        return self._checked
+
+    def load_checked(self) -> None:
+        """Builds and loads them beside whatever happens meanwhile."""
+
+        def load() -> None:
+            with suppress(NotLoaded):  # who needs it asks again, and is told
+                self._checked.load()
+
+        self._loading = Thread(target=load)
+        self._loading.start()
 
     def __enter__(self) -> Workers:
         return self
@@ -55,19 +74,29 @@ class Workers:
 
 def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[str]) -> Workers:
     """Both. To be called before this process does anything: see common.testing.worker.nursery."""
-    kind = Here if options.in_process or not hasattr(os, "fork") else Worker
+    apart = not options.in_process and hasattr(os, "fork")
     cases = partial(test.cases, options.variant)
     compiles = not options.parts or any(part not in test.in_python for part in options.parts)
     plain = Served(
         partial(load, request_of(test.task, options)) if compiles else partial(_without_kernels, test.task, options),
         cases,
         lambda ops: {
-            "warnings": [warning for library in getattr(ops, "libraries", ()) for warning in library.warnings]
+            "warnings": [warning for one in ops.libraries for warning in one.warnings],
+            "rebuilt": any(one.rebuilt for one in ops.libraries),
+            **_about(ops, apart),
         },
         answer=partial(_measure, test, options, arguments),
     )
-    checked = Served(partial(_load_checked, test.task, options), cases, caller=_checked_caller(options))
-    return Workers(kind(plain), kind(checked), compiles)
+    caller = _checked_caller(options)
+    checked = Served(partial(_load_checked, test.task, options), cases, partial(_about, apart=apart), caller=caller)
+    if not apart:
+        return Workers(Here(plain), Here(checked), compiles)
+    whose = test.task, options.variant
+    return Workers(KernelsApart(*whose, plain), KernelsApart(*whose, checked, caller), compiles)
+
+
+def _about(ops: Operators, apart: bool) -> dict:
+    return described(ops) if apart else {}
 
 
 def _without_kernels(task: str, options: argparse.Namespace) -> Operators:

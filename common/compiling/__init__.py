@@ -16,5 +16,8 @@ report      reads what the compilers print
 errors      a failed build in words
 launches    launches whose success nobody asks for
 toolchain   finds nvcc, the host compiler, ninja, the GPU
-runtime     the simulator's runtime, compiled once
+objects     the simulator's objects and libraries, by content: a cache that all checkouts on a machine share
+runtime     the simulator's runtime
+runner      the program in which the simulator runs kernels
+freshness   what nvcc's build folders were built from
 """

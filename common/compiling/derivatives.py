@@ -70,10 +70,13 @@ def guarded(name: str, function: Callable, operator: torch._ops.OpOverload) -> C
     return call
 
 
-@torch.compiler.assume_constant_result  # torch.compile asks once, when it traces
 def has_gradient(operator: str) -> bool:
     """Whether somebody told PyTorch this operator's gradient (torch.library.register_autograd).   "task2::softmax" """
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "Autograd")
+
+
+# torch.compile asks once, when it traces: torch.compiler.assume_constant_result, without its import of torch._dynamo
+has_gradient._dynamo_marked_constant = True
 
 
 def refuse_forward_mode(name: str, tensors: Iterable[Tensor]) -> None:

@@ -3,12 +3,15 @@
     ops = load(BuildRequest("task2", "solution"))       compile if anything changed, load, return the operators
     results = build(BuildRequest("task2"))              the same for what the compilers said: a BuildResult per library
 
-torch.utils.cpp_extension.load writes the ninja file and runs ninja. A lock that the operating system drops with its
-process keeps two builds apart, so a killed build never blocks the next one.
+For nvcc, torch.utils.cpp_extension.load writes the ninja file and runs ninja. For the simulator, whose builds are what
+most people wait for, objects come from a cache that all checkouts on a machine share (objects.py), which load() cannot
+do. A lock that the operating system drops with its process keeps two builds apart, so a killed build never blocks the
+next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -19,12 +22,13 @@ from rich.console import Console
 
 from common.compiling import report, toolchain
 from common.compiling.errors import explain_failure
-from common.compiling.freshness import forget_stale, remember
+from common.compiling.freshness import forget_stale, mark_of, remember
 from common.compiling.full_disk import no_space
 from common.compiling.gaps import with_own_headers
 from common.compiling.launches import unchecked_launches
 from common.compiling.locking import locked
 from common.compiling.nvcc import compile_only
+from common.compiling.objects import CompilerFailed, cache_root, compile_objects, link
 from common.compiling.operators import Library, Operators
 from common.compiling.plan import Plan, plans_of
 from common.compiling.report import KernelResources
@@ -71,9 +75,8 @@ def load(request: BuildRequest) -> Operators:
         result = _build(plan)
         assert result.library is not None
         register_results(plan.name, plan.place.binding)
-        libraries.append(
-            Library(plan.name, result.library, (*plan.place.kernels, plan.place.binding), tuple(result.warnings))
-        )
+        sources = (*plan.place.kernels, plan.place.binding)
+        libraries.append(Library(plan.name, result.library, sources, tuple(result.warnings), result.rebuilt))
     return Operators(request.task, plans[0].variant, plans[0].backend, libraries)
 
 
@@ -87,16 +90,13 @@ def _build(plan: Plan) -> BuildResult:
                     f"{plan.name} is loaded already, from {loaded.place.kernels}; give the other sources a label"
                 )
             return result
-        toolchain.find_ninja()
-        os.environ["CXX"] = str(toolchain.host_compiler())
-        import torch.utils.cpp_extension  # not part of the build: the seconds below are the compilers' and the loader's
+        import torch  # not part of the build: the seconds below are the compilers' and the loader's
 
-        library = plan.folder / f"{plan.name}{torch.utils.cpp_extension.LIB_EXT}"
+        run = _run_nvcc if plan.backend == "cuda" else _run_simulator
+        library = plan.library
         start = time.perf_counter()
         with locked(plan.folder):
-            before = library.stat().st_mtime_ns if library.exists() else None
-            _run_build(plan)
-            rebuilt = library.stat().st_mtime_ns != before
+            rebuilt = run(plan)
             result = BuildResult(
                 plan.name,
                 plan.folder,
@@ -107,18 +107,53 @@ def _build(plan: Plan) -> BuildResult:
                 _remembered_kernels(plan) if plan.backend == "cuda" else [],
                 plan.gaps,
             )
-            remember(plan.folder)
+            if plan.backend == "cuda":
+                remember(plan.folder)
+            else:
+                torch.ops.load_library(str(library))
         _results[plan.name] = plan, result
         return result
 
 
-def _run_build(plan: Plan) -> None:
-    """Runs torch's load(): ninja builds what is out of date, then the library is loaded into this process."""
+def _run_simulator(plan: Plan) -> bool:
+    """Compiles what is not in the cache, and links; returns whether the library is another one than before."""
+    stamp = plan.folder / "library.sha256"
+    if plan.library.exists() and (not stamp.exists() or stamp.read_text(errors="replace") != mark_of(plan.library)):
+        if stamp.exists():
+            say(Console(stderr=True), f"{shown_path(plan.library)} is not as the last build left it: built anew")
+        plan.library.unlink()
+    jobs, linker_flags = plan.for_simulator()
+    log = ""
+    try:
+        objects = compile_objects(jobs)
+        log = "\n".join(one.log for one in objects)
+        if new := link(objects, linker_flags, plan.library):
+            write_whole(stamp, mark_of(plan.library))
+    except (CompilerFailed, OSError) as error:
+        log += report.demangled(str(error))
+        if full := no_space(log, plan.folder) or no_space(log, cache_root()):
+            raise BuildError(full) from None
+        if isinstance(error, OSError):
+            raise
+        raise BuildError(explain_failure(log, with_own_headers(plan.place.kernels), plan.log_file)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            write_whole(plan.log_file, log)
+    return new
+
+
+def _run_nvcc(plan: Plan) -> bool:
+    """Runs torch's load(): ninja builds what is out of date, then the library is loaded into this process.
+
+    Returns whether the library is another one than before.
+    """
+    toolchain.find_ninja()
+    os.environ["CXX"] = str(toolchain.host_compiler())
     from torch.utils import cpp_extension
 
-    arguments = plan.arguments()
-    if plan.backend == "cuda":
-        cpp_extension.CUDA_HOME = str(toolchain.nvcc_for_build().home)
+    before = plan.library.stat().st_mtime_ns if plan.library.exists() else None
+    arguments = plan.for_nvcc()
+    cpp_extension.CUDA_HOME = str(toolchain.nvcc_for_build().home)
     plan.log_file.write_text("")
     if damaged := forget_stale(plan.folder):
         what = ", ".join(damaged)
@@ -136,15 +171,17 @@ def _run_build(plan: Plan) -> None:
         remember(plan.folder)
         own = with_own_headers(plan.place.kernels)
         raise BuildError(explain_failure(log, own, plan.log_file)) from None
+    return plan.library.stat().st_mtime_ns != before
 
 
 def _remembered_warnings(plan: Plan, rebuilt: bool) -> list[str]:
-    """What the compilers warned of; their last words are kept for builds that had nothing to do."""
+    """What the compilers warned of; nvcc's last words are kept for builds that had nothing to do."""
     memory = plan.folder / "warnings.json"
-    if not rebuilt:
+    if plan.backend == "cuda" and not rebuilt:
         return json.loads(memory.read_text()) if memory.exists() else []
     warnings = report.own_warnings(plan.log_file.read_text(errors="replace"), with_own_headers(plan.place.kernels))
-    write_whole(memory, json.dumps(warnings))
+    if plan.backend == "cuda":
+        write_whole(memory, json.dumps(warnings))
     return warnings
 
 

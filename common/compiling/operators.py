@@ -19,12 +19,14 @@ class Library:
         path: of the file.
         sources: the .cu files and binding.cpp that it was compiled from.
         warnings: what the compiler warned of in them when it was built.
+        rebuilt: whether it was another one before.
     """
 
     name: str
     path: Path
     sources: tuple[Path, ...]
     warnings: tuple[str, ...] = ()
+    rebuilt: bool = False
 
     @cached_property
     def operators(self) -> frozenset[str]:
@@ -93,6 +95,10 @@ class Operators:
                 raise NotImplementedError(f"{self.task} {operator} is not implemented yet: {where}{more}")
 
             return call
+        return self._function(operator, library)
+
+    def _function(self, operator: str, library: Library) -> Callable:
+        """What runs an operator without gaps."""
         import torch
 
         from common.compiling.derivatives import guarded

@@ -1,6 +1,7 @@
 """Everything that decides one build: what is compiled, with what flags, and where it goes.
 
-One folder per build: build/<backend and architecture>/<variant>/<place>/.
+One folder per build: build/<backend and architecture>/<variant>/<place>/. The simulator's objects are in the cache
+(objects.py), its libraries and what the rewriter wrote here.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from common.compiling.gaps import Gap, find_gaps
 from common.compiling.places import Place
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
-from common.compiling.runtime import simulator_runtime
+from common.compiling.runtime import runtime_jobs
 from common.compiling.toolchain import ToolchainError
+from common.console.files import write_whole
 from common.console.paths import ROOT, build_root
 from common.simulator import rewriter
 from common.simulator.targets import DEFAULT, Target, target_of
+
+NAMESPACE = 'extern "C" {{ extern const char task_namespace[]; const char task_namespace[] = "{name}"; }}\n'
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,14 @@ class Plan:
     def log_file(self) -> Path:
         return self.folder / "compile.log"
 
-    def arguments(self) -> dict:
-        """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
-        return self._for_nvcc() if self.backend == "cuda" else self._for_simulator()
-
     @property
-    def _defines_and_log(self) -> list[str]:
-        return [f"-DTASK_NAMESPACE={self.name}", f">>{self.log_file.name} 2>&1"]
+    def library(self) -> Path:
+        return self.folder / f"{self.name}.so"
 
-    def _for_nvcc(self) -> dict:
+    def for_nvcc(self) -> dict:
+        """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
         nvcc = toolchain.nvcc_for_build()
+        define_and_log = [f"-DTASK_NAMESPACE={self.name}", f">>{self.log_file.name} 2>&1"]
         linker = list(LINKER_FLAGS)
         if runtime := nvcc.cudart():
             link = self.folder / "libcudart.so"
@@ -91,33 +93,55 @@ class Plan:
         unfilled = UNFILLED_NVCC_FLAGS if self.gaps else []
         return {
             "sources": [str(source) for source in (*self.place.kernels, self.place.binding)],
-            "extra_cflags": ["-O1", LANGUAGE, *self._defines_and_log],
-            "extra_cuda_cflags": [*NVCC_FLAGS, *unfilled, gencode(self.arch or ""), *self._defines_and_log],
+            "extra_cflags": ["-O1", LANGUAGE, *define_and_log],
+            "extra_cuda_cflags": [*NVCC_FLAGS, *unfilled, gencode(self.arch or ""), *define_and_log],
             "extra_ldflags": linker,
             "extra_include_paths": [str(folder) for folder in (ROOT, *nvcc.include_dirs())],
             "with_cuda": True,
         }
 
-    def _for_simulator(self) -> dict:
+    def for_simulator(self) -> tuple[list[tuple[Path, list[str]]], list[str]]:
+        """The sources with their flags, for compile_objects, and the linker's flags.
+
+        The kernels stand first: where the binding holds a function of a shared header too, the linker takes theirs,
+        which the checked build watches.
+
+        Raises:
+            BuildError: the simulator cannot run what a source holds.
+        """
         mirror = self.folder / "translated"
-        mirror.mkdir(parents=True, exist_ok=True)
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
+        translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
+        further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
+        flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
+        flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
+        namespace = self.folder / "namespace.cpp"
+        write_whole(namespace, NAMESPACE.format(name=self.name))
+        jobs = [(source, flags) for source in translated] + [(namespace, ["-fPIC"]), *self.shared_jobs()]
+        libraries = f"-L{toolchain.torch_folder() / 'lib'}"
+        return jobs, ["-shared", *LINKER_FLAGS, libraries, "-lc10", "-ltorch_cpu", "-ltorch"]
+
+    def shared_jobs(self) -> list[tuple[Path, list[str]]]:
+        """Of these sources the binding and the runtime, whose objects serve every variant of the place.
+
+        Raises: see for_simulator.
+        """
+        headers = self.folder.parents[1] / "headers" / self.place.name
+        self._translated(self.place.binding, headers, [ROOT], headers_only=True)
+        flags = [*rewriter.RUNTIME_FLAGS, "-O0", *self._defines, *(["-DSIMULATOR_CHECKED"] if self.checked else [])]
+        flags += [f"-I{folder}" for folder in (headers, ROOT, rewriter.INCLUDE_DIR)]
+        flags += [f"-isystem{toolchain.torch_folder() / 'include'}"]
+        return [(self.place.binding, flags), *runtime_jobs(self.checked)]
+
+    @property
+    def _defines(self) -> list[str]:
+        return ["-fPIC", *self.simulated.flags, "-DCUDA_SIMULATOR"]
+
+    def _translated(self, source: Path, folder: Path, include_dirs: list[Path], headers_only: bool = False) -> Path:
         try:
-            translated = [
-                rewriter.translate(kernel, mirror, include_dirs, self.simulated).path for kernel in self.place.kernels
-            ]
+            return rewriter.translate(source, folder, include_dirs, self.simulated, headers_only).path
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
-        further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
-        flags = [*rewriter.CXX_FLAGS, *further]
-        unfilled = ["-Wno-unused"] if self.gaps else []
-        return {
-            "sources": [str(source) for source in (*translated, self.place.binding)],
-            "extra_cflags": [*flags, *unfilled, *self.simulated.flags, "-DCUDA_SIMULATOR", *self._defines_and_log],
-            "extra_ldflags": [shlex.quote(str(simulator_runtime(self.checked))), *LINKER_FLAGS],
-            "extra_include_paths": [str(folder) for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)],
-            "with_cuda": False,
-        }
 
 
 def plans_of(request: BuildRequest) -> list[Plan]:

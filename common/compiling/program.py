@@ -24,8 +24,9 @@ from common.compiling.flags import LANGUAGE, check_arch, gencode
 from common.compiling.freshness import mark_of
 from common.compiling.full_disk import no_space
 from common.compiling.locking import locked
+from common.compiling.objects import CompilerFailed, compile_objects, link
 from common.compiling.result import BuildError
-from common.compiling.runtime import simulator_runtime
+from common.compiling.runtime import runtime_jobs
 from common.console.files import read_source, write_whole
 from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
@@ -86,33 +87,28 @@ def build_program(
 
 
 def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path], target: Target) -> Program:
-    compiler = toolchain.host_compiler()
-    mirror = folder / "translated"
+    mirror, path = folder / "translated", folder / source.stem
+    log_file = path.with_suffix(".log")
     with locked(folder):
         try:
             translation = rewriter.translate(source, mirror, include, target)
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
-        path = folder / source.stem
-        command = [compiler, *rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else [])]
-        command += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", *target.flags, "-fPIE"]
-        command += [f"-I{place}" for place in (mirror, *include, rewriter.INCLUDE_DIR)]
-        compiled = path.with_suffix(".o")
-        runtime = simulator_runtime(checked)
-        commands = [
-            [*command, "-c", translation.path, "-o", compiled],
-            [
-                compiler,
-                "-pthread",
-                *(["-pie"] if sys.platform == "linux" else []),
-                compiled,
-                runtime,
-                "-o",
-                path,
-                "-ldl",
-            ],
-        ]
-        return Program(path, "simulator", translation.inputs, _up_to_date(path, commands, translation.inputs))
+        flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else [])]
+        flags += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", *target.flags, "-fPIE"]
+        flags += [f"-I{place}" for place in (mirror, *include, rewriter.INCLUDE_DIR)]
+        linker_flags = ["-pthread", *(["-pie"] if sys.platform == "linux" else []), "-ldl"]
+        log = ""
+        try:
+            made = compile_objects([(translation.path, flags), *runtime_jobs(checked)])
+            log = made[0].log
+            link(made, linker_flags, path)
+        except CompilerFailed as error:
+            log += str(error)
+            raise BuildError(no_space(log, folder) or explain_failure(log, translation.inputs, log_file)) from None
+        finally:
+            write_whole(log_file, log)
+        return Program(path, "simulator", translation.inputs, report.own_warnings(log, translation.inputs))
 
 
 def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) -> Program:
@@ -133,13 +129,13 @@ def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) 
     ]
     with locked(folder):
         sources = rewriter.local_sources(source, include)
-        warnings = _up_to_date(path, [[nvcc.path, *flags, source, "-o", path]], sources)
+        warnings = _up_to_date(path, [nvcc.path, *flags, source, "-o", path], sources)
         return Program(path, "cuda", sources, warnings)
 
 
-def _up_to_date(path: Path, commands: list[list], sources: list[Path]) -> list[str]:
-    """Runs the commands unless the program is what they would make of these sources; the compiler's warnings."""
-    digest = hashlib.sha256(repr([list(map(str, command)) for command in commands]).encode())
+def _up_to_date(path: Path, command: list, sources: list[Path]) -> list[str]:
+    """Runs the command unless the program is what they would make of these sources; the compiler's warnings."""
+    digest = hashlib.sha256(repr([*map(str, command)]).encode())
     for source in sources:
         digest.update(source.read_bytes())
     stamp, log_file = path.with_suffix(".sha256"), path.with_suffix(".log")
@@ -149,13 +145,11 @@ def _up_to_date(path: Path, commands: list[list], sources: list[Path]) -> list[s
     if was.startswith(digest.hexdigest()):
         say(Console(stderr=True), f"{shown_path(path)} is not as the last build left it: built anew")
     stamp.unlink(missing_ok=True)
-    log = ""
-    for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        log += done.stdout + done.stderr
-        write_whole(log_file, log)
-        if done.returncode:
-            raise BuildError(no_space(log, path.parent) or explain_failure(log, sources, log_file))
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    log = done.stdout + done.stderr
+    write_whole(log_file, log)
+    if done.returncode:
+        raise BuildError(no_space(log, path.parent) or explain_failure(log, sources, log_file))
     write_whole(stamp, _stamp(digest.hexdigest(), path, log_file))
     return report.own_warnings(log, sources)
 

@@ -190,6 +190,15 @@ def host_compiler() -> Path:
     raise ToolchainError("no C++ compiler found; install one: sudo apt-get install g++ (macOS: xcode-select --install)")
 
 
+@functools.cache
+def torch_folder() -> Path:
+    """Where torch is installed; found without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ToolchainError("torch is not installed: pip install -e . -c constraints.txt")
+    return Path(spec.origin).parent
+
+
 def compiler_version(path: Path) -> str:
     """The first line of `path --version`."""
     return _first_line(path, "--version")

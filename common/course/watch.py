@@ -7,9 +7,11 @@ python -m common.course watch task2 --softmax      what follows the task goes to
 from __future__ import annotations
 
 import argparse
-import subprocess
+import multiprocessing
+import os
+import runpy
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -89,9 +91,23 @@ def follow(
     return status
 
 
-def one_test(task: str, flags: Iterable[str] = ()) -> int:
-    """`python -m taskN.test --first` in a process of its own, so that what it loads is new; its exit status."""
-    return subprocess.run([sys.executable, "-m", f"{task}.test", "--first", *flags], cwd=ROOT, check=False).returncode
+def one_test(task: str, flags: Sequence[str] = ()) -> int:
+    """`python -m taskN.test --first` in a process of its own, so that what it loads is new; its exit status.
+
+    The process is forked from one that has imported torch and the test's modules, but none of the task's.
+    """
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["common.cli.test"])
+    process = forks.Process(target=_test, args=(task, flags))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _test(task: str, flags: Sequence[str]) -> None:
+    os.chdir(ROOT)
+    sys.argv = [f"{task}.test", "--first", *flags]
+    runpy.run_module(f"{task}.test", run_name="__main__")
 
 
 def _begin(console: Console, title: str) -> None:

@@ -15,12 +15,9 @@
 //   data<float>(x)          the raw pointer (float, int32_t)
 //   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
 //
-// Only the stable ABI of LibTorch is included: 0.8 s to compile where torch/extension.h takes 20 s. The build defines
-// TASK_NAMESPACE (a namespace of its own for every task, variant and backend) and, for the simulator, CUDA_SIMULATOR.
+// Only the stable ABI of LibTorch is included: 0.8 s to compile where torch/extension.h takes 20 s. The build gives a
+// namespace of its own to every task, variant and backend (task_namespace) and defines CUDA_SIMULATOR for the simulator.
 #pragma once
-#ifdef CUDA_SIMULATOR
-#pragma GCC optimize("O0")  // nothing in a binding is hot, and it compiles in half the time
-#endif
 #include <cuda_runtime.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
@@ -44,14 +41,24 @@ using torch::stable::Tensor;
 #include "simulator/checked.h"  // the checker is told of every tensor that a kernel may touch
 #endif
 
-#define TASK_OPERATORS_IN(ns, m) STABLE_TORCH_LIBRARY(ns, m)
-#define TASK_KERNELS_IN(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
-#define TASK_OPERATORS(m) TASK_OPERATORS_IN(TASK_NAMESPACE, m)
-#ifdef CUDA_SIMULATOR
-#define TASK_KERNELS(m) TASK_KERNELS_IN(TASK_NAMESPACE, CPU, m)
+// The operators' namespace. For nvcc it is a macro; the simulator links it, so that one object serves every variant.
+#ifdef TASK_NAMESPACE
+static constexpr const char* task_namespace = C10_STRINGIZE(TASK_NAMESPACE);
 #else
-#define TASK_KERNELS(m) TASK_KERNELS_IN(TASK_NAMESPACE, CUDA, m)
+extern "C" const char task_namespace[];
 #endif
+#ifdef CUDA_SIMULATOR
+#define TASK_KEY "CPU"
+#else
+#define TASK_KEY "CUDA"
+#endif
+#define TASK_REGISTER(function, kind, key, m)                                                                     \
+    static void function(torch::stable::detail::StableLibrary&);                                                  \
+    static const torch::stable::detail::StableTorchLibraryInit function##_init(                                   \
+        torch::stable::detail::StableLibrary::Kind::kind, &function, task_namespace, key, __FILE__, __LINE__);    \
+    static void function(torch::stable::detail::StableLibrary& m)
+#define TASK_OPERATORS(m) TASK_REGISTER(task_operators, DEF, nullptr, m)
+#define TASK_KERNELS(m) TASK_REGISTER(task_kernels, IMPL, TASK_KEY, m)
 
 // Messages are put together from strings and numbers by hand: no iostreams, which are slow to compile and break where
 // a compiler links libstdc++ statically into every library.

@@ -11,7 +11,6 @@ read (common/testing/worker), so these are plain data and the libraries' files a
 from __future__ import annotations
 
 import base64
-import ctypes
 import json
 import zlib
 from pathlib import Path
@@ -24,35 +23,30 @@ from common.inspect.profile.model import KernelProfile, read_kernels
 from common.inspect.replay.limits import MOST_EVENTS
 from common.inspect.replay.recording import Launch, read_launches
 from common.inspect.source_lines import SourceLines
-from common.testing.calling import POISONED, Around, Called, Caller, InProcess
+from common.testing.calling import POISONED, Around, Called, Caller, CallFailed, InProcess, Simulator
 from common.testing.case import Case
 
 CHECK, PROFILE, REPLAY = 1, 2, 3
 
 
 class CheckedLibrary:
-    """The collecting functions of one loaded library."""
+    """The collecting functions of a library: loaded in this process, or asked for where it is loaded."""
 
-    def __init__(self, library: Path) -> None:
-        self._functions = ctypes.CDLL(str(library))
-        self._functions.simulator_check_report.restype = ctypes.c_char_p
-        self._functions.simulator_replay_report.restype = ctypes.c_void_p
-        self._functions.simulator_replay_begin.argtypes = [ctypes.c_uint64]
+    def __init__(self, library: Path | Simulator) -> None:
+        self._library = Simulator(library) if isinstance(library, Path) else library
 
     def begin(self, mode: int) -> None:
         """Forgets everything and collects what `mode` asks for: CHECK, PROFILE or REPLAY, or nothing: 0."""
-        self._functions.simulator_check_begin(CHECK if mode == REPLAY else mode)
-        self._functions.simulator_replay_begin(MOST_EVENTS if mode == REPLAY else 0)
+        self._library.ask("simulator_check_begin", CHECK if mode == REPLAY else mode)
+        self._library.ask("simulator_replay_begin", MOST_EVENTS if mode == REPLAY else 0)
 
     def report(self) -> dict:
         """{"findings": [...], "kernels": [...]} since begin()."""
-        return json.loads(self._functions.simulator_check_report().decode())
+        return json.loads(self._library.ask("simulator_check_report").decode())
 
     def recording(self) -> bytes:
         """What was recorded since begin(REPLAY), see replay/recording.py."""
-        size = ctypes.c_uint64()
-        start = self._functions.simulator_replay_report(ctypes.byref(size))
-        return ctypes.string_at(start, size.value)
+        return self._library.ask("simulator_replay_report")
 
 
 class CheckedCaller(InProcess):
@@ -67,22 +61,26 @@ class CheckedCaller(InProcess):
     def __init__(self, ops: Operators, mode: int) -> None:
         super().__init__(ops)
         self.mode = mode
-        self._collecting = [CheckedLibrary(path) for path in self.libraries]
+        self._collecting = [CheckedLibrary(one) for one in self.simulators]
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call. What is collected is that of this call."""
         self.more = {}
-        mode = REPLAY if around.recorded else self.mode
+        mode, lives = REPLAY if around.recorded else self.mode, True
         for library in self._collecting:
             library.begin(mode)
         try:
             return super().call(case, inputs, around)
+        except CallFailed as failed:
+            lives = not failed.ended
+            raise
         finally:
-            self.more = {"reports": [library.report() for library in self._collecting]}
-            if mode == REPLAY:
-                self.more["recordings"] = [_packed(library.recording()) for library in self._collecting]
-            for library in self._collecting:
-                library.begin(0)
+            if lives:
+                self.more = {"reports": [library.report() for library in self._collecting]}
+                if mode == REPLAY:
+                    self.more["recordings"] = [_packed(library.recording()) for library in self._collecting]
+                for library in self._collecting:
+                    library.begin(0)
 
 
 def _packed(data: bytes) -> str:

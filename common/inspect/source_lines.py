@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from common.compiling.objects import local_file
 from common.compiling.report import kernel_name
 from common.console.files import SHOWN
 from common.console.paths import ROOT, shown_path
@@ -122,8 +123,8 @@ class SourceLines:
             return ()
         command = [tool, "--debug-dump=info", "--dwarf-depth=1", str(self.library)]
         units = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout
-        files = re.findall(r"DW_AT_name\s*:.*?(/\S+\.cu\.cpp)\s*$", units, re.MULTILINE)
-        return tuple(map(_original, files))
+        files = re.findall(r"DW_AT_name\s*: *(?:\([^)]*\): )?(.+\.cu\.cpp)\s*$", units, re.MULTILINE)
+        return tuple(_original(local_file(file)) for file in files)
 
     def places(self, return_addresses: Iterable[int]) -> dict[int, Place | None]:
         """The place of each call that returns to such an address (offsets in the library file)."""
@@ -168,7 +169,7 @@ def _read_frames(text: str) -> dict[int, list[Place]]:
         else:
             place = place_of(re.sub(r" \(discriminator \d+\)$", "", line))
             if place:
-                frames.append(replace(place, file=_original(place.file), function=function))
+                frames.append(replace(place, file=_original(local_file(place.file)), function=function))
             function = None
     return result
 

@@ -5,5 +5,5 @@ limits        what the GPU at hand can do at best
 gpus          data sheets of named GPUs; how many blocks fit on a multiprocessor
 allocations   every tensor that a piece of PyTorch makes
 report        tables and JSON of benchmarks
-build_times   how long a build takes
+verdict_times how long a student waits for a verdict
 """

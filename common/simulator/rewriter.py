@@ -3,7 +3,7 @@
     translate(source, out_dir, include_dirs)   a .cu file and the local headers it includes
     rewrite(text, name)                        one file's text
     CXX_FLAGS, CHECKED_FLAGS, COUNTED_FLAGS, INCLUDE_DIR     what else building kernels needs
-    RUNTIME_FLAGS, RUNTIME_SOURCES                           the runtime, see common/compiling/runtime.py
+    RUNTIME_FLAGS, RUNTIME_SOURCES, CHECKER_SOURCES          the runtime, see common/compiling/runtime.py
 
 The edits, all in place, so that lines keep their numbers (`#line` names the original file):
 
@@ -40,6 +40,7 @@ from common.simulator.targets import Target
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
 RUNTIME_SOURCES = [HERE / "runtime" / "runtime.cpp"]
+CHECKER_SOURCES = [HERE / "runtime" / "checker.cpp", HERE / "runtime" / "reports.cpp"]  # of the checked build's alone
 _CLANG = "clang" in os.environ.get("CXX", "")
 RUNTIME_FLAGS = [
     "-std=c++20",
@@ -101,8 +102,17 @@ class Translation:
     inputs: list[Path] = field(default_factory=list)
 
 
-def translate(source: Path, out_dir: Path, include_dirs: list[Path] = (), target: Target | None = None) -> Translation:
-    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, rewritten copies of the local headers; see Target.flags."""
+def translate(
+    source: Path,
+    out_dir: Path,
+    include_dirs: list[Path] = (),
+    target: Target | None = None,
+    headers_only: bool = False,
+) -> Translation:
+    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, rewritten copies of the local headers; see Target.flags.
+
+    With headers_only the source is C++ already (a binding.cpp), and only the headers that it includes are written.
+    """
     source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
     include_dirs = [Path(folder).resolve() for folder in include_dirs]
     translation = Translation(out_dir / f"{source.stem}.cu.cpp")
@@ -125,9 +135,13 @@ def translate(source: Path, out_dir: Path, include_dirs: list[Path] = (), target
                 visit(header, copy)
             return str(copy)
 
+        if file == source and headers_only:
+            for quoted, bracketed in _INCLUDE.findall(text):
+                include(quoted or bracketed, bool(quoted))
+            return
         write_whole(place, rewrite(text, str(file), include, file != source, target))
 
-    visit(source, translation.path)
+    visit(source, source if headers_only else translation.path)
     return translation
 
 

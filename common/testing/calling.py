@@ -15,7 +15,7 @@ import ctypes
 import re
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,7 +151,10 @@ class Caller:
 
 
 class InProcess(Caller):
-    """Calls operators in this process: anything with the operators as attributes and `.device`."""
+    """Calls operators from this process: anything with the operators as attributes and `.device`.
+
+    Operators that run in a runner (common/testing/runner) have `.memory`, in which their inputs lie, and `.simulators`.
+    """
 
     def __init__(self, ops) -> None:
         self.ops = ops
@@ -159,13 +162,16 @@ class InProcess(Caller):
         self.backend = "cuda" if self.device.type == "cuda" else "simulator"
         self.libraries = [library.path for library in getattr(ops, "libraries", ())]
         self.more = {}
-        self.simulators = [] if self.device.type == "cuda" else _simulators(self.libraries)
+        self.simulators = getattr(ops, "simulators", None)
+        if self.simulators is None:
+            self.simulators = [] if self.device.type == "cuda" else Simulator.of(self.libraries)
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call."""
-        guarded = {name: Guarded(x, self.device, around) for name, x in inputs.items()}
+        empty = self.ops.memory.empty if hasattr(self.ops, "memory") else torch.empty
+        guarded = {name: Guarded(x, self.device, around, empty) for name, x in inputs.items()}
         for simulator in self.simulators:
-            simulator.simulator_fill_shared(LARGE_BYTE if around.large else NAN_BYTE)
+            simulator.ask("simulator_fill_shared", LARGE_BYTE if around.large else NAN_BYTE)
         watched = nullcontext()
         if around.watched and case.python:
             watched = Watched(python_side(self.ops, case.python.module), case.python.right)
@@ -174,6 +180,8 @@ class InProcess(Caller):
                 out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
+        except CallFailed:  # of a process that runs the kernels for this one
+            raise
         except (Exception, SystemExit) as error:
             self.more = {"python": watched.calls} if isinstance(watched, Watched) else self.more
             raise self._with_refusal(CallFailed.because(error)) from error
@@ -192,7 +200,7 @@ class InProcess(Caller):
     def _with_refusal(self, failed: CallFailed) -> CallFailed:
         """With what the launch was that the GPU refused, which the error code does not tell."""
         if failed.words and REFUSED.search(failed.words[0]):
-            said = [simulator.simulator_refused().decode() for simulator in self.simulators]
+            said = [simulator.ask("simulator_refused").decode() for simulator in self.simulators]
             failed.words[0] += ": " + (next(filter(None, said), "") or CAN_BE_REFUSED)
         return failed
 
@@ -202,15 +210,39 @@ def caller_of(ops) -> Caller:
     return ops if isinstance(ops, Caller) else InProcess(ops)
 
 
-def _simulators(libraries: Iterable[Path]) -> list[ctypes.CDLL]:
-    """The functions of the libraries that the simulator made."""
-    found = []
-    for library in libraries:
-        with contextlib.suppress(OSError, AttributeError):  # another library
-            functions = ctypes.CDLL(str(library))
-            functions.simulator_refused.restype = ctypes.c_char_p
-            found.append(functions)
-    return found
+class Simulator:
+    """The functions of a library that the simulator made, loaded in this process; see common/simulator/README.md.
+
+    Raises:
+        OSError, AttributeError: it made another one.
+    """
+
+    TEXTS = ("simulator_refused", "simulator_check_report")
+
+    def __init__(self, library: Path) -> None:
+        self._functions = ctypes.CDLL(str(library))
+        for name in self.TEXTS[: 1 + hasattr(self._functions, self.TEXTS[1])]:
+            getattr(self._functions, name).restype = ctypes.c_char_p
+
+    @classmethod
+    def of(cls, libraries: list[Path]) -> list[Simulator]:
+        """One for each that the simulator made."""
+        found = []
+        for library in libraries:
+            with contextlib.suppress(OSError, AttributeError):
+                found.append(cls(library))
+        return found
+
+    def ask(self, name: str, argument: int = 0) -> bytes:
+        """Calls a function of at most one integer; what it tells."""
+        function = getattr(self._functions, name)
+        if name in self.TEXTS:
+            return function()
+        if name == "simulator_replay_report":
+            size, function.restype = ctypes.c_uint64(), ctypes.c_void_p
+            return ctypes.string_at(function(ctypes.byref(size)), size.value)
+        function(ctypes.c_uint64(argument))
+        return b""
 
 
 def gpu_is_lost() -> bool:
@@ -223,9 +255,18 @@ def gpu_is_lost() -> bool:
 
 
 class Guarded:
-    """A copy of an input that lies between two guards, and whether it or they were written to."""
+    """A copy of an input that lies between two guards, and whether it or they were written to.
 
-    def __init__(self, value: Tensor, device: torch.device, around: Around = POISONED) -> None:
+    `empty(size, dtype=, device=)` makes the memory for all three.
+    """
+
+    def __init__(
+        self,
+        value: Tensor,
+        device: torch.device,
+        around: Around = POISONED,
+        empty: Callable[..., Tensor] = torch.empty,
+    ) -> None:
         guard = 0 if around.bare else GUARD
         fill = nan_of(GUARD_BITS) if value.is_floating_point() else torch.tensor(torch.iinfo(value.dtype).min)
         if around.finite and value.is_floating_point():
@@ -233,7 +274,7 @@ class Guarded:
         if around.unused and value.dtype == torch.float32:
             value = torch.where(holds(value, UNUSED_BITS), OUTSIDE, value)
         size = value.numel() + 2 * guard
-        self._buffer = fill.to(device, value.dtype).expand(size).clone()
+        self._buffer = empty(size, dtype=value.dtype, device=device).copy_(fill.to(device, value.dtype))
         self._parts = (slice(guard), slice(guard, guard + value.numel()), slice(guard + value.numel(), None))
         self.tensor = self._buffer[self._parts[1]].view(value.shape)
         self.tensor.copy_(value)

@@ -85,7 +85,7 @@ class Case:
             With it the weights of a wrong output can be read off (probing.py).
         keys: the input, of the same shape but for head_dim, that holds their keys; "" if none does.
         scores: of a call whose output is no attention, and that computes one on its way.
-        python: what the student's Python functions that it runs must return.
+        python: what the student's Python functions that it runs must return; None: it runs none, only kernels.
         step: 1 where the output is made of what other cases of the part, of step 0, look at.
         is_softmax: the output's rows are a softmax; wrong denominators are looked for.
         hint: what to look at when the output is wrong and no known mistake explains it.

@@ -28,7 +28,12 @@ def python_module(task: str, variant: str, name: str = "attention") -> ModuleTyp
 
 
 def python_side(ops, name: str = "attention") -> ModuleType:
-    """The module that belongs to the operators: the student's beside the student's, else the solution's."""
+    """The module that belongs to the operators: the student's beside the student's, else the solution's.
+
+    Never in the process that tests: a case that wants it says so, see Case.python, and runs in a worker.
+    """
+    if hasattr(ops, "memory"):
+        raise RuntimeError(f"{ops.task}.{name}: the case that runs it does not say so: it has no `python`")
     return python_module(ops.task, ops.variant, name)
 
 

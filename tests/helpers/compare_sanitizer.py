@@ -177,9 +177,9 @@ def wrong_results(program: Path, seconds: float, all_cases: Sequence[Case] = tup
     return [case.name for case in cases if case.name not in rows or not case.is_result(rows[case.name])]
 
 
-def ours(cases: Sequence[Case], folder: Path, jobs: int) -> dict[str, Verdict]:
+def ours(cases: Sequence[Case], folder: Path) -> dict[str, Verdict]:
     """The checked simulator's verdicts."""
-    library = CheckedLibrary(compile_library(SOURCES, folder, True, jobs))
+    library = CheckedLibrary(compile_library(SOURCES, folder, checked=True))
     verdicts = {}
     for case in cases:
         outcome = library.run(case)
@@ -318,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as background:
         simulator = None
         if shutil.which(os.environ.get("CXX", "c++")):
-            simulator = background.submit(ours, cases, Path(folder) / "simulator", 4)
+            simulator = background.submit(ours, cases, Path(folder) / "simulator")
         files = {case.file for case in cases}
         sources = [source for source in SOURCES if source.name in files]
         program = build_program(Path(folder), nvcc.path, options.arch, options.jobs, sources)

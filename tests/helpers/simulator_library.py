@@ -6,16 +6,15 @@ Library(path).name(arrays, ...)       calls an EXPORTed function
 """
 
 import ctypes
-import hashlib
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from common.compiling import toolchain
 from common.compiling.locking import locked
-from common.compiling.runtime import simulator_runtime
+from common.compiling.objects import compile_objects, link
+from common.compiling.runtime import runtime_jobs
 from common.console.paths import ROOT
 from common.simulator import rewriter
 from common.simulator.targets import target_for_program
@@ -23,52 +22,24 @@ from common.simulator.targets import target_for_program
 HERE = ROOT / "tests" / "common" / "simulator"
 
 
-def run(command: list) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def compile_library(sources: list[Path], folder: Path, checked: bool = False) -> Path:
+    """The library with the simulator's runtime; fails when the compiler says anything at all.
 
-
-def digest_of(sources: list[Path], *more: object) -> str:
-    """Of all that may go into the library: the files beside the sources, those of common/cuda and of the simulator."""
-    folders = {source.parent for source in sources} | {ROOT / "common" / "cuda", ROOT / "common" / "simulator"}
-    files = sorted(
-        file for folder in folders for file in folder.rglob("*") if file.suffix in (".cu", ".cuh", ".h", ".py")
-    )
-    digest = hashlib.sha256(repr((sources, more)).encode())
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def compile_library(sources: list[Path], folder: Path, checked: bool = False, processes: int = 2) -> Path:
-    """The library with the simulator's runtime, unless the folder has it; fails when the compiler says anything at all.
-
-    The folder may be that of all processes and sessions: one compiles, the others wait for it.
+    Several processes may share the folder.
     """
-    runtime = simulator_runtime(checked)
-    compiler = toolchain.host_compiler()
     flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else []), "-DCUDA_SIMULATOR", "-fPIC"]
-    flags += ["-DSIMULATOR_CHECKED"] if checked else []
-    library = folder / f"kernels-{digest_of(sources, compiler, flags, runtime.name)}.so"
-
-    def compile_one(source: Path) -> Path:
-        target = target_for_program([source.read_text()])
-        translated = folder / target.name
-        file = rewriter.translate(source, translated, [ROOT], target).path
-        result = folder / f"{file.name}.o"
-        includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
-        said = run([compiler, *flags, *target.flags, *includes, "-c", file, "-o", result])
-        assert not said, said
-        return result
-
+    jobs, library = [], folder / "kernels.so"
     with locked(folder):
-        if not library.exists():
-            for old in folder.glob("kernels-*.so"):
-                old.unlink()
-            with ThreadPoolExecutor(processes) as pool:
-                objects = list(pool.map(compile_one, sources))
-            run([compiler, "-shared", "-pthread", *objects, runtime, "-o", library, "-ldl"])
+        for source in sources:
+            target = target_for_program([source.read_text()])
+            translated = folder / target.name
+            file = rewriter.translate(source, translated, [ROOT], target).path
+            includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
+            jobs.append((file, [*flags, *target.flags, *includes]))
+        objects = compile_objects([*jobs, *runtime_jobs(checked)])
+        assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
+        library = folder / "kernels.so"
+        link(objects, ["-shared", "-pthread", "-ldl"], library)
     return library
 
 
@@ -76,7 +47,7 @@ def compile_with_nvcc(sources: list[Path], folder: Path) -> Path:
     nvcc = toolchain.find_nvcc()
     library = folder / "kernels_gpu.so"
     flags = ["-std=c++20", "-arch=native", "-shared", "-Xcompiler=-fPIC", f"-I{ROOT}"]
-    run([nvcc.path, *flags, *sources, "-o", library])
+    subprocess.run([nvcc.path, *flags, *sources, "-o", library], check=True)
     return library
 
 

@@ -23,7 +23,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.compiling.runtime import simulator_runtime
+from common.compiling.objects import compile_objects
+from common.compiling.plan import plans_of
+from common.compiling.request import BuildRequest
 from common.course.grading.clean_tree import make_base
 from common.course.grading.one import Workshop, course_hash, grade
 from common.course.grading.outcome import Outcome
@@ -47,21 +49,26 @@ def workshop(
     in_main = threading.current_thread() is threading.main_thread()
     terminated = signal.signal(signal.SIGTERM, _end_tidily) if in_main else None
     folder = Path(tempfile.mkdtemp(prefix="grading-", dir=parent))
-    before = os.environ.get("ATTENTION_BUILD_DIR")
+    runtime = folder / "runtime"
+    places = {"ATTENTION_BUILD_DIR": str(runtime), "ATTENTION_CACHE_DIR": str(runtime / "cache")}
+    before = {name: os.environ.get(name) for name in places}
     try:
         folder.chmod(0o711)
         base = make_base(folder / "base")
-        os.environ["ATTENTION_BUILD_DIR"] = str(folder / "runtime")
-        simulator_runtime(False)
+        os.environ.update(places)
+        for task in tasks:  # what no submission has to compile again; nothing of a solution
+            for plan in plans_of(BuildRequest(task, "student", "simulator", counted=True)):
+                compile_objects(plan.shared_jobs())
         for path in folder.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        shared = (folder, base, folder / "runtime", kind, salt, course_hash(base), tuple(tasks), limits)
+        shared = (folder, base, runtime, kind, salt, course_hash(base), tuple(tasks), limits)
         yield Workshop(*shared, speed=speed)
     finally:
-        if before is None:
-            os.environ.pop("ATTENTION_BUILD_DIR", None)
-        else:
-            os.environ["ATTENTION_BUILD_DIR"] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
         if in_main:
             signal.signal(signal.SIGTERM, terminated)

@@ -294,6 +294,7 @@ class Sandbox:
         return {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
             "ATTENTION_BUILD_DIR": build,
+            "ATTENTION_CACHE_DIR": f"{build}/cache",
             "HOME": home,
             "TMPDIR": home,
             "USER": "student",

@@ -4,6 +4,7 @@
 // An access is first sorted by where it goes. The stacks of the CUDA threads hold local variables, which nobody else
 // sees; kernel arguments lie on the launching thread's stack; the rest is shared memory, a known range of global
 // memory, or a mistake.
+#include <dlfcn.h>
 #include <stdio.h>
 
 #include <map>

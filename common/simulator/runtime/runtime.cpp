@@ -1,5 +1,5 @@
-// runtime.cpp - the whole runtime as one translation unit: its parts share headers that take longer to compile than
-// the code (2 s together, 4 s one by one).
+// runtime.cpp - the runtime of every build as one translation unit: its parts share headers that take longer to compile
+// than the code. The checked build adds checker.cpp and reports.cpp.
 #define SIMULATOR_RUNTIME
 #include "async_copy.cpp"
 #include "cluster.cpp"
@@ -17,12 +17,3 @@
 #include "undefined.cpp"
 #include "wgmma.cpp"
 #include "work.cpp"
-#ifdef SIMULATOR_CHECKED
-#include "races.cpp"  // before its callers: what is quick there is inlined
-#include "checked.cpp"
-#include "async_order.cpp"
-#include "findings.cpp"
-#include "profile.cpp"
-#include "ranges.cpp"
-#include "replay.cpp"
-#endif

@@ -66,7 +66,7 @@ def work(served: Served, connection: Connection) -> None:
         send(connection, {"loaded": False, "words": str(CallFailed.because(error)), "kind": type(error).__name__})
         return
     for simulator in caller.simulators:
-        simulator.simulator_tell_crashes()
+        simulator.ask("simulator_tell_crashes")
     cases = {full_name(case): case for case in served.cases()}
     while True:
         try:

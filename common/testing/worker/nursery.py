@@ -106,12 +106,12 @@ def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
         data, files, _, _ = socket.recv_fds(requests, 1 + _NUMBER.size, 2)
         if not data:
             for process in workers:  # the compilers that it started, too: the test itself may have been killed
-                _end(process)
+                end(process)
             return
         if data[:1] == _STATUS:
             (process,) = _NUMBER.unpack(data[1:])
             workers.discard(process)
-            requests.sendall(_NUMBER.pack(_end(process)))
+            requests.sendall(_NUMBER.pack(end(process)))
             continue
         process = os.fork()
         if not process:
@@ -123,11 +123,11 @@ def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
         requests.sendall(_NUMBER.pack(process))
 
 
-def _end(process: int) -> int:
-    """Its wait status; a process that has ended by itself keeps the one it had. What it started ends, too."""
-    for end in (os.killpg, os.kill):  # it may have no group of its own yet
+def end(process: int) -> int:
+    """Ends a child of this process and what it started; its wait status, which one that has ended already keeps."""
+    for kill in (os.killpg, os.kill):  # it may have no group of its own yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            end(process, signal.SIGKILL)
+            kill(process, signal.SIGKILL)
     for _ in range(MOST_ROUNDS):
         others = _of_session(process)  # ninja's compilers have groups of their own
         if not others:

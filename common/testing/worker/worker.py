@@ -8,15 +8,10 @@ A crash, an exit, a hang over there is a CallFailed here, and the next call begi
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
-import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -26,33 +21,17 @@ from common.testing.calling import POISONED, Around, Called, Caller, CallFailed
 from common.testing.case import ERROR, Case
 from common.testing.case_choice import full_name
 from common.testing.worker.child import Served, work
-from common.testing.worker.endings import words_of
+from common.testing.worker.child_process import NO_ANSWER, ChildProcess, answers
 from common.testing.worker.messages import MOST_BYTES, receive, send
 from common.testing.worker.nursery import Nursery
 
 LOAD_SECONDS = 1800  # for building and loading: nvcc on a loaded machine takes minutes, a stuck compiler for ever
 CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator itself gives up on a kernel much earlier
-LOOK_UP = 0.5  # seconds after which it looks whether somebody wants it to end
 ANSWER_SECONDS = 7200  # for what is no call: trainings and benchmarks, which take minutes
-NO_ANSWER = "The process that runs your code gave no answer that can be read"
 NO_MORE = (
     "No further process can be started: the one that starts them does not answer, or was ended, by your code or for "
     "want of memory."
 )
-NOT_IN_TIME = "an endless loop, or threads that wait for each other"
-
-
-def answers(connection: Connection, seconds: float) -> bool:
-    """Waits until there is something to receive; False: not within these seconds.
-
-    A signal that comes just before the wait begins does not end it, and Python looks at it afterwards: so it waits a
-    little at a time, and Ctrl-C is never lost.
-    """
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if connection.poll(min(left, LOOK_UP)):
-            return True
-    return connection.poll(0)
 
 
 class NotLoaded(Exception):
@@ -63,7 +42,7 @@ class NotLoaded(Exception):
         self.kind = kind
 
 
-class Worker(Caller):
+class Worker(ChildProcess, Caller):
     """Calls operators in another process.
 
     To be made before this process starts threads or uses CUDA: the workers are forked from it as it is then.
@@ -82,11 +61,8 @@ class Worker(Caller):
     most_bytes = MOST_BYTES  # of an answer
 
     def __init__(self, served: Served | None, nursery: Nursery | None = None) -> None:
+        super().__init__()
         self._nursery = nursery or Nursery(partial(work, served))
-        self._process: int | None = None
-        self._connection: Connection | None = None
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
-        self._read = 0
         self.about: dict = {}
         self.more: dict = {}
 
@@ -130,10 +106,7 @@ class Worker(Caller):
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call. Raises CallFailed also for a process that ends or does not answer in time."""
-        try:
-            self.load()
-        except NotLoaded as error:
-            raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
+        self._load_for_call()
         self.more = {}
         request = {"do": "call", "case": full_name(case), "around": asdict(around), **self._further()}
         answer, tensors = self._ask(request, inputs, self.call_seconds[self.backend])
@@ -161,6 +134,12 @@ class Worker(Caller):
             raise CallFailed(ERROR, answer["words"])
         return answer
 
+    def _load_for_call(self) -> None:
+        try:
+            self.load()
+        except NotLoaded as error:
+            raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
+
     def _no_more(self) -> str:
         """What to say where the nursery cannot start a process."""
         return NO_MORE
@@ -174,54 +153,18 @@ class Worker(Caller):
 
     def close(self) -> None:
         """Ends the process, and what it started."""
-        self.end_process()
+        super().close()
         self._nursery.close()
-        self._printed.close()
 
     def _ask(self, request, tensors: Mapping[str, Tensor], seconds: float) -> tuple[dict, dict[str, Tensor]]:
+        return self._exchanged(
+            lambda connection: send(connection, request, tensors),
+            lambda connection: receive(connection, self.most_bytes),
+            seconds,
+        )
+
+    def _status(self, process: int) -> int:
         try:
-            send(self._connection, request, tensors)
-            if not answers(self._connection, seconds):
-                self.end_process()
-                raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
-            answer = receive(self._connection, self.most_bytes)
-        except (EOFError, OSError):
-            raise CallFailed(ERROR, self._ending(), ended=True) from None
-        except ValueError as error:
-            self.end_process()
-            raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
-        except BaseException:  # Ctrl-C
-            self.end_process()
-            raise
-        self._show(self._new_words())
-        return answer
-
-    def _ending(self, when: str = "while it ran your code") -> list[str]:
-        """What to say of the process, which has closed the connection: nothing is left to wait for."""
-        return words_of(*self._kill(), when)
-
-    def end_process(self) -> None:
-        """Ends the process that runs the code, if there is one; the next call begins another."""
-        if self._process is not None:
-            self._kill()
-
-    def _kill(self) -> tuple[int, str]:
-        """Ends the process and what it started: (its wait status, what it printed last)."""
-        process, self._process = self._process, None
-        self._connection.close()
-        try:
-            return self._nursery.status(process), self._new_words()
+            return self._nursery.status(process)
         except OSError:  # the nursery is gone, and its workers with it, or does not answer
-            return int(signal.SIGKILL), self._new_words()
-
-    def _new_words(self) -> str:
-        """What was printed on stderr since the last time."""
-        end = os.fstat(self._printed.fileno()).st_size
-        words = os.pread(self._printed.fileno(), max(0, end - self._read), self._read).decode(errors="replace")
-        self._read = end
-        return words
-
-    @staticmethod
-    def _show(words: str) -> None:
-        if words:
-            print(words, end="", file=sys.stderr, flush=True)
+            return int(signal.SIGKILL)

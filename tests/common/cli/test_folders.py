@@ -5,14 +5,13 @@ Bubblewrap puts such files and folders in the places of the checkout's own, for 
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from common.compiling.runtime import simulator_runtime
+from common.compiling.objects import cache_root
 from common.console.paths import ROOT
 from common.course.grading.sandbox import why_no_bubblewrap
 
@@ -26,16 +25,17 @@ FILLED = ROOT / "task3" / "solution" / "online_softmax.cu"
 
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
-    """A build folder with nothing but the simulator's runtime."""
+    """An empty build folder; objects come from the cache of all tests."""
     folder = tmp_path / "build"
-    shutil.copytree(simulator_runtime(False).parent, folder / "simulator" / "runtime")
+    folder.mkdir()
     return folder
 
 
-def course(build: Path, *command: str, mounts: tuple = ()) -> subprocess.CompletedProcess:
+def course(build: Path, *command: str, mounts: tuple = (), cache: Path | None = None) -> subprocess.CompletedProcess:
     """A command of the course where these are mounted, without root's right to read and write everything."""
     box = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--cap-drop", "ALL", *map(str, mounts)]
     box += ["--setenv", "ATTENTION_BUILD_DIR", str(build), "--chdir", str(ROOT)]
+    box += ["--setenv", "ATTENTION_CACHE_DIR", str(cache or cache_root())]
     done = subprocess.run([*box, sys.executable, "-m", *command], capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stdout + done.stderr
     return done
@@ -52,9 +52,9 @@ def test_where_not_even_the_sources_have_room(build: Path) -> None:
 
 
 def test_a_disk_that_the_compiler_fills(build: Path) -> None:
-    runtime = build / "simulator" / "runtime"
-    mounts = ("--size", 150_000, "--tmpfs", build, "--bind", shutil.copytree(runtime, build.parent / "kept"), runtime)
-    done = course(build, "task3.compile", "--backend", "simulator", "--solution", mounts=mounts)
+    mounts = ("--size", 150_000, "--tmpfs", build)
+    command = ("task3.compile", "--backend", "simulator", "--solution")
+    done = course(build, *command, mounts=mounts, cache=build / "cache")
     assert done.returncode == 1
     assert f"The disk that {build}/simulator/solution/task3 lies on is full: 0." in done.stdout
     assert "g++" not in done.stdout and "Make room and run the same command again. task3: not built" in said(done)
@@ -88,7 +88,8 @@ def test_a_byte_order_mark_is_no_error_and_a_damaged_build_heals(build: Path, tm
     mounts = ("--bind", tmp_path / "x.cu", KERNELS)
     done = course(build, *command, mounts=mounts)
     assert done.returncode == 0 and "task3: built" in done.stdout and "warning" not in done.stdout
-    (build / "simulator" / "student" / "task3" / "build.ninja").write_bytes(b"\xff\xfe garbage")
+    [library] = (build / "simulator" / "student" / "task3").glob("*.so")
+    library.write_bytes(b"\xff\xfe garbage")
     done = course(build, *command, mounts=mounts)
     assert done.returncode == 0 and "task3: built" in done.stdout
-    assert "student/task3: build.ninja is not as the last build left it: built anew" in done.stderr
+    assert "student/task3/task3_student_simulator.so is not as the last build left it: built anew" in done.stderr

@@ -97,36 +97,26 @@ def test_rebuilds_what_changed_and_nothing_else(course):
     assert course.build() == (False, -2.0)
 
 
-def test_ninja_is_found_when_it_is_not_on_path(course):
-    ninjas = {Path(folder) for folder in os.environ["PATH"].split(os.pathsep) if (Path(folder) / "ninja").exists()}
-    if any((folder / "g++").exists() for folder in ninjas):
-        # a system ninja beside the compilers: leave only links to the compilers on PATH
-        tools = course.source.parent / "tools"
-        tools.mkdir()
-        for folder in os.environ["PATH"].split(os.pathsep):
-            for tool in Path(folder).glob("*") if Path(folder).is_dir() else ():
-                link = tools / tool.name
-                if tool.name != "ninja" and not link.exists():
-                    link.symlink_to(tool)
-        path = str(tools)
-    else:
-        path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) not in ninjas)
-    assert course.build(PATH=path) == (True, 1.0)
+def test_ninja_is_found_when_it_is_not_on_path(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    ninja = toolchain.find_ninja()
+    assert ninja.exists() and str(ninja.parent) in os.environ["PATH"].split(os.pathsep)
 
 
 def test_a_killed_build_does_not_hang_the_next_one(course):
-    """Killed while the compiler runs, together with its children; torch's own lock file is left behind."""
+    """Killed while the compiler runs, together with its children; the file of a lock is left behind."""
+    left = "lock" if course.backend == "cuda" else "cache/??/*.lock"
     course.source.write_text(KERNEL + "\n".join(f"template <int N> struct F{i} {{}};" for i in range(20000)))
     command = [sys.executable, "-c", course.script('load(BuildRequest("task2", **where))')]
     victim = subprocess.Popen(command, cwd=ROOT, env=course.environment, start_new_session=True)
     folder = course.source.parent / "build"
     deadline = time.monotonic() + 120
-    while not list(folder.rglob("lock")):
+    while not list(folder.rglob(left)):
         assert time.monotonic() < deadline and victim.poll() is None
         time.sleep(0.02)
     os.killpg(victim.pid, signal.SIGKILL)
     victim.wait()
-    assert list(folder.rglob("lock")), "the killed build was expected to leave torch's lock behind"
+    assert list(folder.rglob(left)), "the killed build was expected to leave a lock behind"
     course.source.write_text(KERNEL)
     assert course.build() == (True, 1.0)
 

@@ -293,7 +293,7 @@ def test_a_worker_is_ended_before_it_has_a_group_of_its_own():
     if not process:
         time.sleep(20)
         os._exit(0)
-    assert os.WIFSIGNALED(nursery._end(process))
+    assert os.WIFSIGNALED(nursery.end(process))
 
 
 ANSWERS = {

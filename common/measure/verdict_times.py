@@ -1,0 +1,164 @@
+"""How long a student waits for a verdict: what `python -m common.benchmark verdict` measures, in the simulator.
+
+Everything runs in a copy of the checkout, whose gaps are filled with the solution, with a cache of objects of its own:
+
+    fresh        the first passing test, nothing compiled yet
+    unchanged    the same again
+    edit         after an edit of the .cu that changes no output
+    failing      after one that does, with the automatic look inside
+    watch        from saving such an edit to the first verdict of `course watch`
+
+Wall seconds, and the CPU seconds of all processes, which a busy machine does not change.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from common.compiling.manifest import Manifest, read_manifest
+from common.compiling.objects import cache_root
+from common.console.paths import ROOT
+
+STEPS = ("fresh", "unchanged", "edit", "failing", "watch")
+LEFT_OUT = ("build", ".git", "*.pyc", "__pycache__", ".venv", "venv", "pictures", "*.egg-info")
+TESTED = re.compile(r"\d+ of \d+ cases? pass")  # what `course watch` says last
+VERDICT = re.compile(r": (?:fail|error)\b")  # and first, of a case that fails
+PATIENCE = 600  # seconds without which a verdict is given up
+Seconds = tuple[float, float | None]  # wall, CPU
+
+
+class VerdictError(RuntimeError):
+    """A step did not end as it should; the message holds what it printed."""
+
+
+def measure_verdicts(tasks: Sequence[str], fresh: bool, console: Console) -> Table:
+    """The table of all steps.
+
+    Args:
+        tasks: "task1", ...
+        fresh: whether each task starts with an empty cache; otherwise with this machine's, and `fresh` is the first
+            test in a new checkout.
+
+    Raises:
+        VerdictError: a passing test fails, or a failing one passes.
+    """
+    cores = os.cpu_count()
+    table = Table(title=f"seconds to a verdict, wall (CPU), simulator, {cores} cores", title_justify="left")
+    table.add_column("task")
+    for step in STEPS:
+        table.add_column(step, justify="right")
+    for task in tasks:
+        with console.status(f"{task} ..."), tempfile.TemporaryDirectory() as scratch:
+            found = dict(_of_task(task, Path(scratch), fresh))
+        table.add_row(task, *(_shown(*found[step]) for step in STEPS))
+    return table
+
+
+def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Seconds]]:
+    checkout = scratch / "checkout"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    manifest = read_manifest(task)
+    for name in manifest.files:
+        shutil.copy(ROOT / task / "solution" / name, checkout / task / name)
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "ATTENTION_BUILD_DIR": str(checkout / "build")}
+    environment["ATTENTION_CACHE_DIR"] = str(scratch / "cache" if fresh else cache_root())
+    command = [sys.executable, "-m", f"{task}.test", "--backend", "simulator"]
+
+    def test(status: int) -> Seconds:
+        return _timed(lambda: _run(command, checkout, environment, status))
+
+    yield "fresh", test(0)
+    yield "unchanged", test(0)
+    source = checkout / task / _kernel(manifest)
+    right = source.read_text()
+    source.write_text(f"{right}\n__device__ int edited;\n")
+    yield "edit", test(0)
+    source.write_text(_wrong(right, "edited"))
+    yield "failing", test(1)
+    source.write_text(right)
+    with _watching(task, checkout, environment) as said:
+        said(TESTED)
+        start = time.perf_counter()
+        source.write_text(_wrong(right, "watched"))
+        said(VERDICT)
+        yield "watch", (time.perf_counter() - start, None)
+
+
+def _shown(wall: float, cpu: float | None) -> str:
+    return f"{wall:.1f}" if cpu is None else f"{wall:.1f} ({cpu:.1f})"
+
+
+def _kernel(manifest: Manifest) -> str:
+    """The last .cu file of a task: where several include a header, the one with the most of them."""
+    return [name for name in manifest.files if name.endswith(".cu")][-1]
+
+
+def _wrong(text: str, mark: str) -> str:
+    """The source with a mistake: in the first kernel a sum is taken with the wrong sign."""
+    start = text.index("__global__")
+    wrong, changed = re.subn(r"(\w[\w\[\].]* )\+=( [^;]*\*[^;]*;)", r"\1-=\2", text[start:], count=1)
+    if not changed:
+        raise VerdictError("the source has no sum of products to get wrong")
+    return f"{text[:start]}{wrong}\n__device__ int {mark};\n"
+
+
+def _run(command: Sequence[str], folder: Path, environment: dict[str, str], status: int) -> None:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode != status:
+        raise VerdictError(
+            f"{' '.join(command)} ended with {done.returncode}, not {status}:\n{done.stdout}{done.stderr}"
+        )
+
+
+def _timed(run: Callable[[], None]) -> Seconds:
+    start = time.perf_counter(), _cpu()
+    run()
+    return time.perf_counter() - start[0], _cpu() - start[1]
+
+
+def _cpu() -> float:
+    """CPU seconds of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@contextmanager
+def _watching(task: str, folder: Path, environment: dict[str, str]) -> Iterator[Callable[[re.Pattern], None]]:
+    """Runs `course watch`; gives a function that waits until it has printed something new of that pattern."""
+    command = [sys.executable, "-u", "-m", "common.course", "watch", task, "--backend", "simulator"]
+    with (
+        tempfile.NamedTemporaryFile("w+") as output,
+        subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        ) as process,
+    ):
+        read = 0
+
+        def said(pattern: re.Pattern) -> None:
+            nonlocal read
+            end = time.monotonic() + PATIENCE
+            while time.monotonic() < end and process.poll() is None:
+                if found := pattern.search(Path(output.name).read_text()[read:]):
+                    read += found.end()
+                    return
+                time.sleep(0.02)
+            raise VerdictError(f"`course watch {task}` gave no verdict:\n{Path(output.name).read_text()}")
+
+        try:
+            yield said
+        finally:
+            os.killpg(process.pid, signal.SIGINT)

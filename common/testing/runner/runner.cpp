@@ -1,0 +1,260 @@
+// runner.cpp - loads a built library and calls its operators, without Python and PyTorch. See __init__.py.
+//
+//     runner PARENT          PARENT: the process that must outlive it; it has opened SOCKET and MEMORY
+//
+// A message is its length, 4 bytes as networks have them, and what it says. Requests, and what answers them:
+//     'L' path                                            -> the schemas that the library registers
+//     'F' library used name argument                      -> what that function of the simulator tells, in the memory
+//     'C' operator poison used outputs arguments          -> the outputs, in the memory
+// or why not: the kind of error and its words. Numbers are as the processor has them; texts follow their length.
+// used: how many bytes of the memory are taken.
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#include "shim.h"
+
+namespace runner {
+
+namespace {
+
+constexpr int SOCKET = 3, MEMORY = 4;
+constexpr size_t MOST_BYTES = 1 << 16;  // of a request
+constexpr size_t MOST_WORDS = 1 << 14;  // bytes of an error that are told
+enum Tag : uint8_t { NOTHING, TENSOR, INTEGER, NUMBER, TRUTH, OPTIONAL = 0x80 };
+
+bool received(void* into, size_t size) { return recv(SOCKET, into, size, MSG_WAITALL) == static_cast<ssize_t>(size); }
+
+class Request {
+public:
+    bool receive() {
+        uint32_t size = 0;
+        if (!received(&size, sizeof size)) return false;  // the test is gone
+        end_ = ntohl(size);
+        at_ = 0;
+        return end_ <= sizeof bytes_ && received(bytes_, end_);
+    }
+    template <typename T>
+    T take() {
+        static_assert(std::is_trivially_copyable_v<T>);
+        T value;
+        memcpy(&value, bytes(sizeof value), sizeof value);
+        return value;
+    }
+    std::string text() {
+        const auto size = take<uint32_t>();
+        return std::string(bytes(size), size);
+    }
+    std::vector<int64_t> numbers(uint32_t count) {
+        if (count > MOST_BYTES) throw std::runtime_error("a request ends too early");
+        std::vector<int64_t> values(count);
+        if (count) memcpy(values.data(), bytes(count * sizeof(int64_t)), count * sizeof(int64_t));
+        return values;
+    }
+
+private:
+    const char* bytes(size_t size) {
+        if (size > end_ - at_) throw std::runtime_error("a request ends too early");
+        at_ += size;
+        return bytes_ + at_ - size;
+    }
+    char bytes_[MOST_BYTES];
+    size_t at_ = 0, end_ = 0;
+};
+
+class Reply {
+public:
+    template <typename T>
+    void put(T value) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    void text(const std::string& value) {
+        put(static_cast<uint32_t>(value.size()));
+        bytes_ += value;
+    }
+    void send() const {
+        const uint32_t size = htonl(static_cast<uint32_t>(bytes_.size()));
+        std::string message(reinterpret_cast<const char*>(&size), sizeof size);
+        message += bytes_;
+        for (size_t at = 0; at < message.size();) {
+            const ssize_t sent = ::send(SOCKET, message.data() + at, message.size() - at, MSG_NOSIGNAL);
+            if (sent <= 0) _exit(1);  // the test is gone
+            at += static_cast<size_t>(sent);
+        }
+    }
+
+private:
+    std::string bytes_;
+};
+
+std::vector<void*> libraries;
+
+Tensor* take_tensor(Request& request) {
+    auto* x = new Tensor();
+    x->dtype = request.take<int32_t>();
+    const auto rank = request.take<uint32_t>();
+    const auto offset = request.take<uint64_t>();
+    x->sizes = request.numbers(rank);
+    x->strides = request.numbers(rank);
+    if (const size_t bytes = extent(*x)) x->data = memory.at(offset, bytes);
+    return x;
+}
+
+StableIValue take_value(Request& request, uint8_t tag) {
+    StableIValue value = 0;
+    if (tag == TENSOR)
+        value = reinterpret_cast<StableIValue>(take_tensor(request));
+    else if (tag == TRUTH)
+        value = request.take<uint8_t>();
+    else if (tag == INTEGER || tag == NUMBER)
+        value = request.take<uint64_t>();
+    else
+        throw std::runtime_error("a request has an argument of no known kind");
+    return value;
+}
+
+void put_tensor(Reply& reply, const Tensor& x) {
+    reply.put(x.dtype);
+    reply.put(static_cast<uint32_t>(x.sizes.size()));
+    const size_t bytes = extent(x);
+    reply.put(static_cast<uint64_t>(bytes ? memory.offset_of(x.data, bytes) : 0));
+    for (int64_t size : x.sizes) reply.put(size);
+    for (int64_t stride : x.strides) reply.put(stride);
+}
+
+void load(Request& request, Reply& reply) {
+    operators.clear();
+    void* library = dlopen(request.text().c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) throw std::runtime_error(dlerror());
+    libraries.push_back(library);
+    if (void* tell = dlsym(library, "simulator_tell_crashes")) reinterpret_cast<void (*)()>(tell)();
+    reply.put(static_cast<uint32_t>(operators.size()));
+    for (const auto& [name, one] : operators) reply.text(name.substr(0, name.find(':')) + "::" + one.schema);
+}
+
+// What a function of the simulator returns lies in the memory: offset and size; 0, 0 for nothing.
+void function(Request& request, Reply& reply) {
+    void* library = libraries.at(request.take<uint32_t>());
+    memory.use(request.take<uint64_t>());
+    const std::string name = request.text();
+    const auto argument = request.take<uint64_t>();
+    void* found = dlsym(library, name.c_str());
+    if (!found) throw std::runtime_error("the library has no function " + name);
+    const char* bytes = nullptr;
+    uint64_t size = 0;
+    if (name == "simulator_refused" || name == "simulator_check_report") {
+        bytes = reinterpret_cast<const char* (*)()>(found)();
+        size = strlen(bytes);
+    } else if (name == "simulator_replay_report") {
+        bytes = reinterpret_cast<const char* (*)(uint64_t*)>(found)(&size);
+    } else if (name == "simulator_replay_begin") {
+        reinterpret_cast<void (*)(uint64_t)>(found)(argument);
+    } else if (name == "simulator_fill_shared" || name == "simulator_check_begin") {
+        reinterpret_cast<void (*)(int)>(found)(static_cast<int>(argument));
+    } else {
+        throw std::runtime_error(name + " is not asked for from outside");
+    }
+    size_t offset = 0;
+    if (size) {
+        void* place = memory.allocate(size);
+        memcpy(place, bytes, size);
+        offset = memory.offset_of(place, size);
+    }
+    reply.put(static_cast<uint64_t>(offset));
+    reply.put(size);
+}
+
+void call(Request& request, Reply& reply) {
+    const std::string name = request.text();
+    memory.poison = request.take<uint8_t>();
+    memory.use(request.take<uint64_t>());
+    const auto outputs = request.take<uint32_t>(), arguments = request.take<uint32_t>();
+    if (outputs > MOST_BYTES || arguments > MOST_BYTES) throw std::runtime_error("a request ends too early");
+    std::vector<StableIValue> stack(std::max(outputs, arguments) + 1);
+    for (uint32_t i = 0; i < arguments; ++i) {
+        const auto tag = request.take<uint8_t>();
+        if (tag == (NOTHING | OPTIONAL)) continue;  // a null pointer
+        stack[i] = take_value(request, tag & ~OPTIONAL);
+        if (tag & OPTIONAL) stack[i] = reinterpret_cast<StableIValue>(new StableIValue(stack[i]));
+    }
+    const auto found = operators.find(name);
+    if (found == operators.end() || !found->second.kernel) throw std::runtime_error("there is no operator " + name);
+    found->second.kernel(stack.data(), arguments, outputs);
+    reply.put(outputs);
+    for (uint32_t i = 0; i < outputs; ++i) {
+        auto* x = reinterpret_cast<Tensor*>(stack[i]);
+        put_tensor(reply, *x);
+        aoti_torch_delete_tensor_object(reinterpret_cast<AtenTensorHandle>(x));
+    }
+}
+
+void failed(Reply& reply, const char* kind, const std::string& words) {
+    reply = {};
+    reply.put(uint8_t{1});
+    reply.text(kind);
+    reply.text(words.substr(0, MOST_WORDS));
+}
+
+// Kinds are Python's, as pybind11 translates.
+Reply answered(Request& request) {
+    Reply reply;
+    reply.put(uint8_t{0});
+    try {
+        switch (request.take<char>()) {
+            case 'L': load(request, reply); break;
+            case 'F': function(request, reply); break;
+            case 'C': call(request, reply); break;
+            default: throw std::runtime_error("a request of no known kind");
+        }
+    } catch (const std::bad_alloc& error) {
+        failed(reply, "MemoryError", error.what());
+    } catch (const std::invalid_argument& error) {
+        failed(reply, "ValueError", error.what());
+    } catch (const std::domain_error& error) {
+        failed(reply, "ValueError", error.what());
+    } catch (const std::length_error& error) {
+        failed(reply, "ValueError", error.what());
+    } catch (const std::out_of_range& error) {
+        failed(reply, "IndexError", error.what());
+    } catch (const std::exception& error) {
+        failed(reply, "RuntimeError", error.what());
+    } catch (...) {
+        failed(reply, "RuntimeError", "Caught an unknown exception!");
+    }
+    return reply;
+}
+
+}  // namespace
+
+}  // namespace runner
+
+// In this order, so that a grader can close doors in between: everything that the process needs is open before the
+// first library is loaded, whose constructors run in dlopen(); inputs come when all are.
+int main(int count, char** arguments) {
+    using namespace runner;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (count != 2 || getppid() != atoi(arguments[1])) return 1;  // it was gone already
+    struct stat file;
+    if (fstat(MEMORY, &file)) return 1;
+    memory.open(MEMORY, static_cast<size_t>(file.st_size));
+    close(MEMORY);
+    static Request request;
+    while (request.receive()) {
+        const Reply reply = answered(request);
+        fflush(nullptr);
+        reply.send();
+    }
+    _exit(0);  // what the library wants to do at exit concerns nobody
+}

@@ -1,0 +1,140 @@
+"""The cache of objects: compiled once, by content, and anew where what is kept is not what was compiled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from common.compiling import objects
+from common.compiling.objects import CompilerFailed, compile_object, compile_objects, link, local_file
+from common.compiling.result import BuildError
+from common.compiling.runtime import simulator_runtime
+
+# Compiles by copying the source behind its header, and says so in the dependency file
+COMPILER = """#!/bin/sh
+[ "$1" = --version ] && echo "g++ 12" && exit 0
+echo run >> {folder}/runs
+[ -e {folder}/broken ] && echo "no such flag" >&2 && exit 1
+for word; do
+    [ "$before" = -o ] && out=$word; [ "$before" = -MF ] && deps=$word; [ "$before" = -c ] && source=$word
+    before=$word
+done
+[ -n "$deps" ] && echo "x.o: $source {folder}/checkout/number.h" > "$deps"
+echo "a warning in {folder}/checkout" >&2
+if [ -n "$source" ]; then cat {folder}/checkout/number.h "$source" > "$out"; else echo library > "$out"; fi
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a source and its header, a cache of its own, and a stub for a compiler."""
+    (tmp_path / "g++").write_text(COMPILER.format(folder=tmp_path))
+    (tmp_path / "g++").chmod(0o755)
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "number.h").write_text("1\n")
+    (folder / "x.cpp").write_text(f'#line 1 "{folder}/x.cu"\n')
+    monkeypatch.setenv("CXX", str(tmp_path / "g++"))
+    monkeypatch.setenv("ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ATTENTION_BUILD_DIR", str(folder / "build"))
+    monkeypatch.setattr(objects, "ROOT", folder)
+    objects._places.cache_clear()
+    yield folder
+    objects._places.cache_clear()
+
+
+def runs(checkout: Path) -> int:
+    """How often the compiler ran."""
+    file = checkout.parent / "runs"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def compiled(checkout: Path, *flags: str) -> str:
+    return compile_object(checkout / "x.cpp", flags).path.read_text()
+
+
+def test_nothing_is_compiled_twice(checkout: Path) -> None:
+    first = compile_object(checkout / "x.cpp", ["-O2"])
+    assert compile_object(checkout / "x.cpp", ["-O2"]) == first and runs(checkout) == 1
+    assert first.log == f"a warning in {checkout}\n"
+    compiled(checkout, "-O3")
+    assert runs(checkout) == 2
+
+
+def test_a_header_counts_by_its_content_and_what_it_was_before_is_kept(checkout: Path) -> None:
+    header = checkout / "number.h"
+    before = compiled(checkout)
+    header.write_text("2\n")
+    os.utime(header, (1e9, 1e9))
+    assert compiled(checkout) != before and runs(checkout) == 2
+    header.write_text("1\n")
+    assert compiled(checkout) == before and runs(checkout) == 2
+
+
+def test_a_copy_of_the_checkout_shares_what_was_compiled(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compile_object(checkout / "x.cpp", [f"-I{checkout}"])
+    copy = checkout.with_name("copy")
+    copy.mkdir()
+    (copy / "number.h").write_text("1\n")
+    (copy / "x.cpp").write_text(f'#line 1 "{copy}/x.cu"\n')
+    monkeypatch.setattr(objects, "ROOT", copy)
+    monkeypatch.setenv("ATTENTION_BUILD_DIR", str(copy / "build"))
+    again = compile_object(copy / "x.cpp", [f"-I{copy}"])
+    assert again.digest == made.digest and runs(checkout) == 1 and again.log == f"a warning in {copy}\n"
+    (copy / "number.h").write_text("3\n")
+    compile_object(copy / "x.cpp", [f"-I{copy}"])
+    assert runs(checkout) == 2
+
+
+@pytest.mark.parametrize("left", [b"", b"obj", None])
+def test_a_damaged_object_is_compiled_anew(checkout: Path, left: bytes | None) -> None:
+    made = compile_object(checkout / "x.cpp", [])
+    whole = made.path.read_bytes()
+    made.path.unlink() if left is None else made.path.write_bytes(left)
+    assert compile_object(checkout / "x.cpp", []).path.read_bytes() == whole and runs(checkout) == 2
+
+
+def test_a_record_that_is_none_is_no_record(checkout: Path) -> None:
+    compiled(checkout)
+    for text in ("{", "[]", '[{"inputs": 3}]'):
+        for record in (checkout.parent / "cache").glob("??/*.json"):
+            record.write_text(text)
+        compiled(checkout)
+    assert runs(checkout) == 4
+
+
+def test_a_library_is_linked_again_where_it_is_not_what_was_linked(checkout: Path) -> None:
+    made, library = [compile_object(checkout / "x.cpp", [])], checkout / "build" / "it.so"
+    assert link(made, ["-shared"], library) and not link(made, ["-shared"], library)
+    assert runs(checkout) == 2
+    library.write_text("damaged")
+    assert link(made, ["-shared"], library) and library.read_text() == "library\n" and runs(checkout) == 2
+
+
+def test_what_does_not_compile_leaves_nothing_and_says_all(checkout: Path) -> None:
+    (checkout.parent / "broken").touch()
+    with pytest.raises(CompilerFailed, match=r"no such flag\n+no such flag"):
+        compile_objects([(checkout / "x.cpp", []), (checkout / "x.cpp", ["-O2"])])
+    with pytest.raises(BuildError, match=r"the simulator's runtime does not compile:\nno such flag"):
+        simulator_runtime(False)
+    (checkout.parent / "broken").unlink()
+    assert compiled(checkout)
+
+
+def test_what_was_not_used_for_longest_goes(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "PRUNED_EVERY", 0)
+    (checkout / "x.cpp").write_text("old " * 2000)
+    old = compile_object(checkout / "x.cpp", [])
+    os.utime(old.path, (1e9, 1e9))
+    monkeypatch.setattr(objects, "MOST_BYTES", 12_000)
+    (checkout / "x.cpp").write_text("long" * 2000)
+    new = compile_object(checkout / "x.cpp", [])
+    assert new.path.exists() and not old.path.exists()
+
+
+def test_a_name_in_an_object_is_a_file_of_this_checkout(checkout: Path) -> None:
+    assert local_file("./task2/x.cu") == local_file("task2/x.cu") == str(checkout / "task2/x.cu")
+    assert local_file("build/simulator/x.cpp") == str(checkout / "build" / "simulator" / "x.cpp")
+    assert local_file("/usr/include/x.h") == "/usr/include/x.h"
