@@ -38,7 +38,6 @@ def compile_library(sources: list[Path], folder: Path, checked: bool = False) ->
             jobs.append((file, [*flags, *target.flags, *includes]))
         objects = compile_objects([*jobs, *runtime_jobs(checked)])
         assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
-        library = folder / "kernels.so"
         link(objects, ["-shared", "-pthread", "-ldl"], library)
     return library
 
