@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
 from common.compiling.derivatives import refuse_forward_mode
-from common.kernels.attention_call import NO_WINDOW, Options, check_dtypes, check_places
+from common.kernels.attention_call import NO_WINDOW, Options, check_dtypes, check_places, one_node
 from common.kernels.attention_explain import Explanation, explained
 from common.kernels.attention_gradients import operators_of, run, transforming
 from common.kernels.attention_kernels import attend, attend_packed
@@ -41,6 +41,7 @@ from common.kernels.decode.decode import update_cache, update_cache_rotary
 from common.kernels.loaded import loaded
 
 
+@one_node
 def attention(
     query: Tensor,
     key: Tensor,
@@ -119,6 +120,7 @@ def attention(
     return attend(query, key, value, options)
 
 
+@one_node
 def attention_varlen(
     query: Tensor,
     key: Tensor,
@@ -167,6 +169,7 @@ def attention_varlen(
     return attend_packed(query, key, value, cu_seqlens_q, cu_seqlens_k, options)
 
 
+@one_node
 def attention_with_kvcache(
     query: Tensor,
     k_cache: Tensor,
@@ -271,6 +274,7 @@ def compress_block_mask(block_mask: Tensor) -> tuple[Tensor, Tensor]:
     return loaded("sparse", block_mask.device).compress_block_mask(block_mask)
 
 
+@one_node
 def block_sparse_attention(
     query: Tensor,
     key: Tensor,

@@ -17,12 +17,15 @@ Nothing is copied where a view will do.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from common.kernels.loaded import BACKENDS
@@ -175,6 +178,27 @@ class Call:
         out = self.query @ key.mT @ value
         lse = out.new_full(out.shape[:-1], -math.inf, dtype=torch.float32) if self.options.return_lse else None
         return self.result(out, lse)
+
+
+def one_node(function: Callable) -> Callable:
+    """The function for torch.fx and torch.jit: a node of its own in a traced graph, and refused by torch.jit.script."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, Proxy):
+                return x.tracer.create_proxy("call_function", call, args, kwargs)
+        return function(*args, **kwargs)
+
+    call.__prepare_scriptable__ = functools.partial(refuse_script, function.__name__)
+    return call
+
+
+def refuse_script(name: str) -> None:
+    """What torch.jit.script gets to hear."""
+    raise NotImplementedError(
+        f"torch.jit.script does not take {name}: use torch.compile, torch.export or torch.jit.trace"
+    )
 
 
 def check_places(*, query: Tensor, **others: Tensor | None) -> None:

@@ -27,6 +27,9 @@ from task7.front_door import taught
 OPSET = 23  # the first with Attention
 
 
+NO_LSE = math.nan  # in place of the logsumexp; nothing of it is left where no node reads it
+
+
 class Refused(ValueError):
     """A call that the operator Attention cannot say."""
 
@@ -45,7 +48,8 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
 
     Raises:
         ImportError: onnx or onnxscript is missing.
-        ValueError: dynamo=False; a call that the operator cannot say: strides, sinks, dropout, packed sequences.
+        ValueError: dynamo=False; a call that the operator cannot say: causal strides, sinks, dropout,
+            packed sequences, return_lse.
         What the model raises, and torch.onnx.OnnxExporterError.
     """
     if not options.get("dynamo", True):
@@ -62,7 +66,7 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
         table = translations() | options.pop("custom_translation_table", {})
         given = {"opset_version": OPSET, "verbose": False} | options | {"dynamo": True}
         try:
-            return torch.onnx.export(model, args, custom_translation_table=table, **given)
+            program = torch.onnx.export(model, args, custom_translation_table=table, **given)
         except torch.onnx.OnnxExporterError as error:
             reason: BaseException | None = error
             while reason is not None and not isinstance(reason, Refused):
@@ -70,6 +74,10 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
             if reason is None:
                 raise
             raise reason from None
+    constants = (x.const_value for x in program.model.graph.initializers.values())
+    numbers = (x.numpy() for x in constants if x is not None and x.size == 1 and x.dtype.is_floating_point())
+    _refuse(any(math.isnan(x.item()) for x in numbers), "return_lse")
+    return program
 
 
 def translations() -> dict[Callable, Callable]:
@@ -82,11 +90,12 @@ def translations() -> dict[Callable, Callable]:
                 table[getattr(namespace, kernels.operator).default] = _taught_masked if kernels.masks else _flash
     for operators in loaded_operators("flash"):
         table[operators.flash_attention.default] = _flash
+        table[operators.flash_attention_forward.default] = functools.partial(_refuse_all, "return_lse")
     for operators in loaded_operators("flash_options"):
         table[operators.options_attention.default] = _options
-        table[operators.packed_attention.default] = _packed
+        table[operators.packed_attention.default] = functools.partial(_refuse_all, "packed sequences")
     for operators in loaded_operators("sparse"):
-        table[operators.strided_attention.default] = _strided
+        table[operators.strided_attention.default] = functools.partial(_refuse_all, "a stride (key_stride)")
         table[operators.sliding_window_attention.default] = _window
     return table
 
@@ -110,19 +119,17 @@ def _options(
     _refuse(sinks is not None, "sinks")
     _refuse(dropout_p > 0, "dropout (dropout_p)")
     out = _attention(query, key, value, causal, scale, lower_right, mask, softcap, window_left, window_right)
-    return out, None  # nothing reads the logsumexp
+    from onnxscript import opset23 as op
+
+    return out, op.Constant(value_float=NO_LSE)
 
 
 def _window(query, key, value, window, causal=True, scale=None):
     return _attention(query, key, value, causal, scale, left=window - 1, right=-1 if causal else window - 1)
 
 
-def _packed(*_, **__):
-    _refuse(True, "packed sequences (attention_varlen)")
-
-
-def _strided(*_, **__):
-    _refuse(True, "a stride (key_stride)")
+def _refuse_all(what: str, *_, **__):
+    _refuse(True, what)
 
 
 def _attention(
@@ -165,4 +172,4 @@ def _seen(op, query, key, causal: bool, lower_right: bool, left: int, right: int
 
 def _refuse(condition: bool, what: str) -> None:
     if condition:
-        raise Refused(f"the model calls an attention with {what}, which the operator Attention of ONNX has not")
+        raise Refused(f"the model calls an attention with {what}, which the operator Attention of ONNX does not have")

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from common.kernels.attention_call import NO_WINDOW, Options
+from common.kernels.attention_call import NO_WINDOW, Options, one_node, refuse_script
 from common.kernels.attention_kernels import attend
 from task7.front_door.taught import check_choice, chosen
 
 
+@one_node
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -171,6 +172,9 @@ class CUDAAttention(nn.Module):
         """Shapes, result and errors: see scaled_dot_product_attention."""
         dropout_p = self.dropout_p if self.training else 0.0
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, sinks=sinks, **self.options)
+
+    def __prepare_scriptable__(self) -> None:
+        refuse_script("CUDAAttention")
 
     def extra_repr(self) -> str:
         options = self.options | {"dropout_p": self.dropout_p}

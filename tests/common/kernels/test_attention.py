@@ -416,6 +416,21 @@ def test_a_default_device_changes_nothing(device):
         assert torch.equal(x, y) if isinstance(x, Tensor) else x == y
 
 
+def test_torch_fx_and_torch_jit(device):
+    """A node of its own for tracing; torch.jit.script, which knows no keyword arguments, is told what to use."""
+    inputs = tensors(device, 9, 9)
+
+    def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attention(2 * query, key, value, enable_gqa=True, is_causal=True) + 1
+
+    traced = torch.fx.symbolic_trace(layer)
+    assert attention in [node.target for node in traced.graph.nodes]
+    assert torch.equal(traced(*inputs), layer(*inputs))
+    assert torch.equal(torch.jit.trace(layer, inputs)(*inputs), layer(*inputs))
+    with pytest.raises(NotImplementedError, match=r"torch.jit.script does not take attention: use torch.compile"):
+        torch.jit.script(attention)
+
+
 def test_inference_mode(device):
     inputs = tensors(device, 9, 9)
     with torch.inference_mode():

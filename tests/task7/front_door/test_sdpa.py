@@ -467,6 +467,9 @@ def test_the_module_is_the_function(device):
     torch.testing.assert_close(causal(query, key, value), expected, rtol=1e-5, atol=1e-5)
     assert "enable_gqa=True" in repr(causal) and "variant='tuned'" in repr(causal)
     assert not list(module.parameters())
+    assert torch.equal(torch.fx.symbolic_trace(causal)(query, key, value), causal(query, key, value))
+    with pytest.raises(NotImplementedError, match="torch.jit.script does not take CUDAAttention: use torch.compile"):
+        torch.jit.script(causal)
     with pytest.raises(ValueError, match="mode is 'fast'"):
         CUDAAttention(mode="fast")
 
