@@ -231,6 +231,14 @@ def check_dtypes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
         )
 
 
+def check_head_dim(query: Tensor, key: Tensor) -> None:
+    """Refuses queries and keys of different head_dim."""
+    if query.size(-1) != key.size(-1):
+        raise ValueError(
+            f"query has shape {list(query.shape)} and key {list(key.shape)}; their last sizes, head_dim, must be equal"
+        )
+
+
 def check_sinks(sinks: Tensor | None, heads: int) -> None:
     """Refuses sinks that are not one floating-point number for each head."""
     if sinks is None:
@@ -271,10 +279,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, at_least: int) -> N
         if x.dim() < at_least:
             why = " with enable_gqa, heads included" if at_least == 3 else ""
             raise ValueError(f"{name} has shape {list(x.shape)}; it must have {at_least} dimensions or more{why}")
-    if query.size(-1) != key.size(-1):
-        raise ValueError(
-            f"query has shape {list(query.shape)} and key {list(key.shape)}; their last sizes, head_dim, must be equal"
-        )
+    check_head_dim(query, key)
     if key.size(-2) != value.size(-2):
         raise ValueError(
             f"key has shape {list(key.shape)} and value {list(value.shape)}; their last sizes but one, S_k, must be "

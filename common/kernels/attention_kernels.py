@@ -22,6 +22,7 @@ from common.kernels.attention_call import (
     alternatives,
     as_autocast,
     check_dtypes,
+    check_head_dim,
     check_places,
     check_sinks,
     padded,
@@ -67,6 +68,7 @@ def attend_packed(
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() != 3:
             raise ValueError(f"{name} has shape {list(x.shape)}; it must be [total, heads, head_dim]")
+    check_head_dim(query, key)
     check_sinks(options.sinks, query.size(1))
     numbers = [x.int().contiguous() for x in boundaries.values()]
     if query.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to be waited for

@@ -259,6 +259,8 @@ def test_packed_sequences_are_those_of_attention(device, options):
         attention_varlen(*leaves, begins[:, 0].float())
     with pytest.raises(ValueError, match=r"query has shape .*; it must be \[total, heads, head_dim\]"):
         attention_varlen(leaves[0][None], *leaves[1:], begins[:, 0])
+    with pytest.raises(ValueError, match=r"query has shape .* and key .*; their last sizes, head_dim, must be equal"):
+        attention_varlen(leaves[0][..., :6], *leaves[1:], *begins.unbind(1))
 
 
 CU_SEQLENS = torch.tensor([[0, 1], [0, 32]], dtype=torch.int32)
@@ -418,7 +420,7 @@ def test_a_default_device_changes_nothing(device):
 
 def test_torch_fx_and_torch_jit(device):
     """A node of its own for tracing; torch.jit.script, which knows no keyword arguments, is told what to use."""
-    inputs = tensors(device, 9, 9)
+    inputs = tuple(x.detach() for x in tensors(device, 9, 9))
 
     def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attention(2 * query, key, value, enable_gqa=True, is_causal=True) + 1

@@ -120,10 +120,10 @@ def _():
         assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3))
 
 
-@has("head_dim up to 256, tuned")
+@has("head_dim up to 256")
 def _():
     for head_dim in (129, 256):
-        assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3), variant="tuned")
+        assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3))
 
 
 @has("values of another head_dim")

@@ -468,7 +468,7 @@ def test_the_module_is_the_function(device):
     assert "enable_gqa=True" in repr(causal) and "variant='tuned'" in repr(causal)
     assert not list(module.parameters())
     assert torch.equal(torch.fx.symbolic_trace(causal)(query, key, value), causal(query, key, value))
-    with pytest.raises(NotImplementedError, match="torch.jit.script does not take CUDAAttention: use torch.compile"):
+    with pytest.raises(NotImplementedError, match=r"torch.jit.script does not take CUDAAttention: use torch.compile"):
         torch.jit.script(causal)
     with pytest.raises(ValueError, match="mode is 'fast'"):
         CUDAAttention(mode="fast")
