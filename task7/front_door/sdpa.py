@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from common.kernels.attention_call import NO_WINDOW, Options, one_node, refuse_script
+from common.kernels.attention_call import Options, one_node, refuse_script
 from common.kernels.attention_kernels import attend
 from task7.front_door.taught import check_choice, chosen
 
@@ -37,11 +37,7 @@ def scaled_dot_product_attention(
     *,
     mode: str = "flash",
     variant: str | None = None,
-    deterministic: bool = False,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    window_size: tuple[int, int] = NO_WINDOW,
-    lower_right: bool = False,
+    **options,
 ) -> Tensor:
     """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
 
@@ -49,45 +45,28 @@ def scaled_dot_product_attention(
     says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile and
     torch.export there is no graph break once the kernels are loaded: call it once before. torch.func.grad and vmap work
     with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
-    softcap, sinks, dropout, windows and head_dim over 128 have tuned kernels of their own, where vmap goes from sample
-    to sample with sinks or dropout.
     NaN and infinity at hidden keys reach the rows that do not see them in no result and no gradient of tuned kernels.
     In results of the other variants they do, as 0 times NaN.
 
-    Before the kernels run, these are copied: inputs that are not contiguous, broadcast ones included (tuned: those
-    whose rows are not contiguous); float16 and bfloat16 inputs of the modes tiled and flash, converted to float32, and
-    their result converted back (not tuned); keys and values repeated for enable_gqa (not tuned); rows that get zeros
-    because value_head_dim is not head_dim; with over four dimensions what cannot be viewed as four.
+    Before kernels that are not tuned run, these are copied: inputs that are not contiguous, broadcast ones included;
+    16-bit inputs of the modes tiled and flash, converted to float32; keys and values repeated for enable_gqa; rows that
+    get zeros because value_head_dim is not head_dim. What the tuned ones copy: see attention.
 
     Args:
-        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, of any strides. Any number of
-            batch dimensions, none included; the last of them are the heads. Those of query, key and value broadcast.
+        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, of any strides.
         key: [..., S_k, head_dim], of query's dtype and on its device, like value.
         value: [..., S_k, value_head_dim].
-        attn_mask: bool (True: attend), or float32 or query's dtype (added to the scaled scores); of any shape that
-            broadcasts to [..., S_q, S_k]. Not together with is_causal. Or PyTorch's
-            causal_lower_right(S_q, S_k): query i sees the keys j <= i + S_k - S_q; or its causal_upper_left, which is
-            is_causal.
-        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1, also in inference, as in
-            PyTorch. Random numbers come from PyTorch's generator, though not the same weights are left out as there.
-            In mode "flash" only, tuned.
+        attn_mask: bool (True: attend), or float32 or query's dtype (added to the scaled scores), broadcasts to
+            [..., S_q, S_k]; or PyTorch's causal_lower_right(S_q, S_k) or causal_upper_left. Not with is_causal.
+        dropout_p: also in inference, as in PyTorch, though not the same weights are left out. In mode "flash" only,
+            tuned.
         is_causal: query i sees the keys j <= i, counted from the first key also where S_q != S_k.
-        scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
-        enable_gqa: key and value may have fewer heads than query, a divisor of its number; each of theirs serves
-            several of query's, one after another.
+        scale, enable_gqa: as of PyTorch's function.
         mode: "naive", "tiled" or "flash".
         variant: "student" (the task's .cu file), "solution" or "tuned" (flash only); None: "solution", but with mode
             "flash" "tuned" for what only that has.
-        deterministic: gradients have the same bits every time; without it query's may differ in the last ones, unless
-            torch.use_deterministic_algorithms(True) holds in the backward pass. The result has them anyway.
-        softcap: scores become softcap * tanh(score / softcap), before attn_mask is added; 0: as they are. In mode
-            "flash" only, tuned. PyTorch's function has no such argument, and none for sinks.
-        sinks: [heads], floating-point, a score of each head that belongs to no key and joins the softmax's denominator;
-            or None. It may require a gradient. As softcap.
-        window_size: (left, right), in keys, as FlashAttention has it: query i sees the keys i - left ... i + right; -1:
-            no such end. With is_causal and a mask all hold. As softcap.
-        lower_right: counts is_causal and window_size from the last key, not the first: from i + S_k - S_q on in place
-            of i. (FlashAttention does.) attn_mask=causal_lower_right(S_q, S_k) is is_causal with lower_right.
+        options: further ones of attention, of common/kernels/attention.py: softcap, sinks, window_size, lower_right,
+            deterministic and others. In mode "flash" only, tuned, but for lower_right, which all have.
 
     Returns:
         [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query,
@@ -101,9 +80,8 @@ def scaled_dot_product_attention(
         common.compiling.result.BuildError, common.compiling.toolchain.ToolchainError: the kernels cannot be built.
     """
     options = Options(
-        attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
-        deterministic=deterministic, softcap=softcap, sinks=sinks, window_size=window_size, lower_right=lower_right,
-    )  # fmt: skip
+        attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa, **options
+    )
     check_mask(options)
     kernels = chosen(mode, variant, query, key, value, options)
     if kernels is None:
@@ -124,8 +102,7 @@ class CUDAAttention(nn.Module):
     """scaled_dot_product_attention as a module, without parameters: CUDAAttention(is_causal=True, mode="tiled").
 
     Args:
-        is_causal, scale, enable_gqa, mode, variant, deterministic, softcap, window_size, lower_right: see
-            scaled_dot_product_attention.
+        mode, variant, options: see scaled_dot_product_attention.
         dropout_p: the same, while the module is in training mode; after eval() there is no dropout.
 
     Raises:
@@ -140,25 +117,13 @@ class CUDAAttention(nn.Module):
         *,
         mode: str = "flash",
         variant: str | None = None,
-        deterministic: bool = False,
-        softcap: float = 0.0,
         dropout_p: float = 0.0,
-        window_size: tuple[int, int] = NO_WINDOW,
-        lower_right: bool = False,
+        **options,
     ) -> None:
         super().__init__()
         check_choice(mode, variant)
-        self.options = {
-            "is_causal": is_causal,
-            "scale": scale,
-            "enable_gqa": enable_gqa,
-            "mode": mode,
-            "variant": variant,
-            "deterministic": deterministic,
-            "softcap": softcap,
-            "window_size": window_size,
-            "lower_right": lower_right,
-        }
+        self.options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa, "mode": mode}
+        self.options |= {"variant": variant, **options}
         self.dropout_p = dropout_p
 
     def forward(

@@ -60,10 +60,8 @@ class Taught:
     def call(self, variant: str, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Call:
         """The call as these kernels get it, or the error that says why they do not take it."""
         chosen = f"mode {self.mode!r} with variant {variant!r}"
-        if options.used:
-            raise ValueError(
-                f"{options.used[0]}, and {chosen} has no such option: use mode='flash' with variant='tuned'"
-            )
+        if asked := _not_taught(options):
+            raise ValueError(f"{asked[0]}, and {chosen} has no such option: use mode='flash' with variant='tuned'")
         call = Call.of(query, key, value, options, grouped=False)
         width = call.query.size(-1)
         if options.attn_mask is not None and call.options.attn_mask is not None and not self.masks:
@@ -118,13 +116,20 @@ def chosen(
         mask = options.attn_mask is not None and not isinstance(options.attn_mask, CausalBias)
         gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         wide = any(x.dim() > 0 and x.size(-1) > MODES[mode].max_head_dim for x in tensors)
-        variant = "tuned" if mask or gradients or wide or options.used else "solution"
+        variant = "tuned" if mask or gradients or wide or _not_taught(options) else "solution"
     if variant != "tuned":
         return MODES[mode]
     for x in tensors:
         if x.dim() > 0 and x.size(-1) > MAX_HEAD_DIM:
             raise ValueError(f"head_dim is {x.size(-1)}, over {MAX_HEAD_DIM}; mode='naive' and mode='tiled' take any")
     return None
+
+
+def _not_taught(options: Options) -> list[str]:
+    """The options of a call that no taught kernel has, with their values in words."""
+    plain = {"key_stride": 1, "return_lse": False, "kernel": None}
+    others = {name: getattr(options, name) for name, x in plain.items() if getattr(options, name) != x}
+    return options.used + [f"{name} is {x!r}" for name, x in others.items()]
 
 
 def check_choice(mode: str, variant: str | None) -> None:

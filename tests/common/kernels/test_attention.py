@@ -85,8 +85,10 @@ CALLS = {
     "plain": {},
     "causal": {"is_causal": True},
     "lower right": {"is_causal": True, "lower_right": True},
-    "window": {"window_size": (3, 2)},
-    "window from the lower right": {"window_size": (3, -1), "is_causal": True, "lower_right": True},
+    **{f"window {x}": {"window_size": x} for x in ((3, 1), (0, 0), (-1, 2), (2, -1), (50, 50))},
+    **{f"causal window {x}": {"window_size": x, "is_causal": True} for x in ((3, 1), (2, -1))},
+    "window from the lower right": {"window_size": (3, 1), "lower_right": True},
+    "causal window from the lower right": {"window_size": (3, -1), "is_causal": True, "lower_right": True},
     "stride": {"key_stride": 3, "key_offset": 1},
     "causal stride": {"key_stride": 3, "key_offset": 2, "is_causal": True},
     "softcap": {"softcap": 0.7},
@@ -112,7 +114,9 @@ def test_every_option(device, name, sizes):
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
-@pytest.mark.parametrize("name", ["window", "window from the lower right", "stride", "causal stride"])
+@pytest.mark.parametrize(
+    "name", ["window (0, 0)", "causal window (2, -1)", "window from the lower right", "causal stride"]
+)
 def test_windows_and_strides_in_16_bits_without_gradients(device, dtype, name):
     """By the kernels of the sparse room where they take the call, and the same by the others."""
     inputs, options = [x.detach() for x in tensors(device, 21, 21, dtype)], CALLS[name]
@@ -149,6 +153,19 @@ def test_dropout_is_that_of_its_seed(device):
     kept = dropout_mask(seed, 0.4, 2, HEADS, 9, 9) / 0.6
     found = attention(*inputs, dropout_p=0.4, enable_gqa=True, seed=seed, return_lse=True)
     assert_right(found, exact(*inputs, seen_of(9, 9), kept=kept), inputs, 1e-5)
+
+
+@pytest.mark.parametrize("head_dim", [8, 136])
+def test_five_dimensions_that_broadcast(device, head_dim):
+    """With the gradients, the sinks' among them; heads that share keys, values of another head_dim."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = (2, 1, 4, 5, head_dim), (2, 3, 2, 7, head_dim), (2, 3, 2, 7, head_dim + 3)
+    inputs = [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in shapes]
+    sinks = torch.randn(4, generator=generator).to(device).requires_grad_()
+    for options in ({"softcap": 0.7}, {"sinks": sinks}, {"softcap": 0.7, "sinks": sinks}):
+        found = attention(*inputs, is_causal=True, enable_gqa=True, return_lse=True, **options)
+        expected = exact(*inputs, seen_of(5, 7, is_causal=True), **options)
+        assert_right(found, expected, [*inputs, *[sinks] * ("sinks" in options)], 1e-5)
 
 
 def test_other_shapes_have_a_logsumexp_as_well(device):
