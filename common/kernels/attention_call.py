@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -88,6 +88,14 @@ class Options:
         return found + ([f"window_size is {self.window_size}"] if tuple(self.window_size) != NO_WINDOW else [])
 
 
+_FIELDS = tuple(Options.__dataclass_fields__)
+
+
+def changed(options: Options, **changes) -> Options:
+    """As dataclasses.replace, but for torch.compile, whose older versions do not look into the standard library."""
+    return Options(**{name: changes[name] if name in changes else getattr(options, name) for name in _FIELDS})
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """A call as the kernels get it.
@@ -147,7 +155,7 @@ class Call:
                 key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
         batch = _common_batch(query, key, value, group)  # [..., heads]
         check_sinks(sinks, batch[-1] if batch else 1)
-        options = replace(
+        options = changed(
             options,
             attn_mask=None if mask is None else _as_mask(mask, (*batch, *sizes)),
             is_causal=causal,

@@ -6,7 +6,7 @@ kernels.attend(variant, query, key, value, options)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
-from common.kernels.attention_call import Call, Options, alternatives
+from common.kernels.attention_call import Call, Options, alternatives, changed
 from common.kernels.attention_kernels import MAX_HEAD_DIM
 from common.kernels.loaded import BACKENDS
 
@@ -85,10 +85,10 @@ class Taught:
         if asked.is_causal and asked.lower_right and not self.lower_right:
             seq_q, seq_k = call.scores_shape[-2:]
             seen = torch.ones(seq_q, seq_k, dtype=torch.bool, device=query.device).tril(seq_k - seq_q)
-            asked = replace(asked, attn_mask=seen, is_causal=False)
+            asked = changed(asked, attn_mask=seen, is_causal=False)
         inputs = (x if self.sixteen_bit else x.float() for x in (call.query, call.key, call.value))
         query, key, value = (x.contiguous() for x in inputs)
-        return replace(call, query=query, key=key, value=value, options=asked)
+        return Call(query, key, value, asked, call.scores_shape, call.value_head_dim, call.dtype, call.gradients)
 
 
 MODES = {
