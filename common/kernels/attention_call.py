@@ -88,22 +88,16 @@ class Options:
         return found + ([f"window_size is {self.window_size}"] if tuple(self.window_size) != NO_WINDOW else [])
 
 
-_FIELDS = tuple(Options.__dataclass_fields__)
-
-
-def changed(options: Options, **changes) -> Options:
-    """As dataclasses.replace, but for torch.compile, whose older versions do not look into the standard library."""
-    return Options(**{name: changes[name] if name in changes else getattr(options, name) for name in _FIELDS})
-
-
 @dataclass(frozen=True, eq=False)
 class Call:
     """A call as the kernels get it.
 
     Attributes:
         query: [batch, heads, S_q, head_dim]. key, value: [batch, kv_heads, S_k, head_dim]. With contiguous rows.
-        options: attn_mask is bool or float32 of four dimensions, scale a number, lower_right False where it makes no
-            difference.
+        attn_mask: bool or float32, of four dimensions; None for none.
+        is_causal, lower_right: a CausalBias resolved; lower_right is False where it makes no difference.
+        scale: a number.
+        options: the others.
         scores_shape: [..., S_q, S_k] as the caller has it.
         value_head_dim, dtype: of the result; the kernels' rows may be longer.
         gradients: whether a gradient may be asked for.
@@ -112,6 +106,10 @@ class Call:
     query: Tensor
     key: Tensor
     value: Tensor
+    attn_mask: Tensor | None
+    is_causal: bool
+    lower_right: bool
+    scale: float
     options: Options
     scores_shape: tuple[int, ...]
     value_head_dim: int
@@ -147,26 +145,21 @@ class Call:
             causal, lower_right = True, bias.variant == CausalVariant.LOWER_RIGHT
 
         group = 1  # heads of query that share one of key
-        if options.enable_gqa:
+        if options.enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
             _check_heads(query, key, value)
-            if grouped and key.size(-3) == value.size(-3) < query.size(-3):
+            if grouped and key.size(-3) == value.size(-3):
                 group = query.size(-3) // key.size(-3)
             else:
                 key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
         batch = _common_batch(query, key, value, group)  # [..., heads]
         check_sinks(sinks, batch[-1] if batch else 1)
-        options = changed(
-            options,
-            attn_mask=None if mask is None else _as_mask(mask, (*batch, *sizes)),
-            is_causal=causal,
-            lower_right=lower_right and sizes[0] != sizes[1],
-            scale=scale,
-        )
+        mask = None if mask is None else _as_mask(mask, (*batch, *sizes))
         kv_batch = (*batch[:-1], key.size(-3)) if group > 1 else batch
         value_head_dim, width = value.size(-1), max(query.size(-1), value.size(-1))
         inputs = ((query, batch), (key, kv_batch), (value, kv_batch))
         inputs = [with_rows(_as_four(padded(x, width), of)) for x, of in inputs]
-        return cls(*inputs, options, (*batch, *sizes), value_head_dim, query.dtype, gradients)
+        told = mask, causal, lower_right and sizes[0] != sizes[1], scale, options
+        return cls(*inputs, *told, (*batch, *sizes), value_head_dim, query.dtype, gradients)
 
     @property
     def empty(self) -> bool:
@@ -176,7 +169,8 @@ class Call:
     def result(self, out: Tensor, lse: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
         """out [batch, heads, S_q, head_dim] and lse [batch, heads, S_q] as the caller has the shapes."""
         rows = self.scores_shape[:-1]
-        out = out[..., : self.value_head_dim].reshape(*rows, self.value_head_dim).to(self.dtype).contiguous()
+        if out.shape != (*rows, self.value_head_dim) or out.dtype != self.dtype:
+            out = out[..., : self.value_head_dim].reshape(*rows, self.value_head_dim).to(self.dtype).contiguous()
         return (out, lse.reshape(rows)) if self.options.return_lse else out
 
     def empty_result(self) -> Tensor | tuple[Tensor, Tensor]:
@@ -317,6 +311,8 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor, group: int) -> tupl
     """The batch dimensions that those of all three broadcast to, each head of key and value counted group times."""
     shapes = [query.shape[:-2], key.shape[:-2], value.shape[:-2]]
     grouped = [(*shape[:-1], shape[-1] * group) if group > 1 else shape for shape in shapes[1:]]
+    if shapes[0] == grouped[0] == grouped[1]:
+        return tuple(shapes[0])
     try:
         return tuple(torch.broadcast_shapes(shapes[0], *grouped))
     except RuntimeError:
@@ -343,5 +339,7 @@ def _as_mask(mask: Tensor, scores_shape: tuple[int, ...]) -> Tensor:
 
 def _as_four(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     """x [..., rows, cols], expanded to [*batch, rows, cols] -> [batch, heads, rows, cols]; a view if possible."""
+    if x.dim() == 4 and x.shape[:2] == batch:
+        return x
     x = x.expand(*batch, *x.shape[-2:])
     return x.reshape(math.prod(batch[:-1]), batch[-1] if batch else 1, *x.shape[-2:])

@@ -109,22 +109,21 @@ def _copies(call: Call, *given: Tensor) -> Iterator[str]:
 def _operations(call: Call) -> float:
     options, (batch, heads, seq_q, head_dim), seq_k = call.options, call.query.shape, call.key.size(2)
     left, right = options.window_size
-    shift = seq_k - seq_q if options.lower_right else 0
+    shift = seq_k - seq_q if call.lower_right else 0
     at = torch.arange(shift, shift + seq_q, device="cpu")  # the position of each query among the keys
     begin, end = torch.zeros_like(at), torch.full_like(at, seq_k)
     if left >= 0:
         begin = (at - left).clamp(0, seq_k)
     if right >= 0:
         end = (at + right + 1).clamp(0, seq_k)
-    if options.is_causal:
+    if call.is_causal:
         end = end.minimum((at + 1).clamp(0, seq_k))
     begin, end = (-((options.key_offset - x) // options.key_stride) for x in (begin, end))  # of the keys that count
     return 4.0 * batch * heads * int((end - begin).clamp(min=0).sum()) * head_dim
 
 
 def _least_bytes(call: Call) -> float:
-    mask = call.options.attn_mask
-    tensors = [call.query, call.key, call.value, call.query] + ([] if mask is None else [mask])
+    tensors = [x for x in (call.query, call.key, call.value, call.query, call.attn_mask) if x is not None]
     return float(sum(_distinct(x) * x.element_size() for x in tensors))
 
 
@@ -152,14 +151,11 @@ def _faster(call: Call, kernel: str) -> Iterator[str]:
         made = {name: x.new_empty((*x.shape[:-1], head_dim), dtype=dtype) for name, x in inputs.items()}
         return replace(call, **made)
 
-    def asking(**options) -> Call:
-        return replace(call, options=replace(call.options, **options))
-
-    head_dim, dtype, scale = call.query.size(-1), call.query.dtype, call.options.scale
+    head_dim, dtype, scale = call.query.size(-1), call.query.dtype, call.scale
     rounded = -(-head_dim // 8) * 8
     changes: dict[str, Callable[[], Call]] = {
-        "without attn_mask": lambda: asking(attn_mask=None),
-        "with a positive scale": lambda: asking(scale=abs(scale) or 1.0),
+        "without attn_mask": lambda: replace(call, attn_mask=None),
+        "with a positive scale": lambda: replace(call, scale=abs(scale) or 1.0),
         "with contiguous inputs whose memory begins at a multiple of 16 bytes": lambda: fresh(head_dim, dtype),
         f"with contiguous inputs of head_dim {rounded}, filled up with zeros and with the same scale": lambda: fresh(
             rounded, dtype

@@ -116,8 +116,8 @@ def flash_arguments(call: Call) -> tuple:
     """What the operators of common/kernels/flash take."""
     options, strided = call.options, slice(call.options.key_offset, None, call.options.key_stride)
     key, value = (x[:, :, strided] if options.key_stride > 1 else x for x in (call.key, call.value))
-    positions = (options.key_stride, options.key_offset) if options.is_causal else (1, 0)
-    asked = options.is_causal, options.scale, options.lower_right, options.attn_mask
+    positions = (options.key_stride, options.key_offset) if call.is_causal else (1, 0)
+    asked = call.is_causal, call.scale, call.lower_right, call.attn_mask
     return call.query, key, value, *asked, options.kernel != "flash_fp32", *positions, options.deterministic
 
 
@@ -130,8 +130,8 @@ def _flash_refuses(call: Call) -> str:
     options = call.options
     if options.used:
         return options.used[0]
-    if options.key_stride > 1 and (options.attn_mask is not None or options.lower_right):
-        return f"key_stride is {options.key_stride} with {'lower_right' if options.lower_right else 'attn_mask'}"
+    if options.key_stride > 1 and (call.attn_mask is not None or call.lower_right):
+        return f"key_stride is {options.key_stride} with {'lower_right' if call.lower_right else 'attn_mask'}"
     return _wide(call, FLASH_HEAD_DIM)
 
 
@@ -151,22 +151,21 @@ def _options_refuses(call: Call) -> str:
 
 
 def _run_options(call: Call) -> tuple[Tensor, Tensor]:
-    options, device = call.options, call.query.device
-    asked = options.is_causal, options.scale, options.lower_right, options.attn_mask, *_last(options, device)
-    inputs = call.query, call.key, call.value
+    device, inputs = call.query.device, (call.query, call.key, call.value)
+    asked = call.is_causal, call.scale, call.lower_right, call.attn_mask, *_last(call.options, device)
     return run(operators_of("flash_options", device), "options_attention", (*inputs, *asked), call.gradients)
 
 
 def _sparse_refuses(call: Call) -> str:
     options, (left, right) = call.options, call.options.window_size
-    if options.key_stride == 1 and (left < 0 or not (options.is_causal or left == right)):
+    if options.key_stride == 1 and (left < 0 or not (call.is_causal or left == right)):
         return "it has keys at a stride, and windows that are causal or equally wide to both sides"
     if options.key_stride > 1 and tuple(options.window_size) != NO_WINDOW:
         return f"key_stride is {options.key_stride} with window_size"
     others = [words for words in options.used if not words.startswith("window_size")]
-    if others or options.attn_mask is not None:
+    if others or call.attn_mask is not None:
         return (others or ["attn_mask is given"])[0]
-    if options.lower_right:
+    if call.lower_right:
         return "lower_right is True"
     if call.query.dtype == torch.float32:
         return "query has dtype torch.float32"
@@ -178,13 +177,13 @@ def _sparse_refuses(call: Call) -> str:
 def _run_sparse(call: Call) -> tuple[Tensor, Tensor | None]:
     options = call.options
     if options.key_stride > 1:
-        name, asked = "strided_attention", (options.key_stride, options.key_offset, options.is_causal)
+        name, asked = "strided_attention", (options.key_stride, options.key_offset, call.is_causal)
     else:
-        name, asked = "sliding_window_attention", (options.window_size[0] + 1, options.is_causal)
+        name, asked = "sliding_window_attention", (options.window_size[0] + 1, call.is_causal)
     operators, arguments = operators_of("sparse", call.query.device), (call.query, call.key, call.value, *asked)
     if options.return_lse:
-        return getattr(operators, f"{name}_forward")(*arguments, options.scale)
-    return getattr(operators, name)(*arguments, options.scale), None
+        return getattr(operators, f"{name}_forward")(*arguments, call.scale)
+    return getattr(operators, name)(*arguments, call.scale), None
 
 
 KERNELS = {

@@ -16,7 +16,7 @@ from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
-from common.kernels.attention_call import Call, Options, alternatives, changed
+from common.kernels.attention_call import Call, Options, alternatives
 from common.kernels.attention_kernels import MAX_HEAD_DIM
 from common.kernels.loaded import BACKENDS
 
@@ -51,11 +51,9 @@ class Taught:
         call = self.call(variant, query, key, value, options)
         if call.empty:
             return call.empty_result()
-        asked = call.options
         operator = getattr(operators(self.task, variant, BACKENDS[query.device.type]), self.operator)
-        last = asked.attn_mask if self.masks else asked.lower_right
-        out = operator(call.query, call.key, call.value, asked.is_causal, asked.scale, last)
-        return call.result(out, None)
+        last = call.attn_mask if self.masks else call.lower_right
+        return call.result(operator(call.query, call.key, call.value, call.is_causal, call.scale, last), None)
 
     def call(self, variant: str, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Call:
         """The call as these kernels get it, or the error that says why they do not take it."""
@@ -64,7 +62,7 @@ class Taught:
             raise ValueError(f"{asked[0]}, and {chosen} has no such option: use mode='flash' with variant='tuned'")
         call = Call.of(query, key, value, options, grouped=False)
         width = call.query.size(-1)
-        if options.attn_mask is not None and call.options.attn_mask is not None and not self.masks:
+        if call.attn_mask is not None and not self.masks:
             raise ValueError(
                 f"attn_mask is given, and {chosen} takes none: use variant='tuned', or mode='naive' or mode='tiled'; "
                 "for a causal mask is_causal=True"
@@ -81,14 +79,13 @@ class Taught:
                     f"{name} requires a gradient, and {chosen} has no backward pass: use mode='flash' with "
                     "variant='tuned', or call under torch.no_grad()"
                 )
-        asked = call.options
-        if asked.is_causal and asked.lower_right and not self.lower_right:
+        mask, causal, lower_right = call.attn_mask, call.is_causal, call.lower_right
+        if causal and lower_right and not self.lower_right:
             seq_q, seq_k = call.scores_shape[-2:]
-            seen = torch.ones(seq_q, seq_k, dtype=torch.bool, device=query.device).tril(seq_k - seq_q)
-            asked = changed(asked, attn_mask=seen, is_causal=False)
+            mask, causal = torch.ones(seq_q, seq_k, dtype=torch.bool, device=query.device).tril(seq_k - seq_q), False
         inputs = (x if self.sixteen_bit else x.float() for x in (call.query, call.key, call.value))
-        query, key, value = (x.contiguous() for x in inputs)
-        return Call(query, key, value, asked, call.scores_shape, call.value_head_dim, call.dtype, call.gradients)
+        told = mask, causal, lower_right, call.scale, options, call.scores_shape
+        return Call(*(x.contiguous() for x in inputs), *told, call.value_head_dim, call.dtype, call.gradients)
 
 
 MODES = {
