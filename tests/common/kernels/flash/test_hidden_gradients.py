@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import flash_room as flash
 import pytest
 import torch
 from flash_gradients import attention, gradients
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.flash import flash
 from common.reference.bounds import max_error_of
 
 BAD = [math.nan, math.inf, -math.inf]
