@@ -9,6 +9,7 @@ import importlib
 from functools import cache
 from types import SimpleNamespace
 
+import flash_room as flash
 import pytest
 import torch
 from torch.utils._pytree import tree_map_only
@@ -21,8 +22,8 @@ from common.compiling.request import BuildRequest
 from common.compiling.results import fake_of, results_of
 from common.compiling.variant import Variant
 from common.console.paths import ROOT
-from common.kernels.flash import flash
-from common.kernels.flash_options import flash_options
+from common.kernels.attention import attention
+from common.kernels.attention_gradients import register
 from common.testing.calling import InProcess
 
 ATTENTION = (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8))
@@ -156,8 +157,8 @@ def operator_of(place: str, name: str):
 @pytest.mark.parametrize("place", [*tasks(), *rooms()])
 def test_opcheck(place):
     """Schema, fake kernel, autograd and dynamic shapes, by PyTorch's own checker."""
-    if place in ("flash", "flash_options"):
-        {"flash": flash, "flash_options": flash_options}[place].register(loaded(place))
+    if place in rooms():
+        register(loaded(place))
     calls = recorded(place) if place in tasks() else {name: (args, {}) for name, args in of_room(place).items()}
     assert calls
     for name, (args, kwargs) in calls.items():
@@ -231,9 +232,8 @@ def test_forward_mode_is_refused(differentiate):
     with pytest.raises(NotImplementedError, match="softmax has no forward-mode derivative"):
         differentiate(loaded("task2").softmax, (x,), (torch.ones_like(x),))
     query, key, value = ATTENTION
-    ops = loaded("flash")
-    with pytest.raises(NotImplementedError, match="flash_attention has no forward-mode derivative"):
-        differentiate(lambda q: flash.flash_attention(ops, q, key, value), (query,), (torch.ones_like(query),))
+    with pytest.raises(NotImplementedError, match="attention has no forward-mode derivative"):
+        differentiate(lambda q: attention(q, key, value), (query,), (torch.ones_like(query),))
 
 
 def test_a_compiled_graph_without_breaks():

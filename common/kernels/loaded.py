@@ -2,7 +2,7 @@
 
     loaded("gemm", a.device).gemm_nn(a, b)
 
-The doors of the rooms (gemm/gemm.py, softmax/softmax.py, sparse/sparse.py, decode/decode.py) are made of it.
+attention.py and the doors of the rooms (gemm/gemm.py, softmax/softmax.py, decode/decode.py) are made of it.
 """
 
 from __future__ import annotations

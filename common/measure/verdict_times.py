@@ -36,7 +36,7 @@ from common.console.paths import ROOT
 STEPS = ("fresh", "unchanged", "edit", "failing", "watch")
 LEFT_OUT = ("build", ".git", "*.pyc", "__pycache__", ".venv", "venv", "pictures", "*.egg-info")
 TESTED = re.compile(r"\d+ of \d+ cases? pass")  # what `course watch` says last
-VERDICT = re.compile(r": (?:fail|error)\b")  # and first, of a case that fails
+VERDICT = re.compile(r"  (?:FAIL|error)\b")  # and first, of a case that fails
 PATIENCE = 600  # seconds without which a verdict is given up
 Seconds = tuple[float, float | None]  # wall, CPU
 
@@ -85,15 +85,16 @@ def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Secon
     yield "unchanged", test(0)
     source = checkout / task / _kernel(manifest)
     right = source.read_text()
-    source.write_text(f"{right}\n__device__ int edited;\n")
+    mark = f"edited_{time.time_ns()}"  # that no cache knows
+    source.write_text(f"{right}\n__device__ int {mark};\n")
     yield "edit", test(0)
-    source.write_text(_wrong(right, "edited"))
+    source.write_text(_wrong(right, f"{mark}_wrong"))
     yield "failing", test(1)
     source.write_text(right)
     with _watching(task, checkout, environment) as said:
         said(TESTED)
         start = time.perf_counter()
-        source.write_text(_wrong(right, "watched"))
+        source.write_text(_wrong(right, f"{mark}_watched"))
         said(VERDICT)
         yield "watch", (time.perf_counter() - start, None)
 

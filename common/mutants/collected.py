@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -46,9 +47,10 @@ def gaps_of(text: str) -> list[tuple[int, int]]:
     return found
 
 
+@cache
 def mutants_of_file(
     task: str, file: Path, in_c: ModuleType = c_rules, in_py: ModuleType = python_rules
-) -> list[Mutant]:
+) -> tuple[Mutant, ...]:
     """Every mutant of a solution's file by the rules of one of these modules; equal ones once."""
     text = file.read_text()
     in_python = file.suffix == ".py"
@@ -62,13 +64,15 @@ def mutants_of_file(
         else:
             mutations = in_c.mutations(plain, start, end, plain[head:end])
         found += [Mutant(task, file.name, number, name, *around, mutation) for mutation in mutations]
-    return list({one.key: one for one in found}.values())
+    return tuple({one.key: one for one in found}.values())
 
 
-def fresh_of_file(task: str, file: Path, others: list[Mutant]) -> list[Mutant]:
-    """The mutants of a solution's file that are in FRESH; `others` are all those by the other rules."""
+@cache
+def fresh_of_file(task: str, file: Path) -> tuple[Mutant, ...]:
+    """The mutants of a solution's file that are in FRESH."""
     text, found, counts = file.read_text(), [], Counter()
-    seen = {_as_changed(text, one) for one in others}
+    text = text if file.suffix == ".py" else without_comments(text)
+    seen = {_as_changed(text, one) for one in mutants_of_file(task, file)}
     candidates = mutants_of_file(task, file, c_rules_fresh, python_rules_fresh)
     for one in sorted(candidates, key=lambda one: one.share(0)):
         changed, place = _as_changed(text, one), (one.gap, one.mutation.kind)
@@ -76,14 +80,13 @@ def fresh_of_file(task: str, file: Path, others: list[Mutant]) -> list[Mutant]:
             counts[place] += 1
             found.append(one)
         seen.add(changed)
-    return found
+    return tuple(found)
 
 
 def _as_changed(text: str, mutant: Mutant) -> str:
-    """The text with a mutant in it, without its spaces and comments."""
+    """The text, which has no comments of C++, with a mutant in it and without its spaces."""
     one = mutant.mutation
-    plain = text if mutant.file.endswith(".py") else without_comments(text)
-    return "".join((plain[: one.start] + one.new + plain[one.end :]).split())
+    return "".join((text[: one.start] + one.new + text[one.end :]).split())
 
 
 def _function(text: str, at: int, in_python: bool) -> tuple[str, int]:
@@ -110,5 +113,5 @@ def collected(task: str | None = None, chosen: Container[str] = (DEVELOPMENT, HE
                 if set_of(one, number) in chosen:
                     found.append(one)
             if FRESH in chosen:
-                found += fresh_of_file(name, file, every)
+                found += fresh_of_file(name, file)
     return sorted(found, key=lambda one: (one.task, one.file, one.mutation.start, one.mutation.end, one.key))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from common.kernels.flash.flash import flash_attention
+from common.kernels.attention import attention
 from common.reference.layer import AttentionLayer
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class CustomStridedAttention(AttentionLayer):
     """Multi-head self-attention that attends to every stride-th position, by this task's kernel.
 
-    The output always comes from the kernel in `ops`. Its gradient comes from task 4's tuned kernels, if the module has
-    them: strided attention is attention to a strided view of key and value, and so is its backward pass. That pass
-    computes the forward once more, since it needs the logsumexp of every row, which strided_attention does not return.
+    The output always comes from the kernel in `ops`. Its gradient comes from the fast kernels (common/kernels): strided
+    attention is attention to a strided view of key and value, and so is its backward pass. That pass computes the
+    forward once more, since it needs the logsumexp of every row, which strided_attention does not return.
 
     Args:
         hidden_dim: width of the input and the output; a multiple of num_heads.
@@ -33,12 +33,10 @@ class CustomStridedAttention(AttentionLayer):
         causal: and of these only the keys j <= i.
         ops: the operators of task 5; the module's weights are created on ops.device.
         offset: 0 .. stride - 1.
-        gradient_ops: common.kernels.flash.flash.load(backend), for training; None: for inference, and backward()
-            raises a ValueError.
 
     Raises:
         ValueError: hidden_dim or num_heads below 1, hidden_dim no multiple of num_heads, stride below 1, offset out of
-            range, or ops and gradient_ops on different devices.
+            range.
     """
 
     def __init__(
@@ -49,22 +47,15 @@ class CustomStridedAttention(AttentionLayer):
         causal: bool,
         ops: Operators,
         offset: int = 0,
-        gradient_ops: Operators | None = None,
     ) -> None:
         super().__init__(hidden_dim, num_heads, causal, ops.device)
         if stride < 1:
             raise ValueError(f"stride is {stride}; it must be at least 1")
         if not 0 <= offset < stride:
             raise ValueError(f"offset is {offset}; it must be 0 .. stride - 1 = {stride - 1}")
-        if gradient_ops is not None and gradient_ops.device != ops.device:
-            raise ValueError(
-                f"gradient_ops is for {gradient_ops.device.type!r}; it must be for ops' {ops.device.type!r}: "
-                f"common.kernels.flash.flash.load({ops.backend!r})"
-            )
         self.stride = stride
         self.offset = offset
         self.ops = ops
-        self.gradient_ops = gradient_ops
 
     def forward(self, x: Tensor) -> Tensor:
         """Self-attention over x.
@@ -76,44 +67,29 @@ class CustomStridedAttention(AttentionLayer):
             [batch, seq_len, hidden_dim]. For inference call it under torch.no_grad(), which saves memory.
 
         Raises:
-            ValueError: x has another shape, or the operator does not support it; by backward(): no gradient_ops.
+            ValueError: x has another shape, or the operator does not support it.
             NotImplementedError: the kernel has an unfilled gap.
         """
         qkv = self.split_heads(x).contiguous()
-        heads = _StridedAttention.apply(*qkv, self.stride, self.offset, self.causal, self.ops, self.gradient_ops)
+        heads = _StridedAttention.apply(*qkv, self.stride, self.offset, self.causal, self.ops)
         return self.out_projection(self.merge_heads(heads))
 
 
 class _StridedAttention(torch.autograd.Function):
-    """This task's kernel forward, task 4's backward; query, key and value [batch, heads, seq_len, head_dim]."""
+    """This task's kernel forward, the fast kernels backward; query, key and value [batch, heads, seq_len, head_dim]."""
 
     @staticmethod
-    def forward(ctx, query, key, value, stride, offset, causal, ops, gradient_ops) -> Tensor:
+    def forward(ctx, query, key, value, stride, offset, causal, ops) -> Tensor:
         ctx.save_for_backward(query, key, value)
-        ctx.options = stride, offset, causal, gradient_ops
+        # the simulator's tensor cores are slow
+        kernel = "flash" if ops.backend == "cuda" else "flash_fp32"
+        ctx.options = {"key_stride": stride, "key_offset": offset, "is_causal": causal, "kernel": kernel}
         return ops.strided_attention(query, key, value, stride, offset, causal)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out: Tensor) -> tuple:
-        stride, offset, causal, ops = ctx.options
-        if ops is None:
-            raise ValueError(
-                "gradient_ops is None, so this CustomStridedAttention has no gradient; to train, give it "
-                "gradient_ops=common.kernels.flash.flash.load(backend)"
-            )
-        strided = slice(offset, None, stride)
         inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
         with torch.enable_grad():
-            query, key, value = inputs
-            out = flash_attention(
-                ops,
-                query,
-                key[:, :, strided],
-                value[:, :, strided],
-                causal,
-                tensor_cores=ops.backend == "cuda",  # the simulator's are slow
-                key_step=stride,
-                key_offset=offset,
-            )
-        return *torch.autograd.grad(out, inputs, grad_out), None, None, None, None, None
+            out = attention(*inputs, **ctx.options)
+        return *torch.autograd.grad(out, inputs, grad_out), None, None, None, None

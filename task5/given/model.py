@@ -8,8 +8,8 @@ One block per entry of `strides`: x + attention(norm(x)), then x + mlp(norm(x)),
 in front). A block of stride 1 is dense and mixes neighbours; one of stride s sees every s-th position only, at 1/s of
 the work. Behind a dense block that is less of a loss than it looks: each position it reads has seen all before it.
 
-To train it, give it task 4's tuned operators as gradient_ops: the backward pass of the attention is theirs. Without a
-gradient, call it under torch.no_grad().
+The backward pass of the attention is that of the fast kernels (common/kernels). Without a gradient, call it under
+torch.no_grad().
 """
 
 from __future__ import annotations
@@ -32,15 +32,11 @@ EMBEDDING_STD = 0.3
 class Block(nn.Module):
     """Attention and a two-layer perceptron, each behind a norm and around a residual connection."""
 
-    def __init__(
-        self, ops: Operators, hidden_dim: int, num_heads: int, stride: int, gradient_ops: Operators | None
-    ) -> None:
+    def __init__(self, ops: Operators, hidden_dim: int, num_heads: int, stride: int) -> None:
         super().__init__()
         device = ops.device
         self.attention_norm = nn.LayerNorm(hidden_dim, device=device)
-        self.attention = CustomStridedAttention(
-            hidden_dim, num_heads, stride, causal=True, ops=ops, gradient_ops=gradient_ops
-        )
+        self.attention = CustomStridedAttention(hidden_dim, num_heads, stride, causal=True, ops=ops)
         self.mlp_norm = nn.LayerNorm(hidden_dim, device=device)
         self.mlp = nn.Sequential(
             nn.Linear(hidden_dim, 4 * hidden_dim, device=device),
@@ -63,7 +59,6 @@ class StridedTransformer(nn.Module):
         max_seq_len: how many positions have an embedding.
         hidden_dim, num_heads: width of the model, a multiple of num_heads; head_dim at most 128.
         strides: of the blocks, the first one first; each 1 .. the seq_len of the inputs.
-        gradient_ops: common.kernels.flash.flash.load(backend), for training; see CustomStridedAttention.
 
     Raises:
         ValueError: vocab_size or max_seq_len below 1, no strides, or what CustomStridedAttention refuses.
@@ -77,7 +72,6 @@ class StridedTransformer(nn.Module):
         hidden_dim: int,
         num_heads: int,
         strides: Sequence[int],
-        gradient_ops: Operators | None = None,
     ) -> None:
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("max_seq_len", max_seq_len)):
@@ -90,7 +84,7 @@ class StridedTransformer(nn.Module):
         self.position_embedding = nn.Embedding(max_seq_len, hidden_dim, device=ops.device)
         for embedding in (self.token_embedding, self.position_embedding):
             nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
-        self.blocks = nn.ModuleList(Block(ops, hidden_dim, num_heads, stride, gradient_ops) for stride in strides)
+        self.blocks = nn.ModuleList(Block(ops, hidden_dim, num_heads, stride) for stride in strides)
         self.norm = nn.LayerNorm(hidden_dim, device=ops.device)
         self.head = nn.Linear(hidden_dim, vocab_size, bias=False, device=ops.device)
 
@@ -104,7 +98,7 @@ class StridedTransformer(nn.Module):
             logits, float32 [batch, seq_len, vocab_size].
 
         Raises:
-            ValueError: tokens has another shape, or a stride is larger than seq_len; by backward(): no gradient_ops.
+            ValueError: tokens has another shape, or a stride is larger than seq_len.
             NotImplementedError: the kernel has an unfilled gap.
         """
         if tokens.dim() != 2 or not 1 <= tokens.size(1) <= self.max_seq_len:

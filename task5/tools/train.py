@@ -1,11 +1,11 @@
 """python -m task5.train: trains the Transformer of model.py on a toy task, with dense and with strided attention.
 
-    train((1, 4), setting, ops, gradient_ops, seed=0)     one model from random weights -> Run
+    train((1, 4), setting, ops, seed=0)                   one model from random weights -> Run
     main(["--steps", "200"])                              the command line
 
 Both models have two blocks and begin with the same weights, and they see the same sequences (toy_task.py). The first
 block is dense in both; the second one is dense, or reads every stride-th position. Forward runs your kernel, backward
-task 4's tuned kernels (attention.py).
+the fast kernels of common/kernels.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from torch import Tensor
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.compiling import toolchain
 from common.compiling.load import load
-from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say, working
+from common.kernels.loaded import loaded
 from task5.given.model import StridedTransformer
 from task5.tools import training_plot
 from task5.tools.toy_task import SYMBOLS, Recall
@@ -97,7 +97,6 @@ def train(
     strides: Sequence[int],
     setting: Setting,
     ops: Operators,
-    gradient_ops: Operators,
     seed: int = 0,
     advance: Callable[[int, Tensor], None] = lambda step, loss: None,
 ) -> Run:
@@ -107,7 +106,6 @@ def train(
         strides: of its blocks.
         setting: the task and the sizes.
         ops: the operators of task 5.
-        gradient_ops: common.kernels.flash.flash.load() for the same backend.
         seed: of weights and sequences; runs of the same seed differ by their strides alone.
         advance: called after every step with its number and its loss, a tensor.
 
@@ -120,9 +118,7 @@ def train(
             raise ValueError(f"{name} is {number}; it must be at least 1")
     task = setting.task
     torch.manual_seed(seed)
-    model = StridedTransformer(
-        ops, task.vocab_size, task.seq_len, setting.hidden_dim, setting.num_heads, strides, gradient_ops
-    )
+    model = StridedTransformer(ops, task.vocab_size, task.seq_len, setting.hidden_dim, setting.num_heads, strides)
     optimizer = torch.optim.AdamW(model.parameters(), setting.learning_rate, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP_STEPS))
     generator = torch.Generator(ops.device).manual_seed(seed)
@@ -233,7 +229,7 @@ def _train_both(console: Console, options: argparse.Namespace) -> int:
     say_backend(console, options.backend)
     with working(console, "compiling task5 and the gradients of task4 ..."):
         ops = load(request_of("task5", options))
-        gradient_ops = load(BuildRequest("flash", backend=options.backend, arch=options.arch))
+        loaded("flash", ops.device)
     heads = "head" if setting.num_heads == 1 else "heads"
     small = " (a small task, since the simulator is slow)" if backend == "simulator" else ""
     say(
@@ -247,7 +243,7 @@ def _train_both(console: Console, options: argparse.Namespace) -> int:
             console,
             name,
             setting.steps,
-            lambda advance, strides=strides: train(strides, setting, ops, gradient_ops, options.seed, advance),
+            lambda advance, strides=strides: train(strides, setting, ops, options.seed, advance),
         )
         runs[name] = strides, run
     console.print(table(runs))

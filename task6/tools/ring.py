@@ -23,8 +23,9 @@ from common.cli.options import EXPECTED_ERRORS, add_variant_arguments
 from common.compiling.variant import Variant
 from common.console.terminal import say, wide, working
 from common.console.words import error_words
+from common.kernels.attention import attention
 from common.kernels.distributed.shards import piece_size, tokens_of
-from common.kernels.flash import flash
+from common.kernels.loaded import loaded
 from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
 from common.testing.calling import CallFailed
@@ -148,22 +149,22 @@ def _run(console: Console, options: argparse.Namespace, device: torch.device) ->
         together = torch.empty_like(whole[0])
         for pieces, one in zip(order, outs, strict=True):
             together[:, :, tokens_of(pieces, size).to(device)] = one
-        _say_error(console, ops, whole, together, causal, options.variant)
+        _say_error(console, whole, together, causal, options.variant)
 
 
 def _operators(console: Console, device: torch.device):
     """The kernels: the first rank builds them, and the others load what it has built."""
-    backend, problem, ops = "cuda" if device.type == "cuda" else "simulator", [None], None
+    problem = [None]
     if dist.get_rank() == 0:
         try:
             with working(console, "compiling common/kernels/flash ...") if console.is_terminal else nullcontext():
-                ops = flash.load(backend)
+                loaded("flash", device)
         except EXPECTED_ERRORS as error:
             problem = [error_words(error)]
     dist.broadcast_object_list(problem, device=device if device.type == "cuda" else None)
     if problem[0]:
         raise ValueError(problem[0])
-    return ops or flash.load(backend)
+    return loaded("flash", device)
 
 
 def _say_shards(console: Console, options: argparse.Namespace, order: Sequence[Pieces], size: int) -> None:
@@ -215,10 +216,10 @@ def _say_steps(console: Console, order: Sequence[Pieces], size: int, causal: boo
         )
 
 
-def _say_error(console: Console, ops, whole: Tensor, out: Tensor, causal: bool, variant: Variant) -> None:
+def _say_error(console: Console, whole: Tensor, out: Tensor, causal: bool, variant: Variant) -> None:
     """The error against one process in float64, beside that of the same kernel in one process."""
     right = reference.attention(*whole.double(), causal)
-    in_one = max_error_of(flash.flash_attention(ops, *whole, causal), right)
+    in_one = max_error_of(attention(*whole, is_causal=causal), right)
     noise = max_error_of(reference.attention(*whole, causal), right)
     bound = 2 * noise + 1e-5 * SHARPNESS**2 + running_sum_floor(out.size(2), 4)
     error = max_error_of(out, right)

@@ -1,17 +1,16 @@
 """The doors to the kernels: in place of PyTorch's attention, and in transformers' models.
 
     from task7.front_door import CUDAAttention, scaled_dot_product_attention       in place of PyTorch's (sdpa.py)
-    from task7.front_door import packed_attention               sequences without padding, varlen (packed.py)
     from task7.front_door import explain                        which kernel a call gets, and why (explain.py)
     from task7.front_door import KernelCache, register          into transformers (kernel_attention.py, cache.py)
     from task7.front_door import export_onnx                    a model with it as an ONNX file (onnx_export.py)
 
-What belongs to transformers is imported when it is asked for: that takes seconds.
+What PyTorch's function has no name for, packed sequences and caches, is in common/kernels/attention.py. What belongs to
+transformers is imported when it is asked for: that takes seconds.
 """
 
 from task7.front_door.explain import explain
 from task7.front_door.onnx_export import export_onnx
-from task7.front_door.packed import packed_attention
 from task7.front_door.sdpa import CUDAAttention, scaled_dot_product_attention
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "KernelCache",
     "explain",
     "export_onnx",
-    "packed_attention",
     "register",
     "scaled_dot_product_attention",
 ]

@@ -22,10 +22,8 @@ as well: its tensors are a KV cache that is just full.
     padded batches          yes, see padding.py                               yes
     masks of other kinds    no                                                yes, as [batch, 1, queries, keys]
     attention both ways     no                                                yes: encoders (BERT, ViT)
-    sliding windows         no                                                yes: prefill of 16 bits without padding by
-                                                                              the window kernel, with softcap, sinks or
-                                                                              dropout and packed by theirs, the rest as
-                                                                              a mask
+    sliding windows         no                                                yes: without padding and packed as a
+                                                                              window, the rest as a mask
     static caches           no                                                yes, as a mask
     training                no                                                yes, with dropout
     packed sequences        no                                                as a mask; without one if the model is
@@ -51,13 +49,12 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from common.kernels.flash import flash
-from common.kernels.flash_options import flash_options
+from common.kernels import attention_kernels
+from common.kernels.attention import attention, attention_varlen
+from common.kernels.attention_call import with_rows
 from common.kernels.gpt2.supported_models import MAX_HEAD_DIM, check_config
-from common.kernels.loaded import loaded
 from task7.front_door.cache import OF_KERNEL_CACHE, LayerKVCache
 from task7.front_door.padding import Padding
-from task7.front_door.sdpa import asked_of
 from task7.given.operators import CountedOperators, load_kernels
 
 NAME = "course"
@@ -107,10 +104,7 @@ class KernelAttention:
         self.flash_ops = CountedOperators(flash_ops)
         self.decode_ops = CountedOperators(decode_ops)
         self.tuned = tuned
-        self._windows: CountedOperators | None = None  # sparse attention, loaded when a model has windows
-        self._option_calls: Counter = Counter()
-        if tuned:
-            flash.register(flash_ops)  # gradients
+        self._fast_calls: Counter = Counter()
         self.name = f"{NAME}_{next(_numbers)}" if name is None else name
         # the address of a cache's keys -> that cache, as long as it lives
         self._kv_caches: WeakValueDictionary[int, LayerKVCache] = WeakValueDictionary()
@@ -129,9 +123,8 @@ class KernelAttention:
 
     @property
     def calls(self) -> Counter:
-        """Finished calls per operator since the last `reset_calls`."""
-        calls = self.flash_ops.calls + self.decode_ops.calls + self._option_calls
-        return calls if self._windows is None else calls + self._windows.calls
+        """Finished calls per operator since the last `reset_calls`; attention of common/kernels as flash_attention."""
+        return self.flash_ops.calls + self.decode_ops.calls + self._fast_calls
 
     def adopt(self, kv_cache: LayerKVCache) -> None:
         """From now on, calls whose keys are this cache's read it."""
@@ -152,9 +145,7 @@ class KernelAttention:
     def reset_calls(self) -> None:
         self.flash_ops.calls.clear()
         self.decode_ops.calls.clear()
-        self._option_calls.clear()
-        if self._windows is not None:
-            self._windows.calls.clear()
+        self._fast_calls.clear()
 
     def attach(self, model):
         """Moves `model` to the kernels' device and makes it use them. Returns it.
@@ -235,13 +226,10 @@ class KernelAttention:
         options = {"softcap": kwargs.get("softcap") or 0.0, "sinks": kwargs.get("s_aux"), "dropout_p": dropout}
         if packed[0] is not None:
             out = self._packed(query, key, value, packed, scaling, causal, window, options)
+        elif whole_window:
+            out = self._fast(query, key, value, scaling, True, window_size=(window - 1, 0), **options)
         elif options["softcap"] or options["sinks"] is not None or dropout or query.size(-1) > MAX_HEAD_DIM:
-            mask = attention_mask
-            if whole_window:
-                mask, causal, options["window_size"] = None, True, (window - 1, 0)
-            out = self._with_options(query, key, value, mask, scaling, causal, options)
-        elif whole_window and _takes_windows(query, key, value):
-            out = self._window_ops().sliding_window_attention(*_rows(query, key, value), window, True, scaling)
+            out = self._with_options(query, key, value, attention_mask, scaling, causal, options)
         elif isinstance(attention_mask, Tensor):
             out = self._masked(query, key, value, attention_mask, scaling)
         elif not causal:
@@ -297,13 +285,12 @@ class KernelAttention:
         """Any mask, bool or added to the scores, that broadcasts to [batch, heads, new_tokens, all_tokens]."""
         self._refuse_taught("an attention mask of four dimensions")
         _refuse(self._padded(key), "an attention mask after a padded prompt")
-        mask = mask if mask.dtype == torch.bool else mask.float()
-        return self._flash(query, key, value, scale, causal=False, mask=mask[..., : key.size(2)])
+        return self._fast(query, key, value, scale, False, mask[..., : key.size(2)])
 
     def _with_options(
         self, query: Tensor, key: Tensor, value: Tensor, mask, scale: float | None, causal: bool, options: dict
     ) -> Tensor:
-        """The kernels of common/kernels/flash_options, under whatever mask there is; padding is hidden, not moved."""
+        """softcap, sinks, dropout and head_dim over 128, under whatever mask there is; padding is hidden, not moved."""
         _refuse(self._padded(key), f"{_named(options, query)} after a padded prompt in a KernelCache")
         if isinstance(mask, Padding):
             kernel_cache = self.kv_cache_of(key) is not None
@@ -311,10 +298,7 @@ class KernelAttention:
             mask = mask.mask[:, None, None]
         elif mask is not None:
             causal, mask = False, mask[..., : key.size(2)]
-        rows = _rows(query, key, value)
-        out = flash_options.options_attention(*rows, causal, scale, lower_right=True, mask=mask, **options)
-        self._option_calls["options_attention"] += 1
-        return out
+        return self._fast(query, key, value, scale, causal, mask, lower_right=True, **options)
 
     def _packed(
         self,
@@ -332,22 +316,28 @@ class KernelAttention:
         _refuse(query.size(0) != 1, f"packed sequences (cu_seq_lens_q) in a batch of {query.size(0)}: it must be 1")
         if window is not None:  # a token sees so many, itself included, to either side where it sees both
             options["window_size"] = window - 1, 0 if causal else window - 1
-        rows = _rows(*(x[0].transpose(0, 1) for x in (query, key, value)))
-        boundaries = [None if x is None else x.int().contiguous() for x in packed]
-        out = flash_options.packed_attention(*rows, *boundaries, causal, scale, **options)
-        self._option_calls["packed_attention"] += 1
+        rows = (x[0].transpose(0, 1) for x in (query, key, value))
+        out = attention_varlen(*rows, *packed, is_causal=causal, scale=scale, lower_right=True, **options)
+        self._fast_calls["attention_varlen"] += 1
         return out.transpose(0, 1)[None]
 
-    def _flash(
-        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal=True, lower_right=False, mask=None
+    def _fast(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool, mask=None, **options
     ) -> Tensor:
-        """Task 4's operator -> [batch, heads, new_tokens, head_dim]."""
-        query, key, value = (self._converted(x) for x in (query, key, value))
-        if self.tuned:  # not the operator itself: in training that would compute the forward pass once more
-            out = flash.flash_attention(self.flash_ops, *_rows(query, key, value), causal, scale, lower_right, mask)
-            self.flash_ops.calls["flash_attention"] += 1
-            return out
+        """The fast kernels -> [batch, heads, new_tokens, head_dim]."""
+        mask = mask.float() if mask is not None and mask.is_floating_point() else mask
+        out = attention(query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=True, **options)
+        self._fast_calls["flash_attention"] += 1
+        return out
+
+    def _flash(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal=True, lower_right=False
+    ) -> Tensor:
+        """Task 4's operator, or the fast kernels -> [batch, heads, new_tokens, head_dim]."""
+        if self.tuned:
+            return self._fast(query, key, value, scale, causal, lower_right=lower_right)
         group = query.size(1) // key.size(1)
+        query, key, value = (self._converted(x) for x in (query, key, value))
         key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
         return self.flash_ops.flash_attention(
             *(x.contiguous() for x in (query, key, value)), causal, scale, lower_right
@@ -379,7 +369,7 @@ class KernelAttention:
             self._refuse_taught("training: they have no backward pass (use torch.no_grad())")
         head_dims = query.size(-1), value.size(-1)
         _refuse(head_dims[0] != head_dims[1], f"values of head_dim {head_dims[1]} with queries of {head_dims[0]} (MLA)")
-        most = flash_options.MAX_HEAD_DIM if self.tuned else MAX_HEAD_DIM
+        most = attention_kernels.MAX_HEAD_DIM if self.tuned else MAX_HEAD_DIM
         _refuse(head_dims[0] > most, f"head_dim {head_dims[0]}: at most {most}")
         _refuse(query.size(1) % key.size(1) != 0, f"{query.size(1)} query heads on {key.size(1)} key heads")
 
@@ -387,17 +377,12 @@ class KernelAttention:
         kv_cache = self.kv_cache_of(key)
         return kv_cache is not None and kv_cache.padded
 
-    def _window_ops(self) -> CountedOperators:
-        if self._windows is None:
-            self._windows = CountedOperators(loaded("sparse", self.device))
-        return self._windows
-
     def _refuse_taught(self, what: str) -> None:
         _refuse(not self.tuned, what, "with these variants: register(variant='tuned') does")
 
     def _as_read(self, query: Tensor) -> Tensor:
         """As decode_attention reads a query: the tuned one needs contiguous rows only."""
-        return _rows(query)[0] if self.tuned else self._converted(query).contiguous()
+        return with_rows(query) if self.tuned else self._converted(query).contiguous()
 
     def _converted(self, x: Tensor) -> Tensor:
         return x if self.tuned else x.float()
@@ -420,20 +405,10 @@ def _with_bias(mask, bias: Tensor, causal: bool, new_tokens: int, all_tokens: in
     return bias if mask is None else bias.masked_fill(~mask.mask[:, None, None], -torch.inf)
 
 
-def _takes_windows(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether sliding_window_attention computes this: it has no float32 and no gradients."""
-    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    return query.dtype in (torch.float16, torch.bfloat16) and not gradients
-
-
 def _named(options: dict, query: Tensor) -> str:
     """Which options a layer asks for, in words."""
-    return ", ".join(asked_of(options)) or f"head_dim {query.size(-1)}"
-
-
-def _rows(*tensors: Tensor) -> list[Tensor]:
-    """The tensors with contiguous rows, copied only where they have none."""
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+    asked = [name.removesuffix("_p") for name, x in options.items() if (x is not None if name == "sinks" else x)]
+    return ", ".join(asked) or f"head_dim {query.size(-1)}"
 
 
 def _refuse(condition: bool, what: str, where: str = "") -> None:

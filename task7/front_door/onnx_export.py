@@ -14,19 +14,29 @@ Source: https://onnx.ai/onnx/operators/onnx__Attention.html
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from common.kernels.flash_options import flash_options
-from task7.front_door import sdpa
+from common.kernels.attention_gradients import loaded_operators
+from task7.front_door import taught
 
 OPSET = 23  # the first with Attention
 
 
+NO_LSE = math.nan  # in place of the logsumexp; nothing of it is left where no node reads it
+
+
+class Refused(ValueError):
+    """A call that the operator Attention cannot say."""
+
+
 def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.onnx.ONNXProgram:
-    """torch.onnx.export of a module whose attention is scaled_dot_product_attention or CUDAAttention, in inference.
+    """torch.onnx.export of a module whose attention is scaled_dot_product_attention, CUDAAttention or attention of
+    common/kernels/attention.py, in inference. Windows and lower_right become a mask, softcap is the operator's.
 
     Args:
         model: in eval mode as a rule. It is run once before, so that the kernels are loaded.
@@ -38,8 +48,8 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
 
     Raises:
         ImportError: onnx or onnxscript is missing.
-        ValueError: dynamo=False; a strided call (key_step), which the operator has not; softcap, sinks, dropout,
-            windows, packed sequences and head_dim over 128, which are not translated.
+        ValueError: dynamo=False; a call that the operator cannot say: causal strides, sinks, dropout,
+            packed sequences, return_lse.
         What the model raises, and torch.onnx.OnnxExporterError.
     """
     if not options.get("dynamo", True):
@@ -55,62 +65,111 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
         model(*args)
         table = translations() | options.pop("custom_translation_table", {})
         given = {"opset_version": OPSET, "verbose": False} | options | {"dynamo": True}
-        return torch.onnx.export(model, args, custom_translation_table=table, **given)
+        try:
+            program = torch.onnx.export(model, args, custom_translation_table=table, **given)
+        except torch.onnx.OnnxExporterError as error:
+            reason: BaseException | None = error
+            while reason is not None and not isinstance(reason, Refused):
+                reason = reason.__cause__ or reason.__context__
+            if reason is None:
+                raise
+            raise reason from None
+    constants = (x.const_value for x in program.model.graph.initializers.values())
+    numbers = (x.numpy() for x in constants if x is not None and x.size == 1 and x.dtype.is_floating_point())
+    _refuse(any(math.isnan(x.item()) for x in numbers), "return_lse")
+    return program
 
 
 def translations() -> dict[Callable, Callable]:
     """For torch.onnx.export(custom_translation_table=...): operators of the front door, as far as they are loaded."""
     table: dict[Callable, Callable] = {}
-    for (mode, variant, _), ops in sdpa.loaded_operators().items():
-        name = sdpa.kernels_of(mode, variant).operator
-        operator = getattr(getattr(torch.ops, ops.library_of(name).name), name).default
-        table[operator] = _tuned if variant == "tuned" else _taught_masked if mode != "flash" else _taught
-    for operator in flash_options.loaded_operators():
-        table[operator] = _options
+    for kernels in taught.MODES.values():
+        for (task, _, _), ops in taught.loaded_operators().items():
+            if task == kernels.task:
+                namespace = getattr(torch.ops, ops.library_of(kernels.operator).name)
+                table[getattr(namespace, kernels.operator).default] = _taught_masked if kernels.masks else _flash
+    for operators in loaded_operators("flash"):
+        table[operators.flash_attention.default] = _flash
+        table[operators.flash_attention_forward.default] = functools.partial(_refuse_all, "return_lse")
+    for operators in loaded_operators("flash_options"):
+        table[operators.options_attention.default] = _options
+        table[operators.packed_attention.default] = functools.partial(_refuse_all, "packed sequences")
+    for operators in loaded_operators("sparse"):
+        table[operators.strided_attention.default] = functools.partial(_refuse_all, "a stride (key_stride)")
+        table[operators.sliding_window_attention.default] = _window
     return table
 
 
-def _attention(query, key, value, causal: bool, scale: float | None, mask=None):
-    from onnxscript import opset23
+def _taught_masked(query, key, value, causal, scale=None, mask=None):
+    return _attention(query, key, value, causal, scale, mask=mask)
 
-    out, *_ = opset23.Attention(query, key, value, mask, is_causal=int(causal), scale=scale)
+
+def _flash(
+    query, key, value, causal, scale=None, lower_right=False, mask=None, tensor_cores=True, key_step=1, key_offset=0,
+    deterministic=False,
+):  # fmt: skip
+    _refuse(causal and (key_step, key_offset) != (1, 0), "a stride (key_stride)")
+    return _attention(query, key, value, causal, scale, lower_right, mask)
+
+
+def _options(
+    query, key, value, causal, scale=None, lower_right=False, mask=None, softcap=0.0, sinks=None, dropout_p=0.0,
+    seed=None, window_left=-1, window_right=-1,
+):  # fmt: skip
+    _refuse(sinks is not None, "sinks")
+    _refuse(dropout_p > 0, "dropout (dropout_p)")
+    out = _attention(query, key, value, causal, scale, lower_right, mask, softcap, window_left, window_right)
+    from onnxscript import opset23 as op
+
+    return out, op.Constant(value_float=NO_LSE)
+
+
+def _window(query, key, value, window, causal=True, scale=None):
+    return _attention(query, key, value, causal, scale, left=window - 1, right=-1 if causal else window - 1)
+
+
+def _refuse_all(what: str, *_, **__):
+    _refuse(True, what)
+
+
+def _attention(
+    query, key, value, causal: bool, scale: float | None, lower_right=False, mask=None, softcap=0.0, left=-1, right=-1
+):  # fmt: skip
+    """The operator Attention. It has a causal mask from the upper left; the others become a mask of its own."""
+    from onnxscript import opset23 as op
+
+    if lower_right or left >= 0 or right >= 0:
+        seen = _seen(op, query, key, causal, lower_right, left, right)
+        causal = False
+        if mask is None:
+            mask = seen
+        elif mask.dtype == mask.dtype.BOOL:
+            mask = op.And(seen, mask)
+        else:
+            mask = op.Where(seen, mask, op.CastLike(op.Constant(value_float=-math.inf), mask))
+    out, *_ = op.Attention(query, key, value, mask, is_causal=int(causal), scale=scale, softcap=softcap)
     return out
 
 
-def _taught_masked(query, key, value, causal, scale=None, mask=None):
-    return _attention(query, key, value, causal, scale, mask)
+def _seen(op, query, key, causal: bool, lower_right: bool, left: int, right: int):
+    """bool [S_q, S_k]: which keys a query sees."""
 
+    def number(x: int):
+        return op.Constant(value_int=x)
 
-def _taught(query, key, value, causal, scale=None, lower_right=False):
-    _refuse(lower_right, "lower_right")
-    return _attention(query, key, value, causal, scale)
-
-
-def _tuned(
-    query,
-    key,
-    value,
-    causal,
-    scale=None,
-    lower_right=False,
-    mask=None,
-    tensor_cores=True,
-    key_step=1,
-    key_offset=0,
-    deterministic=False,
-):
-    _refuse(lower_right, "lower_right")
-    _refuse(causal and (key_step, key_offset) != (1, 0), "key_step or key_offset")
-    return _attention(query, key, value, causal, scale, mask)
-
-
-def _options(*_, **__):
-    raise ValueError(
-        "the model calls an attention with softcap, sinks, dropout, a window, packed sequences or head_dim over 128, "
-        "which this export does not translate"
-    )
+    seq_q, seq_k = (op.Squeeze(op.Shape(x, start=2, end=3)) for x in (query, key))
+    at = op.Range(number(0), seq_q, number(1))
+    at = op.Unsqueeze(op.Add(at, op.Sub(seq_k, seq_q)) if lower_right else at, op.Constant(value_ints=[1]))
+    keys, seen = op.Range(number(0), seq_k, number(1)), []
+    if causal:
+        seen.append(op.LessOrEqual(keys, at))
+    if left >= 0:
+        seen.append(op.GreaterOrEqual(keys, op.Sub(at, number(left))))
+    if right >= 0:
+        seen.append(op.LessOrEqual(keys, op.Add(at, number(right))))
+    return functools.reduce(op.And, seen)
 
 
 def _refuse(condition: bool, what: str) -> None:
     if condition:
-        raise ValueError(f"the model calls an attention with {what}, which the operator Attention of ONNX has not")
+        raise Refused(f"the model calls an attention with {what}, which the operator Attention of ONNX does not have")

@@ -14,6 +14,7 @@ from common.compiling import toolchain
 RUN = "from common import doctor; raise SystemExit(doctor.main())"
 
 
+@pytest.mark.slow
 def test_this_machine_can_build(root):
     done = subprocess.run([sys.executable, "-m", "common.doctor"], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -34,6 +34,7 @@ def test_what_is_no_source_is_refused_by_name(name: str, tmp_path: Path, capsys)
     assert f"{name}'; it must be a .cu or .cpp file that exists" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
 @pytest.mark.parametrize(("line", "status", "said"), [("", 0, "one.cu: ok"), ("int unused;", 1, "unused")])
 def test_a_warning_is_told_and_counts(line: str, status: int, said: str, tmp_path, monkeypatch, capsys) -> None:
@@ -43,6 +44,7 @@ def test_a_warning_is_told_and_counts(line: str, status: int, said: str, tmp_pat
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
 @pytest.mark.parametrize(
     ("line", "status", "said"),

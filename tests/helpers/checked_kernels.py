@@ -1,6 +1,6 @@
 """Compiles kernels/*.cu with the checked simulator and runs single cases: what was computed, what was found.
 
-    library = CheckedLibrary(build(folder))
+    library = CheckedLibrary(compile_library(SOURCES, folder, checked=True))
     outcome = library.run(case)
 
 Standard library, numpy and common/ only, so that compare_sanitizer.py can use it on a machine without pytest.
@@ -14,17 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from checked_cases import SOURCES, Case
-from simulator_library import compile_library
+from checked_cases import Case
 
 from common.inspect.source_lines import Place, SourceLines, place_of
 
 RESULT_SIZE = 256  # as in kernels/case.h
-
-
-def build(folder: Path) -> Path:
-    """The shared library of all cases."""
-    return compile_library(SOURCES, folder, checked=True)
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class Outcome:
 
 
 class CheckedLibrary:
-    """The loaded library of build()."""
+    """A library of cases, loaded."""
 
     def __init__(self, path: Path) -> None:
         self.functions = ctypes.CDLL(str(path))

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 from checked_cases import CASES, SOURCES, Case
-from checked_kernels import CheckedLibrary, build
-from simulator_library import ROOT
+from checked_kernels import CheckedLibrary
+from simulator_library import ROOT, compile_library
 
 from common.compiling import toolchain
 
@@ -179,7 +179,7 @@ def wrong_results(program: Path, seconds: float, all_cases: Sequence[Case] = tup
 
 def ours(cases: Sequence[Case], folder: Path) -> dict[str, Verdict]:
     """The checked simulator's verdicts."""
-    library = CheckedLibrary(build(folder))
+    library = CheckedLibrary(compile_library(SOURCES, folder, checked=True))
     verdicts = {}
     for case in cases:
         outcome = library.run(case)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from common.compiling import toolchain
+from common.compiling.locking import locked
 from common.compiling.objects import compile_objects, link
 from common.compiling.runtime import runtime_jobs
 from common.console.paths import ROOT
@@ -22,19 +23,22 @@ HERE = ROOT / "tests" / "common" / "simulator"
 
 
 def compile_library(sources: list[Path], folder: Path, checked: bool = False) -> Path:
-    """The library with the simulator's runtime; fails when the compiler says anything at all."""
+    """The library with the simulator's runtime; fails when the compiler says anything at all.
+
+    Several processes may share the folder.
+    """
     flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else []), "-DCUDA_SIMULATOR", "-fPIC"]
-    jobs = []
-    for source in sources:
-        target = target_for_program([source.read_text()])
-        translated = folder / target.name
-        file = rewriter.translate(source, translated, [ROOT], target).path
-        includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
-        jobs.append((file, [*flags, *target.flags, *includes]))
-    objects = compile_objects([*jobs, *runtime_jobs(checked)])
-    assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
-    library = folder / "kernels.so"
-    link(objects, ["-shared", "-pthread", "-ldl"], library)
+    jobs, library = [], folder / "kernels.so"
+    with locked(folder):
+        for source in sources:
+            target = target_for_program([source.read_text()])
+            translated = folder / target.name
+            file = rewriter.translate(source, translated, [ROOT], target).path
+            includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
+            jobs.append((file, [*flags, *target.flags, *includes]))
+        objects = compile_objects([*jobs, *runtime_jobs(checked)])
+        assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
+        link(objects, ["-shared", "-pthread", "-ldl"], library)
     return library
 
 

@@ -303,6 +303,7 @@ def test_blocks_and_threads_exchanged_need_many_blocks_to_show(backend: str) -> 
     assert_error(verdict, "kernel launch: invalid")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("planted", "case", "tensor"), OUT_OF_BOUNDS)
 def test_a_missing_guard_is_found_by_the_checked_build(planted: str, case: str, tensor: str) -> None:
     findings = findings_of(KERNELS.operators(planted, "simulator", checked=True), CASES[case])

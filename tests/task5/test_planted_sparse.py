@@ -1,5 +1,6 @@
 """Mistakes planted in sliding window and block-sparse attention: every one is caught, and where it can be, named."""
 
+import pytest
 from planted import (
     Planted,
     all_pass,
@@ -174,9 +175,9 @@ CHECKED = [
 test_a_mistake_is_caught = named(SPARSE, CASES, PLANTED)
 test_a_race_is_caught_in_the_simulator = told_in_the_simulator(SPARSE, CASES, RACES)
 test_the_solution_passes_everything = all_pass("task5", CASES.values())
-test_the_checked_build_finds_it = found_by_the_checked_build(SPARSE, CASES, CHECKED)
-test_the_checked_build_finds_nothing_in_the_solution = clean_in_the_checked_build(
-    SPARSE, CASES, (RAGGED, BOTH, LONG_LISTS, CAUSAL, "blocks: numbers that are no block's")
+test_the_checked_build_finds_it = pytest.mark.slow(found_by_the_checked_build(SPARSE, CASES, CHECKED))
+test_the_checked_build_finds_nothing_in_the_solution = pytest.mark.slow(
+    clean_in_the_checked_build(SPARSE, CASES, (RAGGED, BOTH, LONG_LISTS, CAUSAL, "blocks: numbers that are no block's"))
 )
 
 

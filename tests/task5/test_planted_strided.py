@@ -1,5 +1,6 @@
 """Mistakes planted in strided attention: every one is caught, and where it can be, named."""
 
+import pytest
 from planted import (
     Planted,
     all_pass,
@@ -112,9 +113,9 @@ CHECKED = [
 test_a_mistake_is_caught = named(TASK5, CASES, PLANTED)
 test_a_race_is_caught_in_the_simulator = told_in_the_simulator(TASK5, CASES, RACES)
 test_the_solution_passes_everything = all_pass("task5", CASES.values())
-test_the_checked_build_finds_it = found_by_the_checked_build(TASK5, CASES, CHECKED)
-test_the_checked_build_finds_nothing_in_the_solution = clean_in_the_checked_build(
-    TASK5, CASES, (RAGGED, SMALL, CAUSAL, BLIND)
+test_the_checked_build_finds_it = pytest.mark.slow(found_by_the_checked_build(TASK5, CASES, CHECKED))
+test_the_checked_build_finds_nothing_in_the_solution = pytest.mark.slow(
+    clean_in_the_checked_build(TASK5, CASES, (RAGGED, SMALL, CAUSAL, BLIND))
 )
 
 

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from common.compiling.variant import Variant
 from common.kernels.distributed.shards import tokens_of, zigzag
-from common.kernels.flash import flash
 from common.reference import oracle as reference
 from task6.given.ring_steps import contiguous, merged, order_of, pairs, two_numbers, work
 from task6.solution.ring import merge, pieces_of
@@ -33,11 +32,11 @@ def attended(rank: int, ranks: int, orders: dict, causals: tuple[bool, ...]) -> 
     """Per order and mask: the ring's output, put together from all ranks."""
     import torch.distributed as dist
 
-    from common.kernels.flash import flash
+    from common.kernels.loaded import loaded
     from task6.given.ring_steps import ring_attention
     from task6.solution.ring import merge
 
-    ops, whole, results = flash.load("simulator"), inputs(2 * ranks * SIZE), []
+    ops, whole, results = loaded("flash", "cpu"), inputs(2 * ranks * SIZE), []
     for order in orders.values():
         for causal in causals:
             mine = whole[:, :, :, tokens_of(order[rank], SIZE)]
@@ -54,6 +53,7 @@ def inputs(tokens: int) -> torch.Tensor:
     return 1.5 * torch.randn(3, 1, HEADS, tokens, HEAD_DIM, generator=torch.Generator().manual_seed(7))
 
 
+@pytest.mark.slow
 def test_the_ring_is_right_for_any_order_of_the_pieces():
     causals = (True, False)
     answers = in_ranks(3, attended, ORDERS, causals)
@@ -202,5 +202,5 @@ def test_a_wrong_result_is_said_to_be_wrong(capsys):
         (right, "All ranks together"),
         (right + 0.01, "python -m task6.test --ring --solution says more"),
     ):
-        ring._say_error(Console(width=200), flash.load("simulator"), whole, out, True, Variant.SOLUTION)
+        ring._say_error(Console(width=200), whole, out, True, Variant.SOLUTION)
         assert words in " ".join(capsys.readouterr().out.split())

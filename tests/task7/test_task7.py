@@ -424,6 +424,7 @@ def test_a_hub_that_never_answers_is_given_up_on(tmp_path, monkeypatch):
 # ---- the task's own test -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_reference_has_the_published_perplexity(tokenizer):
     writer = reference_writer(models.load(str(models.STORYTELLER), local=True)[1], "simulator")
     assert perplexity(writer.logits, *held_out_sequences(tokenizer)) == pytest.approx(2.5872, abs=2e-4)

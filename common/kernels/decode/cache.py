@@ -256,7 +256,7 @@ class Rotary:
         """int32 [batch] on the device, which is not waited for."""
         if self.padding is None:
             return None
-        numbers = torch.tensor(self.padding, dtype=torch.int32)
+        numbers = torch.tensor(self.padding, dtype=torch.int32, device="cpu")
         return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)
 
     def add_to(self, host_lengths: list[int], lengths: Tensor, padding: Tensor | None) -> list[int]:

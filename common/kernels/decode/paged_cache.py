@@ -172,7 +172,7 @@ class PagedKVCache:
     def _write_table(self, pages: list[list[int]]) -> None:
         width = self.block_table.size(1)
         rows = [owned + [NO_PAGE] * (width - len(owned)) for owned in pages]
-        self.block_table.copy_(torch.tensor(rows, dtype=torch.int32))
+        self.block_table.copy_(torch.tensor(rows, dtype=torch.int32, device="cpu"))
 
     def _pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

@@ -10,26 +10,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from common.kernels.attention import attention
 from common.kernels.distributed.agreement import agree
 from common.kernels.distributed.ring import ring_attention
 from common.kernels.distributed.ulysses import ulysses_attention
-from common.kernels.flash import flash
-from common.kernels.loaded import BACKENDS
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
+from common.kernels.loaded import loaded
 
 METHODS = ("ring", "ulysses", "auto")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 DEVICE_OF = {"nccl": "cuda", "gloo": "cpu"}
 SHAPE = "[batch, heads, tokens of this rank, head_dim]"
-_loaded: dict[str, Operators] = {}  # backend -> operators of the room flash, with their gradients
 
 
 def sequence_parallel_attention(
@@ -76,20 +70,15 @@ def sequence_parallel_attention(
     elif fault:
         raise ValueError(fault)
     ranks = dist.get_world_size(group)
-    ops = _operators(query.device.type)
     scale = query.size(-1) ** -0.5 if scale is None else scale
     if ranks == 1:
-        return flash.flash_attention(ops, query, key, value, causal, scale)
+        return attention(query, key, value, is_causal=causal, scale=scale, enable_gqa=True)
     if method == "auto":
         dealt = query.size(1) % ranks == 0 and key.size(1) % ranks == 0
         method = "ulysses" if dealt and _gradient_needed(query, key, value) else "ring"
-    return (ring_attention if method == "ring" else ulysses_attention)(ops, query, key, value, group, causal, scale)
-
-
-def _operators(device: str) -> Operators:
-    if device not in _loaded:
-        _loaded[device] = flash.load(BACKENDS[device])
-    return _loaded[device]
+    if method == "ulysses":
+        return ulysses_attention(query, key, value, group, causal, scale)
+    return ring_attention(loaded("flash", query.device), query, key, value, group, causal, scale)
 
 
 def _facts(query: Tensor, key: Tensor, value: Tensor, causal: bool, method: str, scale: float | None) -> dict[str, str]:

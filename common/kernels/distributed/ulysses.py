@@ -11,6 +11,7 @@ Source: DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -18,16 +19,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from common.kernels.attention import attention
 from common.kernels.distributed.shards import by_rank, in_order
 from common.kernels.distributed.transfers import exchange
-from common.kernels.flash.flash import flash_attention
 
 
 def ulysses_attention(
-    ops, query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup | None, causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup | None, causal: bool, scale: float
 ) -> Tensor:
     """As ring_attention. heads must be a multiple of ranks."""
-    return dealt_out(lambda *whole: flash_attention(ops, *whole, causal, scale), query, key, value, group)
+    attend = functools.partial(attention, is_causal=causal, scale=scale, enable_gqa=True)
+    return dealt_out(attend, query, key, value, group)
 
 
 def dealt_out(

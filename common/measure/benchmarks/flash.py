@@ -21,7 +21,7 @@ from torch import Tensor
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
-from common.kernels.flash.flash import backward_kernel_of, flash_attention, kernel_of
+from common.kernels.attention import attention
 from common.measure.benchmark.goals import Goal
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
@@ -217,9 +217,9 @@ def _backward_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tup
     return prepare
 
 
-def _training_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tuple]]:
+def _training_of(_: Operators, causal: bool) -> Callable[..., Callable[[], tuple]]:
     def forward(*inputs: Tensor) -> Callable[[], Tensor]:
-        return lambda: flash_attention(ops, *inputs, causal=causal)
+        return lambda: attention(*inputs, is_causal=causal)
 
     return lambda query, key, value, grad_out: training(forward, grad_out, query, key, value)
 
@@ -250,7 +250,9 @@ def mma_version(problem: Problem, ops: Operators) -> dict[str, Version]:
 def _on_hopper(ops: Operators, direction: str) -> bool:
     """Whether this pass (of training the second) has the kernel for Hopper GPUs here, for a benchmark's problems."""
     x = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
-    return (kernel_of(ops, x, x, x) if direction == "forward" else backward_kernel_of(ops, x, x, x, x)) == "wgmma"
+    if direction == "forward":
+        return ops.flash_attention_kernel(x, x, x, False) == "wgmma"
+    return ops.flash_attention_backward_kernel(x, x, x, x, x, x[..., 0].float(), False) == "wgmma"
 
 
 def torch_versions(problem: Problem) -> dict[str, Version]:

@@ -21,11 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.compiling.load import load
-from common.compiling.operators import Operators
-from common.compiling.request import BuildRequest
-from common.kernels.flash.flash import flash_attention
-from common.kernels.flash_options.flash_options import dropout_mask, options_attention, packed_attention
+from common.kernels.attention import attention, attention_varlen, dropout_mask
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor
 from common.measure.benchmarks.sdpa import DTYPES, gradients, sdpa, training
@@ -134,14 +130,14 @@ class Problem:
         return torch.linspace(-1, 4, self.heads, device=device) if self.option == "sinks" else None
 
     def options(self, device: torch.device | str) -> dict:
-        """As common/kernels/flash_options takes them."""
+        """As attention takes them."""
         own = {
             "softcap": {"softcap": SOFTCAP},
             "window": {"window_size": (WINDOW - 1, 0)},
             "sinks": {"sinks": self.sinks(device)},
             "dropout": {"dropout_p": DROPOUT_P, "seed": torch.tensor([SEED], device=device)},
         }
-        return {"causal": True} | own.get(self.option, {})
+        return {"is_causal": True, "kernel": "flash_options"} | own.get(self.option, {})
 
     def sample(self, inputs: Sequence[Tensor]) -> Sample:
         """The first head of the first sequence and the last of the last."""
@@ -210,11 +206,11 @@ class Problem:
 # ---- who takes part
 
 
-def versions_of(problem: Problem, names: Sequence[str], plain: Operators | None) -> dict[str, Version]:
-    """Those of LABELS that are named and know the option; plain: the operators of common/kernels/flash."""
+def versions_of(problem: Problem, names: Sequence[str]) -> dict[str, Version]:
+    """Those of LABELS that are named and know the option."""
     found = {"options": Version(LABELS["options"], _timed(problem, _ours(problem)), ours=True)}
-    if plain is not None and problem.head_dim <= HEAD_DIM:
-        forward = _dense(problem, lambda q, k, v: flash_attention(plain, q, k, v, causal=True))
+    if problem.head_dim <= HEAD_DIM:
+        forward = _dense(problem, lambda q, k, v: attention(q, k, v, is_causal=True))
         found["plain"] = Version(LABELS["plain"], _timed(problem, forward), compared=False)
     if problem.option in ("softcap", "window", "packed", "wide") and "flex" in names:
         found["flex"] = Version(LABELS["flex"], _timed(problem, _flex(problem)))
@@ -243,9 +239,9 @@ def _ours(problem: Problem) -> Callable[..., Callable[[], Tensor]]:
     def forward(query: Tensor, key: Tensor, value: Tensor) -> Callable[[], Tensor]:
         if problem.option == "packed":
             cu_seqlens = problem.cu_seqlens(query.device)
-            return lambda: packed_attention(query, key, value, cu_seqlens, causal=True)
+            return lambda: attention_varlen(query, key, value, cu_seqlens, is_causal=True)
         options = problem.options(query.device)
-        return lambda: options_attention(query, key, value, **options)
+        return lambda: attention(query, key, value, **options)
 
     return forward
 
@@ -305,8 +301,7 @@ def options_benchmark(program: str) -> Benchmark:
     """The kernels with options beside those without and PyTorch's."""
 
     def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
-        plain = load(BuildRequest("flash", backend="cuda"))
-        return lambda problem: versions_of(problem, options.versions or list(LABELS), plain)
+        return lambda problem: versions_of(problem, options.versions or list(LABELS))
 
     def arguments(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument

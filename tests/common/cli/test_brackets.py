@@ -47,6 +47,7 @@ def test_a_line_that_does_not_compile(checkout):
         assert LINE in said and "not declared" in said
 
 
+@pytest.mark.slow
 def test_a_line_that_a_finding_and_a_profile_quote(checkout):
     with_line(checkout, LINE.replace("offset", "cols"))
     status, said = run(checkout, "task3.test", "--softmax", "--check", "--case", "one element")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def code_lines(task: str) -> list[str]:
     return [line for line in lines if len(line) >= SHORTEST_CODE]
 
 
+@cache
 def known_mistakes() -> set[str]:
     """The names of the mistakes that the tests know, as far as they stand in the sources as they are."""
     files = [*(ROOT / "common" / "diagnosis").rglob("*.py"), *ROOT.glob("task*/cases/*.py")]

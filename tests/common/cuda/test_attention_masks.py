@@ -167,6 +167,7 @@ def test_the_layer_takes_a_padding_mask(solution):
     torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["expanded", "transposed", "every second element"])
 def test_the_checked_build_knows_where_a_mask_lies(layout):
     from common.inspect.checked_library import CHECK, CheckedLibrary

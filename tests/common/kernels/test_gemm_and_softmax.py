@@ -172,6 +172,7 @@ def test_a_bad_argument_is_named(tuned, operator, arguments, words):
         getattr(tuned, operator)(*given)
 
 
+@pytest.mark.slow
 def test_no_race_and_no_stray_access():
     """The checked simulator finds nothing: both buffers, both kinds of loading, ragged edges, all reductions."""
     from common.inspect.checked_library import CHECK, CheckedLibrary

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import decode_inputs
 import flash_inputs
+import flash_room as flash
 import pytest
 import torch
 from hopper_sources import DENSE, SPARSE
@@ -20,7 +21,6 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.flash import flash
 from common.reference import oracle as reference
 
 pytestmark = pytest.mark.gpu

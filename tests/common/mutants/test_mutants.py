@@ -155,6 +155,7 @@ def test_shares_leave_out_what_is_equivalent() -> None:
     assert "| task2 | 2 | 1 | 1 |  |  | 1 | 5 |" in table and "| all | 2 |" in table
 
 
+@pytest.mark.slow
 def test_a_sample_runs_and_nothing_is_missed_or_misled(capsys: pytest.CaptureFixture) -> None:
     """Twelve of task 7's, whose kernels are built soonest."""
     assert main(["--task", "task7", "--sample", "12", "--seed", "3"]) == 0

@@ -16,6 +16,7 @@ ROW = re.compile(
 )
 ROWS = [match.groupdict() for match in ROW.finditer(README.read_text())]
 RUNS = [row["program"] for row in ROWS if row["state"] == "yes"]
+FIRST = ("language.cu", "warps.cu", "hopper.cu")  # the others, each a program to compile, are slow
 REFUSED = [row for row in ROWS if row["state"] == "no"]
 
 
@@ -25,7 +26,9 @@ def test_the_table_names_every_program():
 
 
 @pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("program", RUNS)
+@pytest.mark.parametrize(
+    "program", [pytest.param(one, marks=[] if one in FIRST else pytest.mark.slow) for one in RUNS], ids=RUNS
+)
 def test_it_runs(program, backend):
     done = subprocess.run([build_program(FOLDER / program, backend).path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -130,6 +130,7 @@ assert torch.equal(y, 2 * torch.ones(5000, 2))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how, ends", [("hidden", -signal.SIGSEGV), ("open", 0)])
 def test_a_loop_on_the_host_dies_where_they_are_hidden(ops, how: str, ends: int) -> None:
     (library,) = ops.libraries

@@ -124,6 +124,7 @@ def test_a_bad_plan_is_refused(arguments, words):
         TilePlan(**arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_the_plan_is_what_the_kernel_does(head_dim):
     """Shared memory and the passes over its banks, as the checked build counts them."""
@@ -145,6 +146,7 @@ def test_the_plan_is_what_the_kernel_does(head_dim):
     assert counted[5].wavefronts - counted[2].wavefronts == 3 * one.shared_passes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not any(toolchain.all_nvccs()), reason="needs nvcc")
 def test_the_estimated_registers_are_near_those_of_ptxas():
     kernels = compile_only([ROOT / "task4" / "solution" / "flash_attention.cu"], "sm_80").kernels
@@ -287,6 +289,7 @@ def test_gaps_must_be_filled_first():
         compile_candidates([TOO_LARGE], variant=Variant.SOLUTION, shared_kb=64, backend="simulator")
 
 
+@pytest.mark.slow
 def test_one_library_holds_all_tiles():
     """Each choice launches the kernel with its own tiles, whose results are right."""
     tuning = compile_candidates([*SMALL, TOO_LARGE], variant=Variant.SOLUTION, shared_kb=64, backend="simulator")
@@ -301,6 +304,7 @@ def test_one_library_holds_all_tiles():
     )
 
 
+@pytest.mark.slow
 def test_impossible_tiles_do_not_compile(tmp_path):
     bad = replace(SMALL[0], tiles=TileSizes(18, 48, 4))
     source = ROOT / "task4" / "solution" / "flash_attention.cu"

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from forked_python import run_python
 
-from common.kernels.flash import flash as tuned
 from task5.given.layer import CustomStridedAttention
 from task5.given.model import StridedTransformer
 from task5.given.reference import naive_strided_attention
@@ -23,21 +22,15 @@ from task5.tools.toy_task import DOT, SYMBOLS, Recall
 TINY = training.Setting(Recall(pairs=2, record=4), hidden_dim=32, num_heads=1, batch=8, steps=30, learning_rate=1e-2)
 
 
-@pytest.fixture(scope="session")
-def gradient_ops(backend: str):
-    """Task 4's tuned operators."""
-    return tuned.load(backend)
-
-
 # ---- gradients
 
 
 @pytest.mark.parametrize(("stride", "offset", "causal"), [(1, 0, True), (4, 0, True), (4, 3, True), (3, 1, False)])
-def test_the_gradients_of_the_module_are_those_of_the_reference(solution, gradient_ops, stride, offset, causal):
+def test_the_gradients_of_the_module_are_those_of_the_reference(solution, stride, offset, causal):
     """Of the input and of every weight, beside autograd through the reference in float64."""
     ops = solution("task5")
     torch.manual_seed(0)
-    module = CustomStridedAttention(32, 4, stride, causal, ops, offset, gradient_ops)
+    module = CustomStridedAttention(32, 4, stride, causal, ops, offset)
     x = torch.randn(2, 21, 32, device=ops.device, requires_grad=True)
     grad_out = torch.randn(2, 21, 32, device=ops.device)
     out = module(x)
@@ -55,38 +48,20 @@ def test_the_gradients_of_the_module_are_those_of_the_reference(solution, gradie
         assert (a - b).abs().max() <= 1e-5 * max(1, b.abs().max()), name
 
 
-def test_output_is_the_kernels_with_and_without_a_gradient(solution, gradient_ops):
+def test_output_is_the_kernels_with_and_without_a_gradient(solution):
     ops = solution("task5")
     torch.manual_seed(0)
-    module = CustomStridedAttention(16, 2, 3, True, ops, gradient_ops=gradient_ops)
+    module = CustomStridedAttention(16, 2, 3, True, ops)
     x = torch.randn(2, 10, 16, device=ops.device)
     with torch.no_grad():
         inference = module(x)
     assert not inference.requires_grad and torch.equal(module(x), inference)
 
 
-def test_without_gradient_operators_backward_says_what_to_pass(solution):
-    ops = solution("task5")
-    module = CustomStridedAttention(16, 2, 3, True, ops)
-    out = module(torch.randn(1, 6, 16, device=ops.device))
-    with pytest.raises(
-        ValueError, match=r"gradient_ops is None.*gradient_ops=common\.kernels\.flash\.flash\.load\(backend\)"
-    ):
-        out.sum().backward()
-
-
-def test_gradient_operators_of_another_device_are_refused(solution, gradient_ops):
-    class Elsewhere:
-        device, backend = torch.device("meta"), "elsewhere"
-
-    with pytest.raises(ValueError, match=r"gradient_ops is for 'c.*'; it must be for ops' 'meta'"):
-        CustomStridedAttention(16, 2, 3, True, Elsewhere(), gradient_ops=gradient_ops)
-
-
-def test_every_weight_of_the_model_gets_a_gradient(solution, gradient_ops):
+def test_every_weight_of_the_model_gets_a_gradient(solution):
     ops = solution("task5")
     torch.manual_seed(0)
-    model = StridedTransformer(ops, 11, 20, 16, 2, strides=(1, 4), gradient_ops=gradient_ops)
+    model = StridedTransformer(ops, 11, 20, 16, 2, strides=(1, 4))
     model(torch.randint(11, (2, 20), device=ops.device)).square().mean().backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None and weight.grad.isfinite().all() and weight.grad.any(), name
@@ -129,18 +104,18 @@ def test_bad_sizes_are_named(sizes, words):
 # ---- training
 
 
-def test_a_few_steps_reduce_the_loss(solution, gradient_ops):
-    run = training.train((1, 4), TINY, solution("task5"), gradient_ops, seed=1)
+def test_a_few_steps_reduce_the_loss(solution):
+    run = training.train((1, 4), TINY, solution("task5"), seed=1)
     assert len(run.losses) == 30 and all(math.isfinite(loss) for loss in run.losses)
     assert sum(run.losses[-5:]) / 5 < sum(run.losses[:5]) / 5 - 0.6
     assert 0 <= run.accuracy <= 1 and run.tokens_per_second > 0
 
 
-def test_runs_of_one_seed_begin_alike_whatever_the_strides(solution, gradient_ops):
+def test_runs_of_one_seed_begin_alike_whatever_the_strides(solution):
     """The same weights and the same sequences: with a stride of 1 the first losses are equal, with another nearly."""
     ops, setting = solution("task5"), replace(TINY, steps=1)
     dense, again, strided, other = (
-        training.train(strides, setting, ops, gradient_ops, seed).losses[0]
+        training.train(strides, setting, ops, seed).losses[0]
         for strides, seed in [((1, 1), 0), ((1, 1), 0), ((1, 4), 0), ((1, 1), 1)]
     )
     assert dense == again and dense != strided and dense != other
@@ -148,9 +123,9 @@ def test_runs_of_one_seed_begin_alike_whatever_the_strides(solution, gradient_op
 
 
 @pytest.mark.parametrize(("changed", "words"), [({"steps": 0}, "steps is 0"), ({"batch": 0}, "batch is 0")])
-def test_bad_settings_are_named(solution, gradient_ops, changed, words):
+def test_bad_settings_are_named(solution, changed, words):
     with pytest.raises(ValueError, match=f"{words}; it must be at least 1"):
-        training.train((1, 1), replace(TINY, **changed), solution("task5"), gradient_ops)
+        training.train((1, 1), replace(TINY, **changed), solution("task5"))
 
 
 # ---- the picture
@@ -175,9 +150,8 @@ def run(root, *options: str) -> subprocess.CompletedProcess:
     return run_python(["-m", "task5.train", "--backend", "simulator", *options], root, os.environ, 600)
 
 
-def test_the_command(root, solution, gradient_ops, tmp_path, monkeypatch, capsys):
+def test_the_command(root, backend, solution, tmp_path, monkeypatch, capsys):
     """With few steps."""
-    backend = gradient_ops.backend
     monkeypatch.setitem(training.SETTINGS, backend, TINY)
     file = tmp_path / "loss.png"
     options = ["--solution", "--backend", backend, "--steps", "2", "--stride", "3", "--picture", str(file)]

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention.bias import causal_lower_right
 
 from task7.front_door import explain, scaled_dot_product_attention
-from task7.front_door.sdpa import MODES
+from task7.front_door.taught import MODES
 
 
 def of(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
@@ -113,7 +113,7 @@ def test_kernels_with_options():
     single = of(1, 2, 5, 200)
     found = explain(single, single, single, dropout_p=0.1)
     assert found.kernel == "options fp32"
-    assert found.faster[0].startswith("presumably without dropout and with head_dim up to 128: 3xfp16")
+    assert found.faster[0].startswith("presumably without dropout_p and with head_dim up to 128: 3xfp16")
     assert explain(single, single, single, variant="tuned").faster[0].startswith("presumably with head_dim up to 128: ")
     assert found.operations == 4 * 2 * 5 * 5 * 200
     assert "kernel    options fp32 (no tensor cores; softcap, sinks, dropout, windows, head_dim over 128)" in str(found)

@@ -20,15 +20,17 @@ from torch.nn.attention.bias import causal_lower_right
 from torch_operators import padded, tiny_model, tokens
 
 from common.console.paths import ROOT
-from common.kernels.decode.cache import KVCache
-from common.kernels.decode.decode import decode_attention, decode_attention_paged, update_cache_rotary
-from common.kernels.loaded import loaded
-from common.kernels.sparse.sparse import (
+from common.kernels.attention import (
+    attention,
+    attention_varlen,
+    attention_with_kvcache,
     block_sparse_attention,
     compress_block_mask,
-    sliding_window_attention,
 )
-from task7.front_door import CUDAAttention, export_onnx, packed_attention, register, scaled_dot_product_attention
+from common.kernels.decode.cache import KVCache
+from common.kernels.decode.decode import update_cache_rotary
+from common.kernels.loaded import loaded
+from task7.front_door import CUDAAttention, export_onnx, register, scaled_dot_product_attention
 
 CHECKS: dict[str, tuple[str, Callable[[], None]]] = {}
 S, HEAD_DIM = 7, 8
@@ -118,10 +120,10 @@ def _():
         assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3))
 
 
-@has("head_dim up to 256, tuned")
+@has("head_dim up to 256")
 def _():
     for head_dim in (129, 256):
-        assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3), variant="tuned")
+        assert_as_pytorch(*inputs(*[(1, 1, S, head_dim)] * 3))
 
 
 @has("values of another head_dim")
@@ -270,7 +272,8 @@ def _():
     tensors = inputs(dtype=torch.float16)
     i, j = torch.arange(S)[:, None], torch.arange(S)
     expected = F.scaled_dot_product_attention(*(x.float() for x in tensors), (i - 3 < j) & (j <= i))
-    torch.testing.assert_close(sliding_window_attention(*tensors, 3).float(), expected, rtol=0, atol=0.01)
+    out = attention(*tensors, is_causal=True, window_size=(2, 0), kernel="sparse")
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
 
 
 def window_of(seq_q: int, seq_k: int, left: int, right: int, shift: int = 0) -> Tensor:
@@ -297,8 +300,9 @@ def assert_windows(sizes: tuple[int, int], mask: Tensor, **options) -> None:
 @has("gradients of a sliding window")
 def _():
     assert_windows((S, S), window_of(S, S, 2, 0), is_causal=True, window_size=(2, -1))
-    with pytest.raises(NotImplementedError, match="sliding_window_attention has no backward pass"):
-        sliding_window_attention(*inputs(dtype=torch.float16, gradients=True), 3).sum().backward()
+    with pytest.raises(ValueError, match=r"no kernel takes this call: 'sparse' \(a gradient may be asked for\)"):
+        tensors = inputs(dtype=torch.float16, gradients=True)
+        attention(*tensors, is_causal=True, window_size=(2, 0), kernel="sparse")
 
 
 @has("windows of two widths, left and right")
@@ -319,7 +323,7 @@ def _():
 def _():
     tensors = inputs(*[(1, 1, 64, 8)] * 3, dtype=torch.float16)
     blocks = torch.tensor([[[True, False], [True, True]]])
-    out = block_sparse_attention(*tensors, *compress_block_mask(blocks), 32)
+    out = block_sparse_attention(*tensors, blocks)
     seen = blocks[0].repeat_interleave(32, 0).repeat_interleave(32, 1)
     expected = F.scaled_dot_product_attention(*(x.float() for x in tensors), seen)
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
@@ -332,7 +336,7 @@ def _():
     lists = compress_block_mask(blocks)
     for dtype in (torch.float32, torch.float16):
         tensors = inputs(*[(1, 1, 64, 8)] * 3, dtype=dtype, gradients=True)
-        out = block_sparse_attention(*tensors, *lists, 32, causal=True)
+        out = block_sparse_attention(*tensors, lists, is_causal=True)
         found = torch.autograd.grad(out.float().square().sum(), tensors)
         exact = [x.detach().double().requires_grad_() for x in tensors]
         with sdpa_kernel(SDPBackend.MATH):
@@ -373,7 +377,7 @@ def _():
 @has("packed sequences without padding")
 def _():
     query, key, value = inputs(*[(9, 2, HEAD_DIM)] * 3, gradients=True)
-    out = packed_attention(query, key, value, torch.tensor([0, 5, 9]), is_causal=True)
+    out = attention_varlen(query, key, value, torch.tensor([0, 5, 9]), is_causal=True)
     parts = [
         F.scaled_dot_product_attention(*(x[rows].transpose(0, 1) for x in (query, key, value)), is_causal=True)
         for rows in (slice(0, 5), slice(5, 9))
@@ -395,10 +399,11 @@ def _():
     query, key, value = inputs((1, 2, 1, 8), (1, 2, 32, 8), (1, 2, 32, 8))
     lengths = torch.tensor([21], dtype=torch.int32)
     expected = F.scaled_dot_product_attention(query, key[:, :, :21], value[:, :, :21])
-    torch.testing.assert_close(decode_attention(query, key, value, lengths), expected, rtol=1e-5, atol=1e-5)
+    out = attention_with_kvcache(query, key, value, cache_seqlens=lengths)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     pages = [x[0].unflatten(1, (2, 16)).transpose(0, 1).contiguous() for x in (key, value)]
     table = torch.tensor([[0, 1]], dtype=torch.int32)
-    out = decode_attention_paged(query, *pages, lengths, table)
+    out = attention_with_kvcache(query, *pages, cache_seqlens=lengths, block_table=table)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -409,11 +414,12 @@ def _():
     lengths = torch.tensor([301, 20], dtype=torch.int32)
     seen = (torch.arange(512) < lengths[:, None])[:, None, None]
     expected = F.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
-    torch.testing.assert_close(decode_attention(query, key, value, lengths), expected, rtol=1e-5, atol=1e-5)
+    out = attention_with_kvcache(query, key, value, cache_seqlens=lengths)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     for page_size in (16, 32, 64, 128, 256):
         pages = [x.unflatten(2, (-1, page_size)).transpose(1, 2).flatten(0, 1).contiguous() for x in (key, value)]
         table = torch.arange(len(pages[0]), dtype=torch.int32).view(2, -1)
-        out = decode_attention_paged(query, *pages, lengths, table)
+        out = attention_with_kvcache(query, *pages, cache_seqlens=lengths, block_table=table)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -466,7 +472,7 @@ def _():
         for options in ({"softcap": 0.7}, {"sinks": sinks}, {"dropout_p": 0.3}, {"window_size": (3, 1)}):
             total = total + scaled_dot_product_attention(query, key, value, **options).square().sum()
         rows = (x[0].transpose(0, 1) for x in (query, key, value))
-        return total + packed_attention(*rows, cu_seqlens, is_causal=True, window_size=(3, -1)).square().sum()
+        return total + attention_varlen(*rows, cu_seqlens, is_causal=True, window_size=(3, -1)).square().sum()
 
     tensors = inputs(*[(1, 2, 9, HEAD_DIM)] * 3, gradients=True)
     attend(*tensors)  # builds

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from task7.front_door import CUDAAttention, export_onnx
+from common.kernels.attention import attention, attention_varlen
+from task7.front_door import CUDAAttention, export_onnx, scaled_dot_product_attention
 
 needs_packages = pytest.mark.skipif(
     any(__import__("importlib").util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
@@ -70,12 +71,74 @@ def test_a_mask_is_the_operators_mask(kind):
         torch.testing.assert_close(run(program, x, mask), layer(x, mask), rtol=1e-5, atol=1e-5)
 
 
+class Call(nn.Module):
+    """One call of a function, with options."""
+
+    def __init__(self, function, **options) -> None:
+        super().__init__()
+        self.function, self.options = function, options
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs, **self.options)
+
+
+CALLS = {
+    "lower right, taught": (scaled_dot_product_attention, {"is_causal": True, "lower_right": True}),
+    "lower right": (attention, {"is_causal": True, "lower_right": True}),
+    "window": (attention, {"window_size": (1, 2)}),
+    "window in 16 bits": (attention, {"window_size": (2, 2), "kernel": "sparse"}),
+    "softcap": (attention, {"softcap": 2.0, "is_causal": True}),
+    "all of them": (attention, {"softcap": 0.5, "window_size": (2, -1), "is_causal": True, "lower_right": True}),
+    "head_dim 160": (attention, {}),
+}
+
+
 @needs_packages
-def test_options_are_refused():
-    with pytest.raises(
-        Exception, match="softcap, sinks, dropout, a window, packed sequences or head_dim over 128, which this export"
-    ):
-        export_onnx(Layer(variant="tuned", softcap=2.0), (torch.randn(1, 3, 32),))
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_what_the_operator_can_say(name, masked):
+    """Beside onnxruntime, with more keys than queries and another number of them than the model was exported with."""
+    function, options = CALLS[name]
+    if masked and (options.get("kernel") == "sparse" or "taught" in name):
+        pytest.skip("takes no mask")
+    dtype, call = (
+        torch.float16 if options.get("kernel") == "sparse" else torch.float32,
+        Call(function, **options).eval(),
+    )
+    head_dim = 160 if name == "head_dim 160" else 8
+
+    def inputs(keys: int) -> tuple[Tensor, ...]:
+        sizes = [(1, 2, n, head_dim) for n in (3, keys, keys)] + [(3, keys)] * masked
+        return tuple(torch.randn(size).to(dtype) for size in sizes)
+
+    keys = torch.export.Dim("keys", max=64)
+    shapes = ({}, {2: keys}, {2: keys}, *[{1: keys}] * masked)
+    program = export_onnx(call, inputs(7), dynamic_shapes=(shapes,))
+    assert ("", "Attention") in operators_in(program) and {domain for domain, _ in operators_in(program)} == {""}
+    for given in (inputs(7), inputs(12)):
+        atol = 1e-5 if dtype == torch.float32 else 4e-3
+        torch.testing.assert_close(run(program, *given), call(*given), rtol=1e-5, atol=atol)
+
+
+def packed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return attention_varlen(*(x[0].transpose(0, 1) for x in (query, key, value)), torch.tensor([0, 3]))
+
+
+@needs_packages
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (Call(attention, sinks=torch.zeros(2)), "sinks"),
+        (Call(attention, dropout_p=0.2), r"dropout \(dropout_p\)"),
+        (Call(attention, key_stride=2, is_causal=True), r"a stride \(key_stride\)"),
+        (Call(attention, return_lse=True), "return_lse"),
+        (Call(attention, return_lse=True, softcap=2.0), "return_lse"),
+        (Call(packed), "packed sequences"),
+    ],
+)
+def test_what_it_cannot_say_is_refused(call, what):
+    with pytest.raises(ValueError, match=f"the model calls an attention with {what}, which the operator Attention"):
+        export_onnx(call.eval(), tuple(torch.randn(1, 2, 3, 8) for _ in range(3)))
 
 
 @needs_packages

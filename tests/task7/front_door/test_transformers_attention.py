@@ -26,6 +26,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from common.kernels import attention_kernels
 from common.kernels.gpt2.supported_models import check_config
 from task7.front_door import kernel_attention
 from task7.front_door.cache import KernelCache
@@ -387,15 +388,25 @@ def tuned(backend):
     return register("tuned", backend)
 
 
+@pytest.fixture
+def chosen(monkeypatch) -> list[str]:
+    """The fast kernels that calls got, in order."""
+    names, choice = [], attention_kernels.choice
+    monkeypatch.setattr(attention_kernels, "choice", lambda call: names.append(choice(call)) or names[-1])
+    return names
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_sliding_windows(tuned, dtype):
+def test_sliding_windows(tuned, chosen, dtype):
     """Mistral with a window of 5: prompts with and without padding, its own cache and a static one, also decoding."""
     model = tiny_model("mistral", sliding_window=5).to(tuned.device, dtype)
     ours, theirs = in_place_of_sdpa(model)
     ids = tokens(2, 12).to(tuned.device)
     tuned.reset_calls()
+    chosen.clear()
     found, expected = ours(ids).logits, theirs(ids).logits
-    assert tuned.calls == {"sliding_window_attention" if dtype == torch.bfloat16 else "flash_attention": 2}
+    assert tuned.calls == {"flash_attention": 2}
+    assert chosen == ["sparse" if dtype == torch.bfloat16 else "flash_options"] * 2
     assert (found - expected).norm() <= (0.03 if dtype == torch.bfloat16 else 1e-5) * expected.norm()
     if dtype == torch.bfloat16:
         return
@@ -469,7 +480,7 @@ def test_t5(tuned, kind):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_t5_is_trained_around_its_bias(tuned, dropout):
+def test_t5_is_trained_around_its_bias(tuned, chosen, dropout):
     """The gradient of every parameter beside eager's while the bias stands still; its own gradient is refused."""
     model = tiny_t5(tuned, dropout_rate=dropout).train()
     ids, mask = (x.to(tuned.device) for x in MASKS["right"])
@@ -486,7 +497,7 @@ def test_t5_is_trained_around_its_bias(tuned, dropout):
             loss = one(ids, attention_mask=mask, labels=answer).loss
             gradients.append((loss, *torch.autograd.grad(loss, moving)))
     if dropout:  # other numbers are drawn, by the kernels' own dropout
-        assert tuned.calls["options_attention"] and all(bool(x.isfinite().all()) for x in gradients[0])
+        assert "flash_options" in chosen and all(bool(x.isfinite().all()) for x in gradients[0])
         return
     for x, y in zip(*gradients, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
@@ -617,7 +628,7 @@ def test_windows_to_either_side_in_packed_sequences(tuned):
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss"])
-def test_caps_and_sinks(tuned, model_type):
+def test_caps_and_sinks(tuned, chosen, model_type):
     """Logits, what is generated with padding and without, and the gradient of every parameter, sinks included."""
     model = option_model(model_type, tuned.device)
     ours = copy.deepcopy(model)
@@ -625,7 +636,7 @@ def test_caps_and_sinks(tuned, model_type):
     ids, mask = (x.to(tuned.device) for x in MASKS["left"])
     tuned.reset_calls()
     torch.testing.assert_close(ours(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
-    assert tuned.calls == {"options_attention": 2}
+    assert tuned.calls == {"flash_attention": 2} and chosen == ["flash_options"] * 2
     for given in (torch.ones_like(mask), mask):
         for cache in ({}, {"cache_implementation": "static"}):
             how = GREEDY | {"attention_mask": given, "max_new_tokens": 6} | cache
@@ -672,7 +683,7 @@ def test_packed_sequences_without_a_mask(tuned, model_type):
     results = []
     with torch.enable_grad():
         logits = ours(**packed).logits
-        assert tuned.calls == {"packed_attention": 2}
+        assert tuned.calls == {"attention_varlen": 2}
         results.append((logits, *torch.autograd.grad(logits.square().mean(), list(ours.parameters()))))
         logits = torch.cat([model(part).logits for part in parts], 1)
         results.append((logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()))))
@@ -705,6 +716,7 @@ def test_padding_in_a_kernel_cache_goes_with_no_option(tuned, asked, words):
         tuned.forward(torch.nn.Module(), query, keys, values, padding, **asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", ["", "no padding", "left", "right"])
 @pytest.mark.parametrize("model_type", ["gpt2", "llama", "mistral"])
 def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):
@@ -734,6 +746,7 @@ def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):
                 torch.testing.assert_close(x, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_kernel_cache_under_compile_is_refused_or_left_to_eager(tuned):
     """A graph would not know whether the prompt was padded. Without fullgraph PyTorch runs these calls as they are."""
     model = tuned.attach(small("llama").eval())

@@ -18,7 +18,7 @@ from rich.table import Table
 from common.console.files import write_whole
 from common.console.paths import shown_path
 from common.console.terminal import say, wide
-from common.kernels.flash import flash
+from common.kernels.loaded import loaded
 from common.measure import report
 from common.measure.benchmarks.distributed import __doc__ as description
 from common.measure.benchmarks.distributed.longest import Longest, longest
@@ -35,7 +35,7 @@ from common.measure.benchmarks.distributed.records import (
 )
 from common.measure.benchmarks.distributed.timing import WARM_UP, measure_setting
 from common.measure.benchmarks.distributed.verify import Checked, verify
-from common.measure.benchmarks.distributed.versions import versions_of
+from common.measure.benchmarks.distributed.versions import all_versions
 
 COMMAND = "torchrun --nproc-per-node 2 -m common.benchmark distributed"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -132,10 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(console: Console, options: argparse.Namespace, settings: Sequence[Setting], ranks: int) -> int:
     if dist.get_rank() == 0:  # one builds, the others load what it built
         with console.status("compiling common/kernels/flash ..."):
-            ops = flash.load("cuda")
+            loaded("flash", "cuda")
     dist.barrier()
-    ops = ops if dist.get_rank() == 0 else flash.load("cuda")
-    every = versions_of(ops)
+    every = all_versions()
     versions = {name: every[name] for name in options.versions}
     dtype, facts, status = DTYPES[options.dtype], {}, 0
     say(console, ", ".join(f"{name} {value}" for name, value in report.machine().items()) + f", {ranks} of them")
@@ -167,7 +166,7 @@ def _run(console: Console, options: argparse.Namespace, settings: Sequence[Setti
         facts |= {"goals": goals(records)}
         _write(console, options, records, ranks, facts)  # before the search, which may take minutes
     if options.longest:
-        found = longest(options.longest, options.heads, options.head_dim, dtype, ops, console)
+        found = longest(options.longest, options.heads, options.head_dim, dtype, console)
         _say_longest(console, found, options, ranks)
         facts["longest"] = asdict(found)
         _write(console, options, records, ranks, facts)

@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 
-from common.compiling.operators import Operators
 from common.console.terminal import say
+from common.kernels.attention import attention
 from common.kernels.distributed.attention import sequence_parallel_attention
-from common.kernels.flash import flash
 from common.measure.benchmarks.distributed.timing import largest
 
 MARGIN = 6 * 2**30  # bytes of a GPU that are left alone: gaps between tensors, and what NCCL takes
@@ -44,7 +43,7 @@ def most_tokens(peaks: Sequence[tuple[int, int]], room: int, step: int = STEP) -
     return int((room - (small - per_token * few)) / per_token) // step * step
 
 
-def longest(method: str, heads: int, head_dim: int, dtype: torch.dtype, ops: Operators, console: Console) -> Longest:
+def longest(method: str, heads: int, head_dim: int, dtype: torch.dtype, console: Console) -> Longest:
     """Looks for the longest causal forward pass that fits, and runs it."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
 
@@ -57,7 +56,7 @@ def longest(method: str, heads: int, head_dim: int, dtype: torch.dtype, ops: Ope
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         if share == 1:
-            flash.flash_attention(ops, *inputs, causal=True)
+            attention(*inputs, is_causal=True)
         else:
             sequence_parallel_attention(*inputs, causal=True, method=method)
         end.record()

@@ -1,4 +1,4 @@
-"""Who computes attention over the ranks, and over one GPU: versions_of(ops)."""
+"""Who computes attention over the ranks, and over one GPU: all_versions()."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from common.compiling.operators import Operators
+from common.kernels.attention import attention
 from common.kernels.distributed.attention import sequence_parallel_attention
 from common.kernels.distributed.ulysses import dealt_out
-from common.kernels.flash import flash
 from common.measure.benchmarks.sdpa import sdpa
 
 
@@ -36,7 +35,7 @@ class Version:
     around: Callable[[bool], AbstractContextManager] = field(default=lambda causal: nullcontext())
 
 
-def versions_of(ops: Operators) -> dict[str, Version]:
+def all_versions() -> dict[str, Version]:
     """All of LABELS, for the default process group."""
 
     def ours(method: str) -> Version:
@@ -46,7 +45,7 @@ def versions_of(ops: Operators) -> dict[str, Version]:
         return sdpa("cudnn", q, k, v, is_causal=causal)()
 
     def one(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-        return flash.flash_attention(ops, q, k, v, causal)
+        return attention(q, k, v, is_causal=causal, enable_gqa=True)
 
     return {
         "ring": ours("ring"),

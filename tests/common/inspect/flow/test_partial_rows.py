@@ -9,6 +9,7 @@ from common.inspect.checked_library import CHECK, CheckedCaller, Collected
 from common.inspect.flow.looked import followed
 from task3.cases import cases
 
+pytestmark = pytest.mark.slow
 CASE = next(one for one in cases() if one.name == "large offsets")
 SOFTMAX = Planted(
     "task3",

@@ -89,6 +89,7 @@ def test_steps_add_up_to_the_offsets(softmax):
         assert last[entry] == offset
 
 
+@pytest.mark.slow
 def test_tiles_of_dynamic_shared_memory():
     launches, _, inputs, _ = recorded(TASK4.operators(None, "simulator", checked=True), FULL)
     launch = with_tiles(launches[0])

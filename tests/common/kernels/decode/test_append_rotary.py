@@ -45,6 +45,19 @@ def make(kind: str, device, dtype=torch.float32, max_seq_len: int = 40):
     return PagedKVCache(ops, BATCH, KV_HEADS, max_seq_len, HEAD_DIM, pages=9, dtype=dtype)
 
 
+@pytest.mark.parametrize("kind", ["KVCache", "PagedKVCache"])
+def test_a_default_device_changes_nothing(device, kind):
+    """As torch.set_default_device: what the host makes stays on the host, where it can be pinned and copied."""
+    tables, parts, results = half_of(llama_tables(device)), tokens(device, torch.float32, 12), []
+    for default in ("cpu", "meta"):
+        with torch.device(default):
+            cache = make(kind, device)
+            out = cache.append_rotary(*parts, *tables, left_padding=[0, 7, 11])
+            results.append((out, cache.attend(out[:, :, -1:].contiguous())))
+    for x, y in zip(*results, strict=True):
+        assert torch.equal(x, y)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["KVCache", "PagedKVCache"])
 def test_as_llama(device, kind, dtype):

@@ -315,6 +315,7 @@ def test_a_bad_argument_is_named(ops, operator, arguments, words):
         getattr(ops, operator)(**given)
 
 
+@pytest.mark.slow
 def test_no_race_and_no_stray_access():
     """The checked simulator finds nothing: rings, merging in a block and among blocks, ragged tiles, all kernels."""
     from common.inspect.checked_library import CHECK, CheckedLibrary

@@ -187,6 +187,7 @@ def test_a_mistake_is_caught(mistake, case):
         run(ops, case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", FOUND)
 def test_the_checked_build_finds_it(mistake):
     case, kind = FOUND[mistake]

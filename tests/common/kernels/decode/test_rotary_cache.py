@@ -9,7 +9,8 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.decode.decode import decode_attention, decode_attention_paged, update_cache_rotary
+from common.kernels.attention import attention_with_kvcache
+from common.kernels.decode.decode import update_cache_rotary
 from common.reference import oracle as reference
 from common.testing.calling import Guarded, poisoned_memory
 
@@ -147,7 +148,10 @@ def test_left_padding_is_as_if_it_were_not_there(device, interleaved):
     assert torch.equal(pages[:, table.long()].transpose(2, 3).flatten(3, 4).nan_to_num(7), caches.nan_to_num(7))
 
     last, lengths = out[:, :, -1:], 20 - padding
-    found = decode_attention(last, *caches, lengths), decode_attention_paged(last, *pages, lengths, table)
+    found = (
+        attention_with_kvcache(last, *caches, cache_seqlens=lengths),
+        attention_with_kvcache(last, *pages, cache_seqlens=lengths, block_table=table),
+    )
     for b, pad in enumerate(pads):
         query, key = (rotated(x[b, :, pad:], *tables[:2], 0, interleaved) for x in new[:2])
         key, value = (x.repeat_interleave(2, 0) for x in (key, new[2][b, :, pad:].double().cpu()))
@@ -198,6 +202,7 @@ def test_a_bad_argument_is_named(device, changed, words):
         )
 
 
+@pytest.mark.slow
 def test_no_race_and_no_stray_access():
     """The checked simulator finds nothing, also where values on the device are out of range."""
     from common.inspect.checked_library import CHECK, CheckedLibrary

@@ -59,7 +59,7 @@ def whole(rank: int, ranks: int, settings) -> list[list[list]]:
     return results
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 3, 4))])
 def test_out_and_gradients_of_every_rank_are_those_of_one(ranks):
     settings = [one for one in SETTINGS if one[0] != "ulysses" or one[2] % ranks == 0]
     assert len(settings) == len(SETTINGS)

@@ -6,14 +6,13 @@ import math
 from functools import partial
 
 import flash_inputs
+import flash_room as tuned
 import pytest
 import torch
 from flash_gradients import assert_gradients, attention, gradients
 from flash_inputs import BATCH, HEADS, POSITIONS, S_K, S_Q, operators_of, position_mask
 from torch import Tensor
 from torch.testing import assert_close
-
-from common.kernels.flash import flash as tuned
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import flash_room as flash
 import pytest
 import torch
 from flash_gradients import attention, gradients
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.flash import flash
 from common.reference.bounds import max_error_of
 
 BAD = [math.nan, math.inf, -math.inf]
@@ -166,6 +166,7 @@ def test_any_strides_and_a_fixed_order(ops):
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -211,6 +212,7 @@ def test_a_nan_that_all_see_stays(ops):
     assert all(bool(x.isnan().all()) for x in run(ops, *inputs, causal=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_no_race_and_no_stray_access_on_the_second_way(dtype):
     """The checked simulator finds nothing where gradients are computed again."""

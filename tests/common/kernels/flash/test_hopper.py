@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 
+import flash_room as flash
 import pytest
 import torch
 from flash_inputs import attention, gaps, operators_of, packed, rows_first, scores, tensors
 from torch import Tensor
 from torch.testing import assert_close
 
-from common.kernels.flash import flash
 from common.reference.bounds import max_error_of, running_sum_floor
 from task7.front_door.sdpa import scaled_dot_product_attention
 

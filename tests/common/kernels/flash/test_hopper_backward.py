@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 import flash_inputs
+import flash_room as flash
 import pytest
 import torch
 from flash_gradients import assert_gradients, attention, gradients
@@ -17,7 +18,6 @@ from flash_inputs import gaps, operators_of, packed, rows_first
 from torch import Tensor
 from torch.testing import assert_close
 
-from common.kernels.flash import flash
 from common.reference.bounds import max_error_of
 
 DTYPES = [torch.float16, torch.bfloat16]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
+import flash_room as flash
 import pytest
 import torch
 from flash_inputs import attention, gaps, lse_bound_3xfp16, operators_of, packed, rows_first, scores, tensors
 from torch import Tensor
 
-from common.kernels.flash import flash
 from common.reference.bounds import max_error_of, running_sum_floor
 
 ALIGNMENTS = {"full": {}, "upper left": {"causal": True}, "lower right": {"causal": True, "lower_right": True}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+import flash_room as flash
 import pytest
 import torch
 from flash_inputs import attention, lse_bound_3xfp16, operators_of, scores, tensors
@@ -14,7 +15,6 @@ from hopper_sources import DENSE
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.flash import flash
 from common.reference.bounds import max_error_of, running_sum_floor
 
 DTYPES = [torch.float16, torch.bfloat16]

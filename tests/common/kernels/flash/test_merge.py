@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import flash_room as flash
 import pytest
 import torch
-
-from common.kernels.flash import flash
 
 UNIT = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 DTYPES = [(one, one) for one in UNIT] + [(torch.float32, torch.float16), (torch.float32, torch.bfloat16)]

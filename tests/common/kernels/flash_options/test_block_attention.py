@@ -12,13 +12,12 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.kernels.flash_options import flash_options
-from common.kernels.flash_options.flash_options import block_attention
-from common.kernels.sparse.sparse import block_sparse_attention, compress_block_mask
+from common.kernels.attention import block_sparse_attention, compress_block_mask
+from common.kernels.attention_gradients import register
 from common.reference.bounds import max_error_of, running_sum_floor
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-FUNCTIONS = {"door": block_sparse_attention, "room": block_attention}
+KERNELS = [None, "flash_options"]
 
 
 @pytest.fixture(scope="session")
@@ -46,11 +45,13 @@ def dense_mask(blocks: Tensor, block: int, causal: bool) -> Tensor:
     return mask & mask.new_ones(mask.shape[1:]).tril() if causal else mask
 
 
-def assert_right(function, inputs: list[Tensor], grad_out: Tensor, blocks: Tensor, block: int, causal: bool, **options):
+def assert_right(
+    kernel: str | None, inputs: list[Tensor], grad_out: Tensor, blocks: Tensor, block: int, causal: bool, **options
+):
     """Output and gradients: at most twice PyTorch's error in dtype, and a floor for float32 sums and rounding."""
     dtype = inputs[0].dtype
     leaves = [x.detach().requires_grad_() for x in inputs]
-    out = function(*leaves, *lists_of(blocks), block, causal, **options)
+    out = block_sparse_attention(*leaves, lists_of(blocks), is_causal=causal, kernel=kernel, **options)
     found = torch.autograd.grad(out, leaves, grad_out)
     mask = dense_mask(blocks, block, causal)[None]
 
@@ -74,20 +75,20 @@ def tensors(ops, dtype, seq_q: int, seq_k: int, head_dim: int, heads: int = 2, k
     return flash_inputs.tensors(ops, dtype, seq_q, seq_k, head_dim, 2, heads, kv_heads, sharpness=1, mean_value=0)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("block", [32, 64, 96, 128])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_block(ops, dtype, block, causal, function):
+def test_every_block(ops, dtype, block, causal, kernel):
     *inputs, grad_out = tensors(ops, dtype, 3 * block, 4 * block, 16)
-    assert_right(FUNCTIONS[function], inputs, grad_out, some_blocks(ops, 2, 3, 4), block, causal)
+    assert_right(kernel, inputs, grad_out, some_blocks(ops, 2, 3, 4), block, causal)
 
 
 @pytest.mark.parametrize("head_dim", [1, 40, 64, 72, 128])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_head_dim(ops, dtype, head_dim):
     *inputs, grad_out = tensors(ops, dtype, 96, 64, head_dim, 4, 2)
-    assert_right(block_sparse_attention, inputs, grad_out, some_blocks(ops, 4, 3, 2, 0.7), 32, True, scale=-0.3)
+    assert_right(None, inputs, grad_out, some_blocks(ops, 4, 3, 2, 0.7), 32, True, scale=-0.3)
 
 
 @pytest.mark.parametrize("layout", flash_inputs.LAYOUTS)
@@ -95,22 +96,23 @@ def test_every_layout(ops, layout):
     query, key, value, grad_out = tensors(ops, torch.float16, 64, 64, 16, 3, 3)
     inputs = flash_inputs.LAYOUTS[layout](query, key, value)
     (grad_out, *_) = flash_inputs.LAYOUTS[layout](grad_out, key, value)
-    assert_right(block_attention, inputs, grad_out, some_blocks(ops, 3, 2, 2), 32, False)
+    assert_right("flash_options", inputs, grad_out, some_blocks(ops, 3, 2, 2), 32, False)
 
 
+@pytest.mark.slow
 def test_many_blocks_are_transposed(ops):
     """More than a warp looks at at a time; every number of listed blocks."""
     *inputs, grad_out = tensors(ops, torch.float16, 70 * 32, 67 * 32, 8, 1)
     blocks = torch.arange(67, device=ops.device) < torch.arange(70, device=ops.device)[None, :, None]
     blocks = blocks.roll(5, 2).clone()
-    assert_right(block_attention, [x[:1] for x in inputs], grad_out[:1], blocks, 32, False)
+    assert_right("flash_options", [x[:1] for x in inputs], grad_out[:1], blocks, 32, False)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_lies_at_unlisted_blocks_reaches_nothing(ops, dtype, function, causal, bad):
+def test_what_lies_at_unlisted_blocks_reaches_nothing(ops, dtype, kernel, causal, bad):
     """Keys that nobody sees hold anything, and so do the queries and gradients of rows that see none."""
     *inputs, grad_out = tensors(ops, dtype, 96, 128, 16)
     blocks = some_blocks(ops, 2, 3, 4)
@@ -120,10 +122,10 @@ def test_what_lies_at_unlisted_blocks_reaches_nothing(ops, dtype, function, caus
     assert bool(unseen.any()) and bool(none.any())
     clean = [x.masked_fill(where[:, None], 0) for x, where in zip(inputs, (none, unseen, unseen), strict=True)]
     clean_grad = grad_out.masked_fill(none[:, None], 0)
-    expected = assert_right(FUNCTIONS[function], clean, clean_grad, blocks, 32, causal)
+    expected = assert_right(kernel, clean, clean_grad, blocks, 32, causal)
     spoilt = [x.masked_fill(where[:, None], bad) for x, where in zip(inputs, (none, unseen, unseen), strict=True)]
     leaves = [x.requires_grad_() for x in spoilt]
-    out = FUNCTIONS[function](*leaves, *lists_of(blocks), 32, causal)
+    out = block_sparse_attention(*leaves, lists_of(blocks), is_causal=causal, kernel=kernel)
     found = torch.autograd.grad(out, leaves, grad_out.masked_fill(none[:, None], bad))
     for x, y in zip((out, *found), expected, strict=True):
         bound = (4 * torch.finfo(dtype).eps + 1e-5) * float(y.abs().max())
@@ -136,18 +138,19 @@ def test_the_same_bits_every_time(ops):
     results = []
     for _ in range(5):
         leaves = [x.detach().requires_grad_() for x in inputs]
-        out = block_attention(*leaves, *lists, 32, True)
+        out = block_sparse_attention(*leaves, lists, is_causal=True, kernel="flash_options")
         results.append((out, *torch.autograd.grad(out, leaves, grad_out)))
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
 
+@pytest.mark.slow
 def test_lists_that_make_no_sense_read_nothing_else():
     """Numbers below 0 and beyond the last block, counts that are too large, lists that fall: the checked simulator
     finds no access outside."""
     from common.inspect.checked_library import CHECK, CheckedLibrary
 
     ops = load(BuildRequest("flash_options", backend="simulator", checked=True))
-    flash_options.register(ops)
+    register(ops)
     library = CheckedLibrary(ops.libraries[0].path)
     operators = getattr(torch.ops, ops.libraries[0].name)
     generator = torch.Generator().manual_seed(0)
@@ -177,7 +180,7 @@ def test_torch_compile_and_torch_func(ops, dtype):
     assert all(torch.equal(x, y) for x, y in zip(lists, lists_of(blocks), strict=True))
 
     def call(*x: Tensor) -> Tensor:
-        return block_sparse_attention(*x, *lists, 32, True)
+        return block_sparse_attention(*x, lists, is_causal=True)
 
     def total(*x: Tensor) -> Tensor:
         return (call(*x).float() * grad_out.float()).sum()
@@ -198,33 +201,36 @@ def test_torch_compile_and_torch_func(ops, dtype):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"block": 48}, "block is 48; it must be 32, 64, 96 or 128"),
+        ({"query": torch.ones(2, 2, 48 * 3, 16)}, "block is 48; it must be 32, 64, 96 or 128"),
+        ({"query": torch.ones(2, 2, 95, 16)}, "S_q a multiple of q_blocks"),
+        ({"kernel": "flash"}, "kernel is 'flash'; it must be None, 'sparse' or 'flash_options'"),
         ({"counts": torch.ones(2, 3)}, "counts has dtype Float; it must be Int"),
         (
             {"columns": torch.ones(2, 3, 3, dtype=torch.int32)},
             "columns has shape .*dimension 2 must be S_k / block = 4",
         ),
         ({x: torch.ones(1, 1, 96, 136) for x in ("query", "key", "value")}, r"head_dim = 136.* it must be 1 \.\. 128"),
-        ({"query": torch.ones(2, 2, 90, 16)}, "S_q and S_k must be multiples of block"),
-        ({"query": torch.ones(2, 2, 96, 16, dtype=torch.float64)}, "query has dtype Double"),
+        ({x: torch.ones(2, 1, 90, 16) for x in ("key", "value")}, "S_q and S_k must be multiples of block"),
+        ({"query": torch.ones(2, 2, 96, 16, dtype=torch.float64)}, "query has dtype torch.float64; it must be"),
     ],
 )
 def test_what_is_refused(ops, changed, words):
     query, key, value, _ = tensors(ops, torch.float32, 96, 128, 16)
     counts, columns = lists_of(some_blocks(ops, 2, 3, 4))
-    given = {"query": query, "key": key, "value": value, "counts": counts, "columns": columns, "block": 32}
-    moved = {name: x.to(ops.device) if isinstance(x, Tensor) else x for name, x in changed.items()}
+    given = {"query": query, "key": key, "value": value, "kernel": "flash_options"}
+    given |= {name: x.to(ops.device) if isinstance(x, Tensor) else x for name, x in changed.items()}
+    lists = given.pop("counts", counts), given.pop("columns", columns)
     with pytest.raises(ValueError, match=words):
-        block_attention(**given | moved)
+        block_sparse_attention(block_mask=lists, **given)
 
 
 def test_no_second_derivative_and_no_forward_mode(ops):
     *inputs, _ = tensors(ops, torch.float32, 32, 32, 8)
     lists = lists_of(torch.ones(2, 1, 1, dtype=torch.bool, device=ops.device))
     leaf = inputs[0].clone().requires_grad_()
-    out = block_attention(leaf, *inputs[1:], *lists, 32).square().sum()
+    out = block_sparse_attention(leaf, *inputs[1:], lists).square().sum()
     (grad,) = torch.autograd.grad(out, [leaf], create_graph=True)
     with pytest.raises(NotImplementedError, match="has no second derivative"):
         grad.sum().backward()
     with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
-        torch.func.jvp(lambda x: block_attention(x, *inputs[1:], *lists, 32), (leaf.detach(),), (leaf.detach(),))
+        torch.func.jvp(lambda x: block_sparse_attention(x, *inputs[1:], lists), (leaf.detach(),), (leaf.detach(),))

@@ -397,6 +397,7 @@ def checked(load):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [40, 64, 72, 75])
 def test_no_race_and_no_stray_access(checked, dtype, head_dim):
     def call(ops) -> None:
@@ -410,6 +411,7 @@ def test_no_race_and_no_stray_access(checked, dtype, head_dim):
     checked(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [8, 9])
 def test_lists_that_make_no_sense_read_nothing_else(checked, head_dim):
     """The numbers of blocks are a caller's: whatever they are, every access stays inside of the tensors."""

@@ -127,11 +127,10 @@ def broken(query, key, value, causal):
 
 
 def verified(rank: int, ranks: int) -> list:
-    from common.kernels.flash import flash
     from common.measure.benchmarks.distributed.verify import verify
-    from common.measure.benchmarks.distributed.versions import Version, versions_of
+    from common.measure.benchmarks.distributed.versions import Version, all_versions
 
-    versions = versions_of(flash.load("simulator"))
+    versions = all_versions()
     right = versions["ulysses"]
     chosen = {"ring": versions["ring"], "ulysses": right, "one": versions["one"]}
     chosen["wrong"] = Version(lambda q, k, v, causal: 1.01 * right.attend(q, k, v, causal))
@@ -139,6 +138,7 @@ def verified(rank: int, ranks: int) -> list:
     return verify(chosen, torch.device("cpu"), 8, 4, 2, 8, torch.float32)
 
 
+@pytest.mark.slow
 def test_what_is_right_is_verified_and_what_is_not_is_told():
     checked = in_ranks(2, verified)[0]
     assert not isinstance(checked, Exception), checked

@@ -65,6 +65,7 @@ def test_a_problem_knows_the_answer_and_its_density(pattern, parameter, dtype):
     assert not sample.compare(F.scaled_dot_product_attention(*inputs)).ok, "without the mask"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "parameter"), SMALL)
 def test_every_version_computes_the_pattern(backend, pattern, parameter):
     ops = load(BuildRequest("task5", "solution", backend))

@@ -1,26 +1,45 @@
 """The checked simulator finds what is wrong with a case, names both lines, and says nothing of what is right."""
 
+import functools
 import re
 
 import pytest
-from checked_cases import CASES, KERNELS, SOURCES
-from checked_kernels import CheckedLibrary, build, objections
+from checked_cases import CASES, KERNELS, SOURCES, Case
+from checked_kernels import CheckedLibrary, Outcome, objections
+from simulator_library import compile_library
 
 from common.console.paths import build_root
 
+LATER = ("warp_order", "idioms", "host_memory", "hopper")  # what these files begin with
+
+
+class Library:
+    """run(case), in a library of the case's file: those of slow cases are compiled where these run."""
+
+    @functools.cache  # noqa: B019 - one for each file
+    def of(self, file: str) -> CheckedLibrary:
+        sources = [source for source in SOURCES if source.name == file]
+        return CheckedLibrary(compile_library(sources, build_root() / "tests" / "checked" / file, checked=True))
+
+    def run(self, case: Case) -> Outcome:
+        return self.of(case.file).run(case)
+
 
 @pytest.fixture(scope="module")
-def library() -> CheckedLibrary:
-    return CheckedLibrary(build(build_root() / "tests" / "checked"))
+def library() -> Library:
+    return Library()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if case.file.startswith(LATER) else [], id=case.name) for case in CASES],
+)
 def test_verdict(library, case):
     said = objections(case, library.run(case))
     assert not said, "\n".join(said)
 
 
-def by_name(name: str):
+def by_name(name: str) -> Case:
     (case,) = [case for case in CASES if case.name == name]
     return case
 

@@ -33,7 +33,7 @@ from common.testing.worker.worker import CALL_SECONDS, NotLoaded
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="runners need Linux")
 
-TASKS = [f"task{number}" for number in range(1, 8)]
+TASKS = ["task3", *(pytest.param(f"task{number}", marks=pytest.mark.slow) for number in (1, 2, 4, 5, 6, 7))]
 
 
 def in_runner(request: BuildRequest) -> RunnerOperators:
@@ -68,6 +68,7 @@ def test_every_case_gives_the_same_bits_as_in_this_process(task: str) -> None:
     apart.ops.memory.close()
 
 
+@pytest.mark.slow
 def test_a_checked_build_reports_the_same() -> None:
     request = BuildRequest("task3", "solution", backend="simulator", checked=True)
     case = next(one for one in importlib.import_module("task3.cases").cases("solution") if not one.python)

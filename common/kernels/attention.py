@@ -1,0 +1,366 @@
+"""Attention on the tensors' device: one API for every kernel, with torch's names, and FlashAttention's where torch has
+none.
+
+    attention(query, key, value, is_causal=True, softcap=50.0)              dense, windows, strides, every option
+    attention_varlen(query, key, value, cu_seqlens, is_causal=True)         packed sequences without padding
+    attention_with_kvcache(query, k_cache, v_cache, key, value, cache_seqlens=lengths)      new tokens over a KV cache
+    block_sparse_attention(query, key, value, block_mask)                   the blocks of keys that a mask names
+    explain(query, key, value, is_causal=True)                              which kernel a call gets, and why
+
+The causal alignment is the same in all of them: with is_causal query i sees the keys j <= i, and with window_size =
+(left, right) the keys i - left <= j <= i + right, counted from the first key as torch's is_causal counts. With
+lower_right=True both count from the last key, as FlashAttention does: i + S_k - S_q takes the place of i. The two
+differ where S_q is not S_k. In attention_with_kvcache i is a query's position in its sequence, cached tokens included.
+Masks, is_causal and windows may be given together; a query that may see no key gets zeros.
+
+Everything is differentiable but attention_with_kvcache, goes through torch.compile without a graph break once its
+kernels are loaded (call it once before), and through torch.func.grad and vmap. Forward mode and second derivatives are
+refused. On the CPU the simulator runs the kernels. The first call on a device builds them, which takes minutes.
+
+Sources: FlashAttention-2 (Dao 2023, arXiv:2307.08691), FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608); softcap:
+Gemma 2 (Riviere et al. 2024, arXiv:2408.00118); sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025,
+arXiv:2508.10925); dropout: Srivastava et al. 2014, on the weights after the softmax; strides: Child et al. 2019,
+arXiv:1904.10509; windows: Beltagy et al. 2020, arXiv:2004.05150; blocks: Zaheer et al. 2020, arXiv:2007.14062; pages:
+Kwon et al. 2023, arXiv:2309.06180.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias
+
+from common.compiling.derivatives import refuse_forward_mode
+from common.kernels.attention_call import NO_WINDOW, Options, check_dtypes, check_places, one_node
+from common.kernels.attention_explain import Explanation, explained
+from common.kernels.attention_gradients import operators_of, run, transforming
+from common.kernels.attention_kernels import attend, attend_packed
+from common.kernels.decode.decode import update_cache, update_cache_rotary
+from common.kernels.loaded import loaded
+
+
+@one_node
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | CausalBias | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    softcap: float = 0.0,
+    window_size: tuple[int, int] = NO_WINDOW,
+    sinks: Tensor | None = None,
+    lower_right: bool = False,
+    key_stride: int = 1,
+    key_offset: int = 0,
+    seed: Tensor | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    kernel: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """dropout(softmax(scores, a sink among them)) @ value, where
+
+        scores = softcap * tanh(scale * query @ key^T / softcap) + attn_mask
+
+    Memory grows with S_q + S_k; scores, softmax and sums are float32. Hidden keys may hold anything, NaN included:
+    neither results nor gradients of the queries that do not see them change. Under torch.autocast the inputs are cast
+    as PyTorch casts them. Copied before a kernel runs: inputs whose rows are not contiguous; rows of query and key, or
+    of value, where value_head_dim is not head_dim; a 16-bit mask; over four dimensions that cannot be viewed as four.
+
+    Args:
+        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, of any strides; head_dim is
+            1 .. 256. Any number of batch dimensions, none included, the last of them the heads. Those of query, key and
+            value broadcast.
+        key: [..., S_k, head_dim], of query's dtype and on its device, like value.
+        value: [..., S_k, value_head_dim].
+        attn_mask: bool (True: attend), or float32 or query's dtype (added to the capped scores), broadcasts to
+            [..., S_q, S_k]; it gets no gradient. Or torch's causal_lower_right(S_q, S_k) or causal_upper_left.
+        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1; the others are multiplied
+            by 1 / (1 - dropout_p).
+        is_causal, window_size, lower_right: which keys a query sees, see the head of this file. -1: no such end.
+        scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
+        enable_gqa: key and value may have fewer heads than query, a divisor of its number; each of theirs serves
+            several of query's, one after another.
+        softcap: scores stay between -softcap and softcap; 0: as they are.
+        sinks: [heads], floating-point: a score of each head that belongs to no key and joins the softmax's denominator.
+        key_stride, key_offset: only the keys at the positions key_offset, key_offset + key_stride, ... < S_k count.
+            Without any other option but is_causal, which compares positions.
+        seed: [1], int64, on query's device: with the same one dropout leaves the same weights out, see dropout_mask.
+            None: drawn from PyTorch's generator for the device, so that torch.manual_seed makes it reproducible.
+        deterministic: the gradient of query has the same bits every time. Without it, and unless
+            torch.use_deterministic_algorithms(True) holds in the backward pass, its last bits may differ, since blocks
+            add to it in any order. All else has the same bits anyway.
+        return_lse: also returns the logsumexp of each query's scores, its sink included.
+        kernel: "flash" (dense, head_dim up to 128), "flash_options" (softcap, sinks, dropout, windows, head_dim up to
+            256), "sparse" (strides and windows in 16 bits, forward) or "flash_fp32" (as "flash", float32 without tensor
+            cores). None: the first of "sparse", "flash" and "flash_options" that takes the call; explain says which.
+
+    Returns:
+        [..., S_q, value_head_dim] of query's dtype, contiguous; zeros for a query that may see no key. With return_lse
+        also [..., S_q], float32, -infinity for such a query, without a gradient. Gradients flow to query, key, value
+        and sinks.
+
+    Raises:
+        ValueError: an argument that no kernel, or not the given one, takes; the message names it, its value and what is
+            allowed.
+        TypeError: what must be a tensor is none.
+        NotImplementedError: forward mode (torch.func.jvp), a second derivative.
+        BuildError, ToolchainError: the kernels cannot be built here; see common.compiling.load.build.
+    """
+    options = Options(
+        attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
+        softcap=softcap, window_size=window_size, sinks=sinks, lower_right=lower_right, key_stride=key_stride,
+        key_offset=key_offset, seed=seed, deterministic=deterministic, return_lse=return_lse, kernel=kernel,
+    )  # fmt: skip
+    return attend(query, key, value, options)
+
+
+@one_node
+def attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    window_size: tuple[int, int] = NO_WINDOW,
+    sinks: Tensor | None = None,
+    lower_right: bool = False,
+    seed: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """attention within each of several sequences that are packed one behind the other, without padding.
+
+    Where the sequences begin is read on the device: nothing waits for it, and no longest length is asked for. All
+    results and gradients have the same bits every time, those that a sequence has alone.
+
+    Args:
+        query: [total_q, heads, head_dim]; head_dim is 1 .. 256.
+        key: [total_k, kv_heads, head_dim]; heads is a multiple of kv_heads.
+        value: [total_k, kv_heads, value_head_dim].
+        cu_seqlens_q: [batch + 1], integers: sequence b has the rows cu_seqlens_q[b] ... cu_seqlens_q[b + 1] - 1; 0 in
+            front, total_q at the end; a sequence may be empty. On a GPU the numbers are not looked at: other ones give
+            wrong results, but nothing outside the tensors is touched, and rows of no sequence get zeros.
+        cu_seqlens_k: the same of key and value; None: cu_seqlens_q.
+        is_causal, window_size, lower_right: within each sequence, whose rows are S_q and whose keys are S_k.
+        dropout_p, scale, softcap, sinks, seed: as of attention.
+        return_lse: also returns the logsumexp.
+
+    Returns:
+        [total_q, heads, value_head_dim] of query's dtype, contiguous; with return_lse also [heads, total_q], float32.
+
+    Raises:
+        As attention.
+    """
+    cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+    options = Options(
+        dropout_p=dropout_p, is_causal=is_causal, scale=scale, softcap=softcap, window_size=window_size, sinks=sinks,
+        lower_right=lower_right, seed=seed, return_lse=return_lse,
+    )  # fmt: skip
+    return attend_packed(query, key, value, cu_seqlens_q, cu_seqlens_k, options)
+
+
+@one_node
+def attention_with_kvcache(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    *,
+    cache_seqlens: Tensor,
+    block_table: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    rotary_interleaved: bool = False,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    window_size: tuple[int, int] = NO_WINDOW,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of the newest tokens of each sequence over its KV cache, after writing their keys and values into it.
+
+    The queries are the last S_q tokens of their sequences, new ones included, and each sees all tokens up to itself.
+    Nothing waits for the device, and no kernel leaves its memory, whatever cache_seqlens and block_table hold: so a
+    call can be captured in a CUDA graph once and replayed with other lengths. There are no gradients. One query per
+    sequence without softcap, window, sinks and return_lse has kernels of its own (common/kernels/decode); all else runs
+    under a mask over the whole cache, and pages are gathered for it.
+
+    Args:
+        query: [batch, heads, S_q, head_dim], of the caches' dtype, with contiguous rows; heads is a multiple of
+            kv_heads.
+        k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim], float32, float16 or bfloat16, contiguous; head_dim
+            is 1 .. 128. With a block_table pages [pages, kv_heads, page_size, head_dim], page_size 16, 32, 64, 128 or
+            256.
+        key, value: [batch, kv_heads, new_tokens, head_dim]: written behind the cached tokens, in place. None: they are
+            in the cache already. A sequence whose tokens do not all fit keeps its cache.
+        cache_seqlens: int32 [batch]: each sequence's tokens in the cache before key and value are written; not changed.
+        block_table: int32 [batch, max_pages]: slot s of sequence b is row s % page_size of page
+            block_table[b, s // page_size]; numbers outside 0 .. pages - 1 are no page, and their tokens are left out.
+        rotary_cos, rotary_sin: float32 [longest, rotary_dim / 2]: query and key are rotated by the row of their
+            position; needs key and value, and S_q = new_tokens.
+        rotary_interleaved: False: elements i and i + rotary_dim / 2 are a pair (Llama). True: 2 i and 2 i + 1 (GPT-J).
+        scale, softcap, sinks: as of attention.
+        window_size: (left, right), in keys: a query at position i sees the keys i - left ... i.
+        return_lse: also returns the logsumexp.
+
+    Returns:
+        [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros where nothing is attended to. With return_lse
+        also [batch, heads, S_q], float32.
+
+    Raises:
+        ValueError: as attention; key without value; rotary_cos without key. Nothing has been written then.
+    """
+    if (key is None) != (value is None) or (rotary_cos is None) != (rotary_sin is None):
+        raise ValueError("key and value, and rotary_cos and rotary_sin, must be given together")
+    if rotary_cos is not None and key is None:
+        raise ValueError("rotary_cos is given and key is None; rotated are query and the new key together")
+    options = Options(scale=scale, softcap=softcap, window_size=window_size, sinks=sinks, return_lse=return_lse)
+    lengths = cache_seqlens
+    if key is not None:
+        if rotary_cos is None:
+            update_cache(k_cache, v_cache, key, value, cache_seqlens, block_table)
+        else:
+            tables = rotary_cos, rotary_sin, rotary_interleaved, None, block_table
+            query = update_cache_rotary(query, k_cache, v_cache, key, value, cache_seqlens, *tables)
+        lengths = cache_seqlens + key.size(2)
+    operators = loaded("decode", query.device)
+    if query.dim() != 4 or (query.size(2) == 1 and not options.used and not return_lse):
+        if block_table is None:
+            return operators.decode_attention(query, k_cache, v_cache, lengths, scale)
+        return operators.decode_attention_paged(query, k_cache, v_cache, lengths, block_table, scale)
+    seen = None
+    if block_table is not None:
+        pages, page_size = k_cache.size(0), k_cache.size(2)
+        there = (block_table >= 0) & (block_table < pages)
+        numbers = block_table.where(there, 0).long()
+        k_cache, v_cache = (x[numbers].transpose(1, 2).flatten(2, 3) for x in (k_cache, v_cache))
+        seen = there.repeat_interleave(page_size, 1)[:, None, None]
+    slots = torch.arange(k_cache.size(2), device=query.device)
+    lengths = lengths.clamp(0, k_cache.size(2))
+    at = lengths[:, None] - query.size(2) + torch.arange(query.size(2), device=query.device)  # each query's position
+    mask = slots <= at[:, None, :, None]
+    if window_size[0] >= 0:
+        mask &= slots >= at[:, None, :, None] - window_size[0]
+    mask = mask if seen is None else mask & seen
+    return attention(
+        query, k_cache, v_cache, mask, scale=scale, enable_gqa=True, softcap=softcap, sinks=sinks, return_lse=return_lse
+    )
+
+
+def compress_block_mask(block_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The true blocks of every row of a mask as lists, which block_sparse_attention takes as well, and faster.
+
+    Args:
+        block_mask: [heads, q_blocks, k_blocks], bool, contiguous: true where a block of queries sees a block of keys.
+
+    Returns:
+        counts: int32 [heads, q_blocks], how many blocks of keys each block of queries sees.
+        columns: int32 [heads, q_blocks, k_blocks], their numbers in ascending order, then -1.
+
+    Raises:
+        ValueError: another shape, dtype, layout or kind of device.
+    """
+    return loaded("sparse", block_mask.device).compress_block_mask(block_mask)
+
+
+@one_node
+def block_sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    block_mask: Tensor | tuple[Tensor, Tensor],
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    return_lse: bool = False,
+    kernel: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention where a block of queries sees the blocks of keys that a mask names; the others are not read.
+
+    What lists hold is not looked at on the host, for that would take waiting for the device: numbers that are no block
+    of keys hide keys at will, but nothing outside the tensors is read. Results and gradients have the same bits every
+    time.
+
+    Args:
+        query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16, rows contiguous; head_dim is 1 .. 128.
+        key, value: [batch, kv_heads, S_k, head_dim], of query's dtype, likewise; heads is a multiple of kv_heads.
+        block_mask: bool [heads, q_blocks, k_blocks], or counts and columns of compress_block_mask. A block has
+            S_q / q_blocks = S_k / k_blocks rows and keys: 32, 64, 96 or 128.
+        is_causal: query i sees of these keys those at positions j <= i as well.
+        scale: as of attention.
+        return_lse: also returns the logsumexp.
+        kernel: "sparse" (16 bits, forward; the gradients are those of "flash_options") or "flash_options". None: the
+            first of them that takes the call.
+
+    Returns:
+        As attention; gradients flow to query, key and value.
+
+    Raises:
+        As attention.
+    """
+    given = {"block_mask": block_mask} if isinstance(block_mask, Tensor) else {}
+    check_places(query=query, key=key, value=value, **given)
+    check_dtypes(query, key, value)
+    refuse_forward_mode("attention", [query, key, value])
+    counts, columns = compress_block_mask(block_mask) if given else block_mask
+    if query.dim() != 4 or columns.dim() != 3 or not columns.size(1) or query.size(2) % columns.size(1):
+        raise ValueError(
+            f"query has shape {list(query.shape)} and block_mask {list(columns.shape)}; they must be [batch, heads, "
+            "S_q, head_dim] and [heads, q_blocks, k_blocks], S_q a multiple of q_blocks"
+        )
+    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    if kernel not in (None, "sparse", "flash_options"):
+        raise ValueError(f"kernel is {kernel!r}; it must be None, 'sparse' or 'flash_options'")
+    compiled = gradients and torch.compiler.is_compiling()  # there a gradient takes an operator that has one
+    sparse = kernel == "sparse" or (kernel is None and query.dtype != torch.float32 and not compiled)
+    arguments = query, key, value, counts, columns, query.size(2) // columns.size(1), is_causal, scale
+    operators = operators_of("flash_options", query.device) if gradients or transforming() or not sparse else None
+    if sparse:
+        forward = operators_of("sparse", query.device).block_sparse_attention_forward
+        if operators is None:
+            out, lse = forward(*arguments)
+            return (out, lse) if return_lse else out
+        backward = operators.block_attention_backward
+        operators = SimpleNamespace(block_attention=forward, block_attention_backward=backward)
+    out, lse = run(operators, "block_attention", arguments, gradients)
+    return (out, lse) if return_lse else out
+
+
+def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: int, seq_k: int) -> Tensor:
+    """Which weights attention and attention_varlen keep with this seed and probability.
+
+    Element (b, h, i, j) belongs to query i and key j, both counted from the beginning of sequence b, whatever the other
+    sizes are.
+
+    Args:
+        seed: [1], int64, on the CPU (the simulator) or a GPU.
+        dropout_p: more than 0 and less than 1.
+        batch, heads, seq_q, seq_k: 1 or more.
+
+    Returns:
+        bool [batch, heads, seq_q, seq_k]: False with the probability dropout_p.
+
+    Raises:
+        ValueError: as said above.
+    """
+    return operators_of("flash_options", seed.device).dropout_mask(seed, dropout_p, batch, heads, seq_q, seq_k)
+
+
+def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options) -> Explanation:
+    """Which kernel attention(query, key, value, attn_mask, **options) runs, why not a faster one, and what it copies.
+
+    Raises:
+        ValueError: as attention, and for a call without an element.
+    """
+    return explained(query, key, value, Options(attn_mask=attn_mask, **options))

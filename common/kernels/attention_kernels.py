@@ -1,0 +1,223 @@
+"""Which kernel computes a call of attention.
+
+    attend(query, key, value, Options(is_causal=True))      the result, by the kernel that is chosen
+    choice(call), passed_over(call)                         its name, and why those before it do not take the call
+
+KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.compiling.derivatives import refuse_forward_mode
+from common.kernels.attention_call import (
+    NO_WINDOW,
+    Call,
+    Options,
+    alternatives,
+    as_autocast,
+    check_dtypes,
+    check_head_dim,
+    check_places,
+    check_sinks,
+    padded,
+    with_rows,
+)
+from common.kernels.attention_gradients import below_autograd, operators_of, run, transforming
+from common.reference.oracle import scale_or_default
+
+FLASH_HEAD_DIM, MAX_HEAD_DIM = 128, 256
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Attributes:
+    refuses: why it does not take a call; "" if it does.
+    run: (out, lse) of a call; lse may be None where the call does not return it.
+    """
+
+    refuses: Callable[[Call], str]
+    run: Callable[[Call], tuple[Tensor, Tensor | None]]
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention by the kernel that is chosen. Arguments, result and errors: common.kernels.attention.attention."""
+    call = Call.of(query, key, value, options)
+    refuse_forward_mode("attention", [x for x in (query, key, value, options.sinks) if x is not None])
+    if call.empty:
+        return call.empty_result()
+    return call.result(*KERNELS[choice(call)].run(call))
+
+
+def attend_packed(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, options: Options
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention within packed sequences. See common.kernels.attention.attention_varlen."""
+    boundaries = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    check_places(query=query, key=key, value=value, sinks=options.sinks, **boundaries)
+    for name, x in boundaries.items():
+        if x.is_floating_point() or x.is_complex():
+            raise ValueError(f"{name} has dtype {x.dtype}; it must be an integer one")
+    query, key, value = as_autocast(query, key, value)
+    check_dtypes(query, key, value)
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() != 3:
+            raise ValueError(f"{name} has shape {list(x.shape)}; it must be [total, heads, head_dim]")
+    check_head_dim(query, key)
+    check_sinks(options.sinks, query.size(1))
+    numbers = [x.int().contiguous() for x in boundaries.values()]
+    if query.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to be waited for
+        for (name, rows), x in zip((("query", query), ("key", key)), numbers, strict=True):
+            _check_boundaries(f"cu_seqlens_{name[0]}", x, name, rows)
+    refuse_forward_mode("attention", [x for x in (query, key, value, options.sinks) if x is not None])
+    value_head_dim, scale = value.size(-1), scale_or_default(options.scale, max(query.size(-1), 1))
+    width = max(query.size(-1), value_head_dim)
+    rows = [with_rows(padded(x, width)) for x in (query, key, value)]
+    asked = options.is_causal, scale, options.lower_right, *_last(options, query.device)
+    needed = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*rows, options.sinks))
+    operators = operators_of("flash_options", query.device)
+    out, lse = run(operators, "packed_attention", (*rows, *numbers, *asked), needed)
+    out = out[..., :value_head_dim].contiguous()
+    return (out, lse) if options.return_lse else out
+
+
+def choice(call: Call) -> str:
+    """The name of the kernel, one of KERNELS.
+
+    Raises:
+        ValueError: no such kernel, or none that takes the call.
+    """
+    wanted = call.options.kernel
+    if wanted is not None and wanted not in KERNELS:
+        raise ValueError(f"kernel is {wanted!r}; it must be None (the fastest that can) or {alternatives(KERNELS)}")
+    names = CHOSEN_FROM if wanted is None else (wanted,)
+    reasons = []
+    for name in names:
+        why = KERNELS[name].refuses(call)
+        if not why:
+            return name
+        reasons.append(f"{name!r} ({why})")
+    raise ValueError(f"no kernel takes this call: {', '.join(reasons)}")
+
+
+def passed_over(call: Call) -> dict[str, str]:
+    """The kernels before the chosen one, and why they do not take the call; "sparse" only where there is a pattern."""
+    names = CHOSEN_FROM[: CHOSEN_FROM.index(choice(call))] if call.options.kernel is None else ()
+    sparse = call.options.key_stride > 1 or tuple(call.options.window_size) != NO_WINDOW
+    return {name: KERNELS[name].refuses(call) for name in names if sparse or name != "sparse"}
+
+
+def flash_arguments(call: Call) -> tuple:
+    """What the operators of common/kernels/flash take."""
+    options, strided = call.options, slice(call.options.key_offset, None, call.options.key_stride)
+    key, value = (x[:, :, strided] if options.key_stride > 1 else x for x in (call.key, call.value))
+    positions = (options.key_stride, options.key_offset) if call.is_causal else (1, 0)
+    asked = call.is_causal, call.scale, call.lower_right, call.attn_mask
+    return call.query, key, value, *asked, options.kernel != "flash_fp32", *positions, options.deterministic
+
+
+def new_seed(device: torch.device) -> Tensor:
+    """A seed from PyTorch's generator for this device: int64 [1]. Nothing waits for the device."""
+    return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
+
+
+def _flash_refuses(call: Call) -> str:
+    options = call.options
+    if options.used:
+        return options.used[0]
+    if options.key_stride > 1 and (call.attn_mask is not None or call.lower_right):
+        return f"key_stride is {options.key_stride} with {'lower_right' if call.lower_right else 'attn_mask'}"
+    return _wide(call, FLASH_HEAD_DIM)
+
+
+def _run_flash(call: Call) -> tuple[Tensor, Tensor | None]:
+    operators, arguments = operators_of("flash", call.query.device), flash_arguments(call)
+    if call.options.return_lse or call.gradients or transforming():
+        return run(operators, "flash_attention_forward", arguments, call.gradients)
+    if torch.compiler.is_compiling():
+        return operators.flash_attention(*arguments), None
+    return below_autograd(operators, "flash_attention", *arguments), None
+
+
+def _options_refuses(call: Call) -> str:
+    if call.options.key_stride > 1:
+        return f"key_stride is {call.options.key_stride}"
+    return _wide(call, MAX_HEAD_DIM)
+
+
+def _run_options(call: Call) -> tuple[Tensor, Tensor]:
+    device, inputs = call.query.device, (call.query, call.key, call.value)
+    asked = call.is_causal, call.scale, call.lower_right, call.attn_mask, *_last(call.options, device)
+    return run(operators_of("flash_options", device), "options_attention", (*inputs, *asked), call.gradients)
+
+
+def _sparse_refuses(call: Call) -> str:
+    options, (left, right) = call.options, call.options.window_size
+    if options.key_stride == 1 and (left < 0 or not (call.is_causal or left == right)):
+        return "it has keys at a stride, and windows that are causal or equally wide to both sides"
+    if options.key_stride > 1 and tuple(options.window_size) != NO_WINDOW:
+        return f"key_stride is {options.key_stride} with window_size"
+    others = [words for words in options.used if not words.startswith("window_size")]
+    if others or call.attn_mask is not None:
+        return (others or ["attn_mask is given"])[0]
+    if call.lower_right:
+        return "lower_right is True"
+    if call.query.dtype == torch.float32:
+        return "query has dtype torch.float32"
+    if call.gradients or transforming():
+        return "a gradient may be asked for"
+    return _wide(call, FLASH_HEAD_DIM)
+
+
+def _run_sparse(call: Call) -> tuple[Tensor, Tensor | None]:
+    options = call.options
+    if options.key_stride > 1:
+        name, asked = "strided_attention", (options.key_stride, options.key_offset, call.is_causal)
+    else:
+        name, asked = "sliding_window_attention", (options.window_size[0] + 1, call.is_causal)
+    operators, arguments = operators_of("sparse", call.query.device), (call.query, call.key, call.value, *asked)
+    if options.return_lse:
+        return getattr(operators, f"{name}_forward")(*arguments, call.scale)
+    return getattr(operators, name)(*arguments, call.scale), None
+
+
+KERNELS = {
+    "sparse": Kernel(_sparse_refuses, _run_sparse),
+    "flash": Kernel(_flash_refuses, _run_flash),
+    "flash_options": Kernel(_options_refuses, _run_options),
+    "flash_fp32": Kernel(_flash_refuses, _run_flash),  # float32 without tensor cores
+}
+CHOSEN_FROM = ("sparse", "flash", "flash_options")
+
+
+def _wide(call: Call, most: int) -> str:
+    width = call.query.size(-1)
+    return f"head_dim is {width}, over {most}" if width > most else ""
+
+
+def _last(options: Options, device: torch.device) -> tuple:
+    """softcap, sinks, dropout_p, seed and the window, as the operators of common/kernels/flash_options take them."""
+    sinks = None if options.sinks is None else options.sinks.float().contiguous()
+    seed = new_seed(device) if options.dropout_p > 0 and options.seed is None else options.seed
+    return options.softcap, sinks, options.dropout_p, seed, *options.window_size
+
+
+def _check_boundaries(name: str, numbers: Tensor, rows_name: str, rows: Tensor) -> None:
+    """Refuses numbers that are no boundaries of sequences; other shapes the operator refuses."""
+    if numbers.dim() != 1 or numbers.size(0) < 2:
+        return
+    at = numbers.tolist()
+    if at[0] != 0:
+        raise ValueError(f"{name}[0] is {at[0]}; the first sequence begins at 0")
+    for i in range(1, len(at)):
+        if at[i - 1] > at[i]:
+            raise ValueError(f"{name}[{i - 1}] is {at[i - 1]} and {name}[{i}] is {at[i]}; they must not fall")
+    if at[-1] != rows.size(0):
+        raise ValueError(
+            f"{name}[{len(at) - 1}] is {at[-1]}; it must be the number of rows of {rows_name}, {rows.size(0)}"
+        )
