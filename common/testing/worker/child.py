@@ -44,7 +44,7 @@ class Served:
         """Loads the operators: (what calls them, what to know of them, as JSON). Raises what `load` raises."""
         ops = self.load()
         caller = self.caller(ops)
-        about = {"backend": caller.backend, "libraries": [str(path) for path in caller.libraries]}
+        about = {"backend": ops.backend, "libraries": [str(path) for path in caller.libraries]}
         return caller, {**about, **self.describe(ops)}
 
 
