@@ -33,7 +33,7 @@ class _NoBackward(torch.autograd.Function):
     def backward(ctx, *_):
         raise NotImplementedError(
             f"{ctx.name} has no backward pass, so no gradient reaches its inputs: call it under torch.no_grad(), or "
-            "use an attention that has one (task7.front_door.scaled_dot_product_attention with mode='flash')"
+            "use an attention that has one (attention of common/kernels/attention.py)"
         )
 
 

@@ -1,7 +1,8 @@
-"""The fast kernels. One room per subject, with its .cu, binding, a door in Python, and a README; see README.md.
+"""The fast kernels. attention.py is the API of all attention. One room per subject: .cu files, binding and README.
 
 gemm, softmax    task 2's products and softmax, fast
 flash            dense attention, forward and backward
+flash_options    attention with softcap, sinks, windows, dropout; packed sequences
 sparse           strided, windowed and block-sparse attention
 decode           attention over a KV cache, contiguous and in pages; the caches
 distributed      attention of a sequence that lies on several GPUs

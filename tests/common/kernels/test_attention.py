@@ -11,6 +11,7 @@ import math
 
 import pytest
 import torch
+from attention_oracle import exact, seen_of
 from torch import Tensor
 
 from common.kernels import attention_kernels
@@ -35,34 +36,6 @@ def tensors(device: str, seq_q: int, seq_k: int, dtype=torch.float32, batch: int
     sizes = (HEADS, seq_q), (KV_HEADS, seq_k), (KV_HEADS, seq_k)
     shapes = ((batch, heads, seq, head_dim) for heads, seq in sizes)
     return [torch.randn(shape, generator=generator).to(device, dtype).requires_grad_() for shape in shapes]
-
-
-def seen_of(seq_q: int, seq_k: int, is_causal=False, window_size=(-1, -1), lower_right=False, stride=1, offset=0):
-    """bool [seq_q, seq_k], element by element as the head of attention.py says it."""
-    left, right = (10**6 if x < 0 else x for x in window_size)
-    shift = seq_k - seq_q if lower_right else 0
-    rows = (
-        [
-            (j <= i + shift or not is_causal) and i + shift - left <= j <= i + shift + right and j % stride == offset
-            for j in range(seq_k)
-        ]
-        for i in range(seq_q)
-    )
-    return torch.tensor(list(rows))
-
-
-def exact(query, key, value, seen, softcap=0.0, sinks=None, scale=None, kept=1.0) -> tuple[Tensor, Tensor]:
-    """(out, lse) in float64, written out; rows that see no key are zeros."""
-    query, key, value = (x.double() for x in (query, key, value))
-    key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
-    scores = query @ key.mT * (query.size(-1) ** -0.5 if scale is None else scale)
-    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    scores = scores.masked_fill(~seen.to(query.device), -math.inf)
-    sinks = torch.full((query.size(-3),), -math.inf) if sinks is None else sinks
-    column = sinks.to(query.device).double()[:, None, None].expand(*scores.shape[:-1], 1)
-    lse = torch.cat([scores, column], -1).logsumexp(-1)
-    weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
-    return (weights * kept) @ value, lse
 
 
 def assert_right(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], inputs: list[Tensor], tolerance: float):
@@ -149,10 +122,15 @@ def test_a_mask_with_everything(device):
 
 
 def test_dropout_is_that_of_its_seed(device):
+    """A seed that is given, or that PyTorch's generator draws: its state decides which weights are left out."""
     inputs, seed = tensors(device, 9, 9), torch.tensor([7], device=device)
-    kept = dropout_mask(seed, 0.4, 2, HEADS, 9, 9) / 0.6
-    found = attention(*inputs, dropout_p=0.4, enable_gqa=True, seed=seed, return_lse=True)
-    assert_right(found, exact(*inputs, seen_of(9, 9), kept=kept), inputs, 1e-5)
+    torch.manual_seed(11)
+    drawn = attention_kernels.new_seed(torch.device(device))
+    for given, used in ((seed, seed), (None, drawn)):
+        torch.manual_seed(11)
+        kept = dropout_mask(used, 0.4, 2, HEADS, 9, 9) / 0.6
+        found = attention(*inputs, dropout_p=0.4, enable_gqa=True, seed=given, return_lse=True)
+        assert_right(found, exact(*inputs, seen_of(9, 9), kept=kept), inputs, 1e-5)
 
 
 @pytest.mark.parametrize("head_dim", [8, 136])

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_oracle import exact, seen_of
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
@@ -267,39 +268,28 @@ def _():
     torch.testing.assert_close(found, out.mT.sum(-1, keepdim=True).expand_as(found), rtol=1e-5, atol=1e-5)
 
 
+def assert_as_written_out(tensors: list[Tensor], seen: Tensor, **options) -> None:
+    """Result and gradients beside float64. options: softcap and sinks, and of the function alone those of `how`."""
+    how, sinks = options.pop("how", {}), options.get("sinks")
+    leaves = [*tensors, *([] if sinks is None else [sinks])]
+    found, expected = scaled_dot_product_attention(*tensors, **how, **options), exact(*tensors, seen, **options)[0]
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    grads = (torch.autograd.grad(x.square().sum(), leaves) for x in (found, expected))
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
 @has("sliding window")
 def _():
     tensors = inputs(dtype=torch.float16)
-    i, j = torch.arange(S)[:, None], torch.arange(S)
-    expected = F.scaled_dot_product_attention(*(x.float() for x in tensors), (i - 3 < j) & (j <= i))
     out = attention(*tensors, is_causal=True, window_size=(2, 0), kernel="sparse")
-    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
-
-
-def window_of(seq_q: int, seq_k: int, left: int, right: int, shift: int = 0) -> Tensor:
-    i, j = torch.arange(seq_q)[:, None] + shift, torch.arange(seq_k)
-    return (i - left <= j) & (j <= i + right)
-
-
-def assert_windows(sizes: tuple[int, int], mask: Tensor, **options) -> None:
-    """Result and gradients beside PyTorch's under a mask."""
-    tensors = inputs((1, 2, sizes[0], 8), (1, 2, sizes[1], 8), (1, 2, sizes[1], 8), gradients=True)
-    seen = mask.any(-1, keepdim=True)  # the others PyTorch leaves open
-    found, expected = (
-        f(*tensors, **how).masked_fill(~seen, 0.0)
-        for f, how in (
-            (scaled_dot_product_attention, options),
-            (F.scaled_dot_product_attention, {"attn_mask": mask | ~seen}),
-        )
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    grads = (torch.autograd.grad(x.square().sum(), tensors) for x in (found, expected))
-    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    expected, _ = exact(*tensors, seen_of(S, S, True, (2, 0)))
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=0.01)
 
 
 @has("gradients of a sliding window")
 def _():
-    assert_windows((S, S), window_of(S, S, 2, 0), is_causal=True, window_size=(2, -1))
+    how = {"is_causal": True, "window_size": (2, -1)}
+    assert_as_written_out(inputs(gradients=True), seen_of(S, S, **how), how=how)
     with pytest.raises(ValueError, match=r"no kernel takes this call: 'sparse' \(a gradient may be asked for\)"):
         tensors = inputs(dtype=torch.float16, gradients=True)
         attention(*tensors, is_causal=True, window_size=(2, 0), kernel="sparse")
@@ -307,71 +297,47 @@ def _():
 
 @has("windows of two widths, left and right")
 def _():
-    for left, right in ((3, 1), (0, 2), (-1, 1), (2, -1)):
-        mask = window_of(S, S, left if left >= 0 else S, right if right >= 0 else S)
-        assert_windows((S, S), mask, window_size=(left, right))
+    for how in ({"window_size": window} for window in ((3, 1), (0, 2), (-1, 1), (2, -1))):
+        assert_as_written_out(inputs(gradients=True), seen_of(S, S, **how), how=how)
 
 
 @has("windows from the lower right")
 def _():
+    how = {"window_size": (2, 1), "lower_right": True}
     for seq_q, seq_k in ((4, 9), (9, 4)):
-        mask = window_of(seq_q, seq_k, 2, 1, seq_k - seq_q)
-        assert_windows((seq_q, seq_k), mask, window_size=(2, 1), lower_right=True)
+        tensors = inputs((1, 2, seq_q, 8), (1, 2, seq_k, 8), (1, 2, seq_k, 8), gradients=True)
+        assert_as_written_out(tensors, seen_of(seq_q, seq_k, **how), how=how)
+
+
+BLOCKS = torch.tensor([[[True, False], [True, True]]])
 
 
 @has("blocks from a mask")
 def _():
     tensors = inputs(*[(1, 1, 64, 8)] * 3, dtype=torch.float16)
-    blocks = torch.tensor([[[True, False], [True, True]]])
-    out = block_sparse_attention(*tensors, blocks)
-    seen = blocks[0].repeat_interleave(32, 0).repeat_interleave(32, 1)
-    expected = F.scaled_dot_product_attention(*(x.float() for x in tensors), seen)
-    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
+    expected, _ = exact(*tensors, BLOCKS.repeat_interleave(32, 1).repeat_interleave(32, 2))
+    torch.testing.assert_close(block_sparse_attention(*tensors, BLOCKS).double(), expected, rtol=0, atol=0.01)
 
 
 @has("gradients of blocks from a mask")
 def _():
-    blocks = torch.tensor([[[True, False], [True, True]]])
-    seen = blocks[0].repeat_interleave(32, 0).repeat_interleave(32, 1).tril()
-    lists = compress_block_mask(blocks)
-    for dtype in (torch.float32, torch.float16):
+    seen = BLOCKS.repeat_interleave(32, 1).repeat_interleave(32, 2).tril()
+    for dtype, atol in ((torch.float32, 1e-5), (torch.float16, 0.03)):
         tensors = inputs(*[(1, 1, 64, 8)] * 3, dtype=dtype, gradients=True)
-        out = block_sparse_attention(*tensors, lists, is_causal=True)
-        found = torch.autograd.grad(out.float().square().sum(), tensors)
-        exact = [x.detach().double().requires_grad_() for x in tensors]
-        with sdpa_kernel(SDPBackend.MATH):
-            expected = torch.autograd.grad(F.scaled_dot_product_attention(*exact, seen).square().sum(), exact)
-        for x, y in zip(found, expected, strict=True):
-            torch.testing.assert_close(x.double(), y, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.03)
-
-
-def with_a_sink(query: Tensor, key: Tensor, value: Tensor, softcap: float, sinks: Tensor) -> Tensor:
-    scores = softcap * torch.tanh(query @ key.mT / query.size(-1) ** 0.5 / softcap)
-    weights = torch.cat([scores, sinks[:, None, None].expand(1, -1, S, 1)], -1).softmax(-1)
-    return weights[..., :-1] @ value
+        outs = block_sparse_attention(*tensors, compress_block_mask(BLOCKS), is_causal=True), exact(*tensors, seen)[0]
+        for x, y in zip(*(torch.autograd.grad(x.double().square().sum(), tensors) for x in outs), strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=atol)
 
 
 @has("a cap on the scores (softcap)")
 def _():
-    tensors, nothing = inputs(gradients=True), torch.full((2,), -math.inf)
-    found, expected = (
-        (f(*tensors, softcap=0.5, **options), gradients_of(f, *tensors, softcap=0.5, **options))
-        for f, options in ((scaled_dot_product_attention, {}), (with_a_sink, {"sinks": nothing}))
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert_as_written_out(inputs(gradients=True), seen_of(S, S), softcap=0.5)
 
 
 @has("attention sinks")
 def _():
-    tensors, sinks = inputs(gradients=True), torch.tensor([-1.0, 2.0], requires_grad=True)
-    found, expected = (
-        (out, torch.autograd.grad(out.square().sum(), [*tensors, sinks]))
-        for out in (
-            scaled_dot_product_attention(*tensors, sinks=sinks),
-            with_a_sink(*tensors, softcap=1e6, sinks=sinks),
-        )
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    sinks = torch.tensor([-1.0, 2.0], requires_grad=True)
+    assert_as_written_out(inputs(gradients=True), seen_of(S, S), sinks=sinks)
 
 
 @has("packed sequences without padding")

@@ -10,14 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_oracle import exact, seen_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
-from common.kernels.attention import dropout_mask
-from common.kernels.attention_kernels import new_seed
 from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
 from common.testing.case import PASS, Case
@@ -474,19 +473,6 @@ def test_the_module_is_the_function(device):
         CUDAAttention(mode="fast")
 
 
-def exact_options(query, key, value, softcap=0.0, sinks=None, mask=None, kept=1.0):
-    """float64, with what is asked for written out; kept: the dropout's mask over 1 - dropout_p."""
-    query, key, value = (x.double() for x in (query, key, value))
-    key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
-    scores = query @ key.mT * query.size(-1) ** -0.5
-    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-    sinks = torch.zeros(query.size(-3), device=query.device) - math.inf if sinks is None else sinks
-    column = sinks.double()[:, None, None].expand(*scores.shape[:-1], 1)
-    weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
-    return (weights * kept) @ value
-
-
 @every_door
 def test_lower_right_is_pytorchs_bias(device, mode, variant):
     """In every mode; without is_causal and a window it is nothing."""
@@ -512,23 +498,12 @@ def test_a_module_with_a_window_compiles_in_one_graph(device):
         torch.testing.assert_close(x, y)
 
 
-def test_dropout(device):
-    """The weights that are left out are those of the mask, read back; the generator's state decides which."""
-    query, key, value = (torch.randn(2, 3, 9, 8, device=device).requires_grad_() for _ in range(3))
-    torch.manual_seed(11)
-    found = scaled_dot_product_attention(query, key, value, dropout_p=0.4)
-    torch.manual_seed(11)
-    kept = dropout_mask(new_seed(query.device), 0.4, 2, 3, 9, 9) / 0.6
-    expected = exact_options(query, key, value, kept=kept)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    grads = (torch.autograd.grad(x.square().sum(), (query, key, value)) for x in (found, expected))
-    for x, y in zip(*grads, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+def test_dropout_of_the_module(device):
+    query, key, value = (torch.randn(2, 3, 9, 8, device=device) for _ in range(3))
     module = CUDAAttention(dropout_p=0.4)
     assert not torch.equal(module(query, key, value), module(query, key, value))
     module.eval()
-    plain = scaled_dot_product_attention(query, key, value)
-    assert torch.equal(module(query, key, value), plain)
+    assert torch.equal(module(query, key, value), scaled_dot_product_attention(query, key, value))
 
 
 def test_options_under_autocast(device):
@@ -537,7 +512,9 @@ def test_options_under_autocast(device):
     with torch.autocast(torch.device(device).type, torch.bfloat16):
         found = scaled_dot_product_attention(query, key, value, softcap=0.7, sinks=sinks)
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), exact_options(query, key, value, 0.7, sinks), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(
+        found.double(), exact(query, key, value, seen_of(9, 9), 0.7, sinks)[0], rtol=0.02, atol=0.02
+    )
 
 
 def of(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

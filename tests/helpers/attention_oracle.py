@@ -1,0 +1,36 @@
+"""Attention with every option in float64, written out."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def seen_of(seq_q: int, seq_k: int, is_causal=False, window_size=(-1, -1), lower_right=False, stride=1, offset=0):
+    """bool [seq_q, seq_k], element by element as the head of common/kernels/attention.py says it."""
+    left, right = (10**6 if x < 0 else x for x in window_size)
+    shift = seq_k - seq_q if lower_right else 0
+    rows = (
+        [
+            (j <= i + shift or not is_causal) and i + shift - left <= j <= i + shift + right and j % stride == offset
+            for j in range(seq_k)
+        ]
+        for i in range(seq_q)
+    )
+    return torch.tensor(list(rows))
+
+
+def exact(query, key, value, seen, softcap=0.0, sinks=None, scale=None, kept=1.0) -> tuple[Tensor, Tensor]:
+    """(out, lse) in float64, written out; rows that see no key are zeros."""
+    query, key, value = (x.double() for x in (query, key, value))
+    key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
+    scores = query @ key.mT * (query.size(-1) ** -0.5 if scale is None else scale)
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    scores = scores.masked_fill(~seen.to(query.device), -math.inf)
+    sinks = torch.full((query.size(-3),), -math.inf) if sinks is None else sinks
+    column = sinks.to(query.device).double()[:, None, None].expand(*scores.shape[:-1], 1)
+    lse = torch.cat([scores, column], -1).logsumexp(-1)
+    weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
+    return (weights * kept) @ value, lse
