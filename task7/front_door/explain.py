@@ -39,6 +39,7 @@ WORDS = {
     "wgmma 3xfp16": "wgmma 3xfp16 (Hopper's tensor cores, float32 as the sum of two halves)",
     "3xfp16": "3xfp16 (tensor cores, float32 as the sum of two halves)",
     "fp32": "fp32 (no tensor cores)",
+    "options wgmma": "options wgmma (Hopper's tensor cores, 16 bits; softcap, sinks, dropout, windows, wide heads)",
     "options mma": "options mma (tensor cores, 16 bits; softcap, sinks, dropout, windows, head_dim over 128)",
     "options fp32": "options fp32 (no tensor cores; softcap, sinks, dropout, windows, head_dim over 128)",
 }
@@ -48,6 +49,7 @@ KINDS = {  # what its rate is compared with
     "wgmma 3xfp16": "tf32",
     "3xfp16": "tf32",
     "fp32": "float32",
+    "options wgmma": "bfloat16",
     "options mma": "bfloat16",
     "options fp32": "float32",
 }
@@ -59,8 +61,8 @@ class Explanation:
     """What `explain` found; str() says it in lines.
 
     Attributes:
-        kernel: "wgmma", "mma", "3xfp16" or "fp32" of common/kernels/flash, "options mma" or "options fp32" of
-            common/kernels/flash_options, or "task1 naive_attention" and the like.
+        kernel: "wgmma", "mma", "3xfp16" or "fp32" of common/kernels/flash, "options wgmma", "options mma" or
+            "options fp32" of common/kernels/flash_options, or "task1 naive_attention" and the like.
         variant: "student", "solution" or "tuned".
         copies: what is copied or converted before it runs.
         faster: what would have to change for which kernel.
@@ -121,7 +123,10 @@ def explain(
         raise ValueError("there is nothing to explain: the call has no query, no key or no element, and runs no kernel")
     ops = operators(mode, call.variant, BACKENDS[query.device.type])
     if call.options is not None:
-        kernel, faster = flash_options.kernel_of(call.inputs[0]), tuple(_faster_without_options(ops, call))
+        kernel = flash_options.kernel_of(
+            *call.inputs, call.causal, call.scale, call.lower_right, call.mask, **call.options
+        )
+        faster = tuple(_faster_without_options(ops, call))
     elif call.kernels.tuned:
         kernel = kernel_of(ops, *call.inputs, call.causal, call.scale, call.lower_right, call.mask)
         faster = tuple(_faster(ops, call, kernel))

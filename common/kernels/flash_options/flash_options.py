@@ -18,6 +18,7 @@ weights after the softmax as PyTorch's scaled_dot_product_attention has it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from common.kernels.flash_options.options_transforms import (
     WHAT,
     Forward,
     Plain,
+    deterministic_of,
 )
 from common.kernels.loaded import loaded
 
@@ -73,8 +75,8 @@ def options_attention(
             [batch, heads, S_q, S_k]. With causal both hold. It gets no gradient.
         softcap: scores stay between -softcap and softcap; 0: none.
         sinks: [heads], floating-point: a score of each head that belongs to no key. It joins the softmax's denominator.
-        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1. The others are multiplied
-            by 1 / (1 - dropout_p).
+        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1. The kernels round it to a
+            multiple of 1 / 256 (quantized_dropout) and multiply the other weights by 1 / (1 - that).
         seed: [1], int64, on query's device: with the same one the same weights are left out. None: drawn from PyTorch's
             generator for that device, so that torch.manual_seed makes it reproducible.
         window_size: (left, right), in keys: query i sees the keys i - left ... i + right, or with lower_right the keys
@@ -198,7 +200,7 @@ def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: 
         batch, heads, seq_q, seq_k: 1 or more.
 
     Returns:
-        bool [batch, heads, seq_q, seq_k]: False with the probability dropout_p.
+        bool [batch, heads, seq_q, seq_k]: False with the probability quantized_dropout(dropout_p).
 
     Raises:
         ValueError: as said above.
@@ -206,14 +208,44 @@ def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: 
     return _operators_of(seed.device).dropout_mask(seed, dropout_p, batch, heads, seq_q, seq_k)
 
 
+def quantized_dropout(dropout_p: float) -> float:
+    """The probability that the kernels use: the nearest multiple of 1 / 256, at least 1 / 256 where dropout_p is not 0,
+    at most 255 / 256."""
+    return 0.0 if dropout_p == 0 else min(max(math.floor(256 * dropout_p + 0.5), 1), 255) / 256
+
+
 def new_seed(device: torch.device) -> Tensor:
     """A seed from PyTorch's generator for this device: int64 [1]. Nothing waits for the device."""
     return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
 
 
-def kernel_of(query: Tensor) -> str:
-    """Which kernel computes these: "options mma" (float16 and bfloat16, on tensor cores) or "options fp32"."""
-    return "options fp32" if query.dtype == torch.float32 else "options mma"
+def kernel_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    lower_right: bool = False,
+    mask: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    window_size: tuple[int, int] = NO_WINDOW,
+) -> str:
+    """Which kernel computes options_attention of the same arguments, forward. Runs none.
+
+    Returns:
+        "options wgmma" (float16 and bfloat16 on Hopper GPUs), "options mma" (float16 and bfloat16, on tensor cores) or
+        "options fp32".
+
+    Raises:
+        As options_attention.
+    """
+    mask = mask.float() if mask is not None and mask.dtype in (torch.float16, torch.bfloat16) else mask
+    seed = torch.zeros(1, dtype=torch.int64, device=query.device) if dropout_p > 0 else None
+    operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, mask=mask)
+    options = causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed, *checked_window(window_size)
+    return f"options {operators.options_attention_kernel(query, key, value, *options)}"
 
 
 def loaded_operators() -> list[torch._ops.OpOverload]:
@@ -311,7 +343,7 @@ def register(ops: Operators) -> None:
             if grad_out.stride(-1) != 1:  # the gradient of a sum is one number, expanded
                 grad_out = grad_out.contiguous()
             arguments = grad_out, query, key, value, out, lse, *boundaries, *options
-            grads = getattr(operators, f"{name}_backward")(*arguments)
+            grads = getattr(operators, f"{name}_backward")(*arguments, *deterministic_of(name))
             return PLACES[name].with_sinks(grads, [*boundaries, *options])
 
         return backward

@@ -48,6 +48,12 @@ PLACES = {
 }
 
 
+def deterministic_of(name: str) -> tuple[bool, ...]:
+    """The last argument of {name}_backward: whether the gradient of query has the same bits every time. Those of listed
+    blocks always have, and take no such argument."""
+    return () if name == "block_attention" else (torch.are_deterministic_algorithms_enabled(),)
+
+
 class Forward(torch.autograd.Function):
     """(operators, name, *arguments of the operator) -> (out, lse).
 
@@ -97,7 +103,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(operators, name: str, *arguments):
-        return below_autograd(getattr(operators, f"{name}_backward"), *arguments)
+        return below_autograd(getattr(operators, f"{name}_backward"), *arguments, *deterministic_of(name))
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: tuple) -> None:

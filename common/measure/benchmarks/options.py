@@ -25,7 +25,12 @@ from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 from common.kernels.flash.flash import flash_attention
-from common.kernels.flash_options.flash_options import dropout_mask, options_attention, packed_attention
+from common.kernels.flash_options.flash_options import (
+    dropout_mask,
+    options_attention,
+    packed_attention,
+    quantized_dropout,
+)
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor
 from common.measure.benchmarks.sdpa import DTYPES, gradients, sdpa, training
@@ -187,7 +192,7 @@ class Problem:
             weights = scores.softmax(-1)[:, : len(tensors[1])]
             taken = weights
             if self.option == "dropout":
-                taken = weights * self._kept(device)[0 if first else -1] / (1 - DROPOUT_P)
+                taken = weights * self._kept(device)[0 if first else -1] / (1 - quantized_dropout(DROPOUT_P))
             out = taken.to(dtype) @ leaves[2]
             grads = () if self.direction == "forward" else torch.autograd.grad(out, leaves, grad_out)
         if rounded is not None:
