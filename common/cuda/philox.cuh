@@ -4,8 +4,8 @@
 //
 // Every thread computes the numbers of its own places, in any order and as often as it likes: a forward and a backward
 // pass that ask for the same places get the same numbers, and nothing has to be stored in between. A round is two
-// multiplications whose upper and lower halves are mixed with the key. 7 rounds are the fewest that pass BigCrush; 10 have
-// a margin.
+// multiplications whose upper and lower halves are mixed with the key. 7 rounds are the fewest that pass BigCrush; 10
+// have a margin.
 //
 // J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3 (Philox) and table 2 (its
 // constants). curand and PyTorch have the same generator.

@@ -3,6 +3,7 @@
 //   Band           the keys that a row sees and the rows that see a key: causal in both alignments, windows
 //   rows_of        of a packed sequence
 //   tanh_of        softcap: the hyperbolic tangent, nearly exact; tanh_approx: one instruction, 11 bits
+//   cap_scores     softcap on a warp's scores
 //   keep_weight    dropout: whether a weight is kept
 //   keep_tile      which weights of a warp's fragments are kept; keep_two_tiles: the same with half the work
 //   end_of_row     the factor on a row's output and its lse; a sink is one more weight in the row sum
@@ -90,10 +91,18 @@ __device__ __forceinline__ float tanh_approx(float x) {
 #endif
 }
 
+// q.k of a warp's part of a tile -> tanh(scale * q.k / softcap). Forward and backward pass call it, so that both have the
+// same weights.   inside: scale / softcap
+template <int N8>
+__device__ __forceinline__ void cap_scores(float (&s)[N8][4], float inside) {
+    UNROLL
+    for (int i = 0; i < 4 * N8; ++i) s[i / 4][i % 4] = tanh_approx(s[i / 4][i % 4] * inside);
+}
+
 // -------------------------------------------------------------------------------------------------- dropout
 //
-// A weight is kept where a random byte is at least the threshold (dropout.h). One call of philox() has the 16 bytes of the rows
-// 2 a, 2 a + 1, 2 a + 8, 2 a + 9 and the keys 2 b, 2 b + 1, 2 b + 8, 2 b + 9 of a 16 x 16 tile of weights: word
+// A weight is kept where a random byte is at least the threshold (dropout.h). One call of philox() has the 16 bytes of the
+// rows 2 a, 2 a + 1, 2 a + 8, 2 a + 9 and the keys 2 b, 2 b + 1, 2 b + 8, 2 b + 9 of a 16 x 16 tile of weights: word
 // 2 (row % 2) + key % 2, byte 2 (row / 8 % 2) + key / 8 % 2. So a lane that has rows (forward: S) and one that has keys
 // (backward: S^T) finds its 8 of these weights in two words, and its neighbor, 4 lanes further on, the other 8.
 
@@ -124,8 +133,8 @@ __device__ __forceinline__ bool keep_weight(const Dropout& dropout, int64_t seed
     return at_least(by_row[row % 2], dropout.threshold) >> (8 * byte + 7) & 1;
 }
 
-// What a lane keeps of its 8 weights of a 16 x 16 tile: fragments of mma.cuh d[2][4], d[n][i] in columns 8 n + 2 (lane % 4)
-// + i % 2 and row lane / 4 + 8 (i / 2). TURNED: the fragment's rows are keys, as in S^T.
+// What a lane keeps of its 8 weights of a 16 x 16 tile: fragments of mma.cuh d[2][4], d[n][i] in columns
+// 8 n + 2 (lane % 4) + i % 2 and row lane / 4 + 8 (i / 2). TURNED: the fragment's rows are keys, as in S^T.
 template <bool TURNED>
 struct Kept {
     unsigned flags[2];  // by i % 2; bit 7 of the byte of n and i / 2
@@ -144,7 +153,9 @@ struct Kept {
     }
 
   private:
-    static __host__ __device__ constexpr int byte_of(int n, int half) { return TURNED ? 2 * (n % 2) + half : 2 * half + n % 2; }
+    static __host__ __device__ constexpr int byte_of(int n, int half) {
+        return TURNED ? 2 * (n % 2) + half : 2 * half + n % 2;
+    }
 };
 
 // Of one tile: half of the random bytes are thrown away.

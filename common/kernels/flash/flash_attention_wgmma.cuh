@@ -171,6 +171,7 @@ __device__ __forceinline__ GroupTiles tiles_of_group(const typename P::Problem& 
         of.begin = max(min(tile.first_key_of(a, first_row) / S::B_c - tile.first, tile.tiles - 1), 0);
         of.end = min(max(ceil_div(tile.end_of_keys(a, last), S::B_c) - tile.first, of.begin + 1), tile.tiles);
         of.all_from = tile.first_key_of(a, last);
+        if (last != last_row) of.all_to = 0;  // rows past the end see nothing: neither must a vote of the warp see them
         if (tile.is_listed(a)) of.begin = 0, of.end = tile.tiles;
         // The same in all lanes, for the compiler, too: the pipeline's stages are then kept once per warp.
         of.begin = __shfl_sync(FULL_WARP, of.begin, 0), of.end = __shfl_sync(FULL_WARP, of.end, 0);
@@ -270,7 +271,7 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
         // Scores -> exponentials. True if the output has to be scaled by `ratio` before the next P V is added.
         const auto softmax = [&](int t) {
             const int key = (tile.is_listed(a) ? tile.key_tile(a, t) : of.first + t) * B_c;
-            if constexpr (P::SOFTCAP) cap_scores(s, a.cap);
+            if constexpr (P::SOFTCAP) cap_scores(s[0], a.inside);
             const int row = first_row + mma::d_row(threadIdx.x % 32, 0);
             if (key + B_c > of.all_to)
                 hide_from(s, {tile.end_of_keys(a, row) - key, tile.end_of_keys(a, row + 8) - key});

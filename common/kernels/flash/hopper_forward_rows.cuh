@@ -1,6 +1,5 @@
 // hopper_forward_rows.cuh - what the options do to the rows of a warp in flash_attention_wgmma.cuh.
 //
-//   cap_scores       softcap
 //   keep_weights, drop_weights    dropout
 //   clear_rest       packed rows that belong to no sequence
 //   write_tile       the epilogue: output and lse
@@ -19,29 +18,6 @@
 #include "common/kernels/flash/hopper_forward_work.cuh"
 
 namespace hopper {
-
-// q.k -> softcap / scale * tanh(scale * q.k / softcap), still to be multiplied by the scale. Where no score of the warp's
-// exceeds half of the softcap, as is usual, by a polynomial: the unit for exponentials has its hands full.
-template <int N8>
-__device__ __forceinline__ void cap_scores(float (&s)[1][N8][4], const Softcap& cap) {
-    float top = 0;
-    UNROLL
-    for (int i = 0; i < 4 * N8; ++i) top = fmaxf(top, fabsf(s[0][i / 4][i % 4]));
-    if (!__any_sync(FULL_WARP, top > cap.polynomial_to)) {
-        UNROLL
-        for (int i = 0; i < 4 * N8; ++i) {
-            float& x = s[0][i / 4][i % 4];
-            const float square = x * x;
-            x *= fmaf(fmaf(cap.fourth, square, cap.second), square, 1.0f);
-        }
-    } else {
-        UNROLL
-        for (int i = 0; i < 4 * N8; ++i) {
-            float& x = s[0][i / 4][i % 4];
-            x = cap.outside * tanh_approx(cap.inside * x);
-        }
-    }
-}
 
 __device__ __forceinline__ int64_t dropout_head(const BandProblem& a, const BandTile& tile) {
     return int64_t{tile.number} * a.heads + tile.head_;
@@ -143,7 +119,7 @@ __device__ __forceinline__ void recompute_nan(const BandProblem& a, const BandTi
                          for (int k = tile.band.first_key_of(row); k < tile.band.end_of_keys(row); ++k) {
                              if (again.lost()) break;
                              float score = again.product(key + k * from.key_strides.row);
-                             score = from.scale * (Policy::SOFTCAP ? a.cap.outside * tanh_of(a.cap.inside * score) : score);
+                             score = Policy::SOFTCAP ? a.factor * LN_2 * tanh_of(score * a.inside) : score * from.scale;
                              const T* taken = value + k * from.value_strides.row;
                              if (Policy::DROPOUT && !keep_weight(a.dropout, seed, dropout_head(a, tile), row, k))
                                  taken = nullptr;

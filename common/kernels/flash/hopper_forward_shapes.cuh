@@ -1,4 +1,4 @@
-// hopper_forward_shapes.cuh - the shapes of flash_attention_wgmma.cuh for head_dim up to 128, and which for which problem.
+// hopper_forward_shapes.cuh - the shapes of flash_attention_wgmma.cuh for head_dim up to 128, and when which.
 //
 //   D64, D128, ...     shapes
 //   with_shape         calls f.operator()<Shape>() for the fastest one
@@ -37,8 +37,12 @@ double estimate(const ForwardSize& a, double each) {
     return each * std::max(1.0, a.causal ? rounds : std::ceil(rounds));
 }
 
-// What a work tile of each shape takes was measured, and so was from how many keys on the last of each D is the fastest at
-// all: README.md.
+// What a work tile of each shape takes was measured, and so was from how many keys on the last of each D is the fastest:
+// README.md.
+template <typename T>
+bool many_keys_are_faster(const ForwardSize& a) {  // of 128 columns
+    return a.keys >= (a.causal ? 8192 : 2048) && estimate<D128ManyKeys<T>>(a, 1.44) < estimate<D128<T>>(a, 1.0);
+}
 template <typename T, typename F>
 bool with_shape(const ForwardSize& a, F f) {
     if (a.head_dim <= 64) {
@@ -47,8 +51,5 @@ bool with_shape(const ForwardSize& a, F f) {
             return f.template operator()<D64ManyKeys<T>>();
         return few < most ? f.template operator()<D64FewRows<T>>() : f.template operator()<D64<T>>();
     }
-    const bool many_keys = a.keys >= (a.causal ? 8192 : 2048);
-    if (many_keys && estimate<D128ManyKeys<T>>(a, 1.44) < estimate<D128<T>>(a, 1.0))
-        return f.template operator()<D128ManyKeys<T>>();
-    return f.template operator()<D128<T>>();
+    return many_keys_are_faster<T>(a) ? f.template operator()<D128ManyKeys<T>>() : f.template operator()<D128<T>>();
 }

@@ -120,18 +120,6 @@ class TileScheduler : TileOrder<S::ORDER> {
 
 // ------------------------------------------------------------------------------------------------- options
 
-// softcap * tanh(scale * x / softcap) = scale * (outside * tanh(inside * x)), and by x * (1 + second * x^2 + fourth * x^4)
-// with a relative error of 3e-5 for |x| up to polynomial_to, half of the softcap.
-struct Softcap {
-    float inside, outside, second, fourth, polynomial_to;
-
-    void set(float scale, float softcap) {
-        inside = scale / softcap, outside = softcap / scale;
-        second = -0.33208833f * inside * inside, fourth = 0.11653286f * inside * inside * inside * inside;
-        polynomial_to = 0.5f * outside;
-    }
-};
-
 // OptionsArguments as the kernel takes them; names as there.
 struct BandProblem : Problem {
     int window_left, window_right;
@@ -139,7 +127,7 @@ struct BandProblem : Problem {
     int batch;
     bool by_level;  // see BandScheduler
     const int *cu_seqlens_q, *cu_seqlens_k;
-    Softcap cap;
+    float inside;  // scale / softcap, 1 without; factor is softcap * log2(e) with a softcap
     const float* sinks;
     Dropout dropout;
     RowStrides out_strides;
@@ -165,9 +153,9 @@ struct BandTile {
 
 // Of packed sequences only their bounds in device memory are known. All lanes of a warp call take().
 //
-//   by_level    Level by level: a level is at most 1 / LEVELS of the longest sequence's tiles, of all sequences that have
-//               as many, the last rows first; a level's sequence by sequence, all heads of a tile one after the other. The
-//               CTAs end together, but each level reads all of K and V, so this is for tiles of many rows.
+//   by_level    Level by level: a level is at most 1 / LEVELS of the longest sequence's tiles, of all sequences that
+//               have as many, the last rows first; a level's sequence by sequence, all heads of a tile one after the
+//               other. The CTAs end together, but each level reads all of K and V, so this is for tiles of many rows.
 //   otherwise   Sequence by sequence, head by head, as TileOrder has it. A CTA's numbers ascend, so it looks at each
 //               sequence once.
 template <class S>
@@ -219,7 +207,9 @@ class BandScheduler : TileOrder<S::ORDER> {
             int rows = 0, first_row = 0, own = 0, end = 0;  // own: this lane's sequence's tiles in the level
             const auto look = [&] {
                 rows = 0;
-                own = chunk + lane() < a.batch ? min(max(tiles_of(chunk + lane(), first_row, &rows) - level, 0), step) : 0;
+                own = 0;
+                if (chunk + lane() < a.batch)
+                    own = min(max(tiles_of(chunk + lane(), first_row, &rows) - level, 0), step);
                 end = own;
                 UNROLL
                 for (int distance = 1; distance < 32; distance *= 2) {
@@ -263,7 +253,8 @@ class BandScheduler : TileOrder<S::ORDER> {
     }
 
     const BandProblem& a;
-    int step = 1, level = 0, chunk = 0;  // tiles of a level; the current one's first; the first of 32 sequences, or the next
+    int step = 1, level = 0;  // tiles of a level; the current one's first
+    int chunk = 0;            // the first of 32 sequences, or the next one
     int passed = 0, in_chunk = 0;        // numbers before those of these sequences, or of this one; of these
     int first_row, in_sequence = 0, in_head = 1;  // sequence by sequence: tiles of one, numbers of one of its heads
 };
@@ -292,11 +283,11 @@ int set_work(Problem& p, const Arguments& a, int B_r) {
 template <class Arguments>
 int set_band_work(BandProblem& p, const Arguments& a, int B_r) {
     constexpr int64_t MANY = int64_t{1} << 28;
-    const bool packed = a.cu_seqlens_q != nullptr, later_see_more = a.window_left < 0 && (a.causal || a.window_right >= 0);
+    const bool packed = a.cu_seqlens_q != nullptr;
+    const bool later_see_more = a.window_left < 0 && (a.causal || a.window_right >= 0);
     const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
     p.out = a.out, p.lse = a.lse, p.out_strides = a.out_strides;
-    p.factor = a.scale * LOG2_E;
-    if (a.softcap > 0) p.cap.set(a.scale, a.softcap);
+    p.factor = (a.softcap > 0 ? a.softcap : a.scale) * LOG2_E, p.inside = a.softcap > 0 ? a.scale / a.softcap : 1.0f;
     p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
     p.heads = static_cast<int>(a.heads), p.group = static_cast<int>(a.heads / a.kv_heads);
     p.causal = later_see_more, p.hides_later = a.causal, p.lower_right = a.lower_right;

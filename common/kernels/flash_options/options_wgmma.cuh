@@ -42,6 +42,15 @@ using D256 = Shape<T, 256, 2, 80, 2, false, Order::FOLDED, 1>;
 template <typename T>  // random bits need registers: two groups, which have most
 using D64Dropout = Shape<T, 64, 2, 128, 4, false, Order::SNAKE>;
 
+inline ForwardSize size_of(const OptionsArguments& a) {
+    // Of packed sequences the host knows no more than their mean length.
+    const int64_t sequences = a.cu_seqlens_q == nullptr ? 1 : a.batch;
+    const int64_t rows = ceil_div(a.S_q, sequences), keys = ceil_div(a.S_k, sequences);
+    const bool left = a.window_left >= 0, right = a.window_right >= 0 || a.causal;
+    const int64_t seen = left && right ? a.window_left + 1 + (a.causal ? 0 : a.window_right) : keys;
+    return {a.batch * a.heads, rows, std::min(seen, keys), a.head_dim, right && !left};
+}
+
 // What is rarer has fewer shapes.
 template <typename T, class P>
 bool launch_by_size(const OptionsArguments& a, bool dry) {
@@ -50,21 +59,18 @@ bool launch_by_size(const OptionsArguments& a, bool dry) {
     if constexpr (P::DROPOUT) {
         if (head_dim <= 64) return launch.template operator()<D64Dropout<T>>();
         return head_dim <= 128 && launch.template operator()<D128<T>>();
-    } else if constexpr (P::SOFTCAP) {
-        if (head_dim <= 64) return launch.template operator()<D64<T>>();
-        if (head_dim <= 128) return launch.template operator()<D128ManyKeys<T>>();
-        return head_dim <= 192 ? launch.template operator()<D192<T>>() : launch.template operator()<D256<T>>();
     } else {
         if (head_dim > 192) return launch.template operator()<D256<T>>();
-        if (head_dim > 160) return launch.template operator()<D192<T>>();
-        if (head_dim > 128) return launch.template operator()<D160<T>>();
-        if (head_dim > 64 && head_dim <= 96) return launch.template operator()<D96<T>>();
-        // Of packed sequences the host knows no more than their mean length.
-        const int64_t sequences = a.cu_seqlens_q == nullptr ? 1 : a.batch;
-        const int64_t rows = ceil_div(a.S_q, sequences), keys = ceil_div(a.S_k, sequences);
-        const bool left = a.window_left >= 0, right = a.window_right >= 0 || a.causal;
-        const int64_t seen = left && right ? a.window_left + 1 + (a.causal ? 0 : a.window_right) : keys;
-        return with_shape<T>({a.batch * a.heads, rows, std::min(seen, keys), head_dim, right && !left}, launch);
+        if (head_dim > (P::SOFTCAP ? 128 : 160)) return launch.template operator()<D192<T>>();
+        if constexpr (P::SOFTCAP) {
+            if (head_dim <= 64) return launch.template operator()<D64<T>>();
+            return many_keys_are_faster<T>(size_of(a)) ? launch.template operator()<D128ManyKeys<T>>()
+                                                       : launch.template operator()<D128<T>>();
+        } else {
+            if (head_dim > 128) return launch.template operator()<D160<T>>();
+            if (head_dim > 64 && head_dim <= 96) return launch.template operator()<D96<T>>();
+            return with_shape<T>(size_of(a), launch);
+        }
     }
 }
 
@@ -74,7 +80,8 @@ bool forward_in_wgmma(const OptionsArguments& a, bool dry) {
     constexpr int64_t MANY = int64_t{1} << 28;
     if (a.mask.kind != MaskKind::NONE || !(a.scale > 0) || !in_pieces<T>(a)) return false;
     if (a.softcap > 0 && a.dropout.seed != nullptr) return false;
-    if (std::max({a.S_q, a.S_k, a.batch, a.batch * a.heads * ceil_div(a.S_q, int64_t{64})}) > MANY) return false;
+    const int64_t tiles = a.cu_seqlens_q != nullptr ? a.S_q / 64 + a.batch : a.batch * ceil_div(a.S_q, int64_t{64});
+    if (std::max({a.S_q, a.S_k, a.batch * a.heads, a.heads * tiles}) > MANY) return false;
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
     return a.dropout.seed != nullptr ? launch_by_size<T, OptionsPolicy<false, true>>(a, dry)
            : a.softcap > 0           ? launch_by_size<T, OptionsPolicy<true, false>>(a, dry)

@@ -1,5 +1,5 @@
-// options_wgmma_fp16.cu - attention with options of float16 on Hopper GPUs: options_wgmma.cuh. A file for each type, so that
-// they compile in parallel.
+// options_wgmma_fp16.cu - attention with options of float16 on Hopper GPUs: options_wgmma.cuh. A file for each type, so
+// that they compile in parallel.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash_options/options.h"
 

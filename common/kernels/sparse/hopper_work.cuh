@@ -83,8 +83,8 @@ class SparseScheduler : TileOrder<S::ORDER> {
     const SparseProblem& a;
 };
 
-// All but the tensor maps; returns how many CTAs there should be, 0 if there are more tiles, or positions, than an int can
-// count.
+// All but the tensor maps; returns how many CTAs there should be, 0 if there are more tiles, or positions, than an int
+// can count.
 template <class S>
 int set_sparse_work(SparseProblem& p, const SparseArguments& a) {
     constexpr int64_t MANY = int64_t{1} << 29;

@@ -4,8 +4,8 @@
 //   hopper_forward     launcher: what it takes, and which shape for which problem
 //
 // hopper_work.cuh has the patterns. Every stride-th row of K is a tensor map with a larger distance between rows: strided
-// attention is attention to a shorter sequence, read in place, and the rows in between are never touched. What was measured,
-// what limits it, and what was tried: README.md.
+// attention is attention to a shorter sequence, read in place, and the rows in between are never touched. What was
+// measured, what limits it, and what was tried: README.md.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/sparse/sparse.h"
 
