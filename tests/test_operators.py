@@ -33,6 +33,8 @@ NO_TENSOR = {
     "plan_steps",
     "flash_attention_kernel",
     "flash_attention_backward_kernel",
+    "options_attention_kernel",
+    "packed_attention_kernel",
 }  # a number or a name that depends on the machine
 
 

@@ -2,11 +2,13 @@
 //
 //   hide_from       scores of the keys from a certain one on = -infinity
 //   hide_before     the same of S^T, whose rows are keys: scores of the queries before a certain one
+//   hide_outside    likewise, of the queries before one and from another one on
 //   powers          scores -> weights, where they are
 //   round_weights   weights -> the A operand of P V
 //   transpose_quad  the words of four lanes change places, for write_rows
 //   write_rows      the output, and with it lse, -> global memory
 //   Sources         where query, key and value lie, for compute_nan_again
+//   for_each_nan_row    rows of the output with a NaN
 //   compute_nan_again   what hidden keys hold does not reach a row: seen_row.cuh
 //
 // The online softmax itself is that of flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16 rows and the
@@ -52,6 +54,20 @@ __device__ __forceinline__ void hide_before(float (&s)[N8][4], const int (&begin
             if (8 * n + e % 2 < start[e / 2]) s[n][e] = -INFINITY;
 }
 
+// end: the first query after those that see the key
+template <int N8>
+__device__ __forceinline__ void hide_outside(float (&s)[N8][4], const int (&begin)[2], const int (&end)[2]) {
+    const int first = mma::d_col(threadIdx.x % 32, 0);
+    const int from[2] = {begin[0] - first, begin[1] - first}, to[2] = {end[0] - first, end[1] - first};
+    UNROLL
+    for (int n = 0; n < N8; ++n)
+        UNROLL
+        for (int e = 0; e < 4; ++e) {
+            const int query = 8 * n + e % 2;
+            if (query < from[e / 2] || query >= to[e / 2]) s[n][e] = -INFINITY;
+        }
+}
+
 template <int N8>
 __device__ __forceinline__ void powers(float (&s)[1][N8][4], flash::RowState<1>& rows, float factor) {
     UNROLL
@@ -89,9 +105,10 @@ __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
 // quad 64 neighbouring ones.
 //
 //   out [rows_left][head_dim], from the warp's first row on    head_dim: a multiple of 8, <= D = 8 D8
-template <typename T, int D8>
+//   row_stride: elements from a row of out to the next
+template <typename T, int D8, typename Stride>
 __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], const float (&factor)[2], int rows_left,
-                                           int head_dim) {
+                                           int head_dim, Stride row_stride) {
     const int lane = threadIdx.x % 32;
     UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -105,7 +122,7 @@ __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], cons
             transpose_quad(w);
             const int column = 8 * (n + lane % 4);
             if (row < rows_left && column < head_dim)
-                *reinterpret_cast<uint4*>(out + row * head_dim + column) = make_uint4(w[0], w[1], w[2], w[3]);
+                *reinterpret_cast<uint4*>(out + row * row_stride + column) = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
 }
@@ -123,7 +140,7 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
         factor[half] = flash::final_factor(sum);
         if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = flash::logsumexp_of(rows.shift[half], sum);
     }
-    write_rows<T>(out, o[0], factor, rows_left, head_dim);
+    write_rows<T>(out, o[0], factor, rows_left, head_dim, head_dim);
 }
 
 // Tensor maps are the copy engine's; this is for ordinary loads.
@@ -140,8 +157,23 @@ struct Sources {
     }
 };
 
-// Those of a warp's 16 rows that have a NaN, from the keys that they see alone. The warp has written them, and reads them
-// again: a kernel calls this after its last product, when registers are free, and only where some row had a NaN.
+// f(i, out of row i) for those of a warp's 16 rows that have a NaN, with all lanes together. The warp has written them,
+// and reads them again: a kernel calls this after its last GEMM, when registers are free, and only where some row had a
+// NaN.
+//
+//   out [rows_left][head_dim], from the warp's first row on; row_stride: elements from a row to the next
+template <typename T, typename F>
+__device__ __forceinline__ void for_each_nan_row(T* out, int rows_left, int head_dim, int64_t row_stride, F f) {
+    __syncwarp();
+    NO_UNROLL
+    for (int i = 0; i < min(rows_left, 16); ++i, out += row_stride) {
+        bool nan = false;
+        for (int d = threadIdx.x % 32; d < head_dim; d += 32) nan |= to_float(out[d]) != to_float(out[d]);
+        if (__any_sync(FULL_WARP, nan)) f(i, out);
+    }
+}
+
+// Computes these rows from the keys that they see alone.
 //
 //   out [rows_left][head_dim], from the warp's first row on, row `first_row` of its head
 //   for_each_seen(row, f)     f(key) for the keys that a row of the head sees
@@ -153,20 +185,16 @@ __device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, i
     };
     const T* key = head_of(from.key, from.key_strides, batch, kv_head);
     const T* value = head_of(from.value, from.value_strides, batch, kv_head);
-    __syncwarp();
-    NO_UNROLL
-    for (int row = first_row; row < first_row + min(rows_left, 16); ++row, out += head_dim) {
-        bool nan = false;
-        for (int i = threadIdx.x % 32; i < head_dim; i += 32) nan |= to_float(out[i]) != to_float(out[i]);
-        if (!__any_sync(FULL_WARP, nan)) continue;
+    for_each_nan_row(out, rows_left, head_dim, head_dim, [&](int i, T* row_out) {
+        const int row = first_row + i;
         attention::SeenRow<T> again(head_of(from.query, from.query_strides, batch, head) + row * from.query_strides.row,
                                     head_dim);
         for_each_seen(row, [&](int64_t k) {
             if (again.lost()) return;
             again.add(again.product(key + k * from.key_strides.row) * from.scale, value + k * from.value_strides.row);
         });
-        again.write(out);
-    }
+        again.write(row_out);
+    });
 }
 
 }  // namespace hopper

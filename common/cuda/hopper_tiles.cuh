@@ -41,13 +41,14 @@ constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;  // of a warpgroup
 
 // -------------------------------------------------------------------------------------------------- 1. Tiles
 //
-// [ROWS][D] elements of 16 bits, in boxes of 64 columns one behind the other (tma.cuh); D = 64 or 128.
+// [ROWS][D] elements of 16 bits, in boxes of 64 columns one after the other (tma.cuh); D is a multiple of 32, and
+// half of the last box may be unused.
 
 template <int ROWS_, int D_>
 struct Tile {
-    static constexpr int ROWS = ROWS_, D = D_, BOXES = D / TMA_COLS;
+    static constexpr int ROWS = ROWS_, D = D_, BOXES = (D + TMA_COLS - 1) / TMA_COLS;
     static constexpr int ROW_BYTES = TMA_COLS * 2, BOX_BYTES = ROWS * ROW_BYTES, BYTES = BOXES * BOX_BYTES;
-    static_assert(D % TMA_COLS == 0 && ROWS % 8 == 0 && ROWS <= 256);
+    static_assert(D % 32 == 0 && ROWS % 8 == 0 && ROWS <= 256);
 };
 
 constexpr int ALIGNMENT = 1024;  // bytes; where boxes may begin

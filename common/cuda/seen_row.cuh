@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/cuda/check.h"
 #include "common/cuda/empty_rows.cuh"
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/float_conversion.cuh"
@@ -24,10 +25,10 @@
 
 namespace attention {
 
-// Lane l has the columns l, l + 32, ... of the row; head_dim <= 128.
+// Lane l has the columns l, l + 32, ... of the row; head_dim <= D.
 //
 //   query, key, value, out   [head_dim]
-template <typename T>
+template <typename T, int D = 128>
 class SeenRow {
   public:
     __device__ __forceinline__ SeenRow(const T* query, int head_dim) : lane(threadIdx.x % 32), head_dim(head_dim) {
@@ -40,12 +41,12 @@ class SeenRow {
         return warp_sum(sum);
     }
 
-    // score: -infinity for a hidden key, whose value is not read
+    // score: -infinity for a hidden key, whose value is not read; value: nullptr for a weight that takes none
     __device__ __forceinline__ void add(float score, const T* value) {
         if (score == -INFINITY) return;
         const float top_now = fmaxf(top, score), weight = exp2_approx((score - top_now) * LOG2_E);
         const float ratio = top == top_now ? 1.0f : exp2_approx((top - top_now) * LOG2_E);
-        for (int i = 0; i < PIECES; ++i) o[i] = o[i] * ratio + weight * at(value, i);
+        for (int i = 0; i < PIECES; ++i) o[i] = o[i] * ratio + (value == nullptr ? 0.0f : weight * at(value, i));
         sum = sum * ratio + weight;
         top = top_now;
     }
@@ -53,13 +54,13 @@ class SeenRow {
     // Whether a score was NaN: then all columns are, whatever comes. (A model that has diverged need not wait for more.)
     __device__ __forceinline__ bool lost() const { return sum != sum; }
 
-    __device__ __forceinline__ void write(T* out) const {
+    __device__ __forceinline__ void write(T* out, float factor = 1.0f) const {
         for (int i = 0; i < PIECES; ++i)
-            if (lane + 32 * i < head_dim) out[lane + 32 * i] = from_float<T>(o[i] * inverse_of(sum));
+            if (lane + 32 * i < head_dim) out[lane + 32 * i] = from_float<T>(o[i] * (factor * inverse_of(sum)));
     }
 
   private:
-    static constexpr int PIECES = 4;
+    static constexpr int PIECES = ceil_div(D, 32);
     __device__ __forceinline__ float at(const T* row, int i) const {
         return lane + 32 * i < head_dim ? to_float(row[lane + 32 * i]) : 0.0f;
     }

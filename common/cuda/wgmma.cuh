@@ -15,7 +15,7 @@
 //
 // Registers. Warp w of the group has rows 16 w ... 16 w + 15 of A and D, and in them the fragments of mma.cuh: d[n] are
 // columns 8 n ... 8 n + 7, a[4] is an A tile of 16 x 16. So P = softmax(S) becomes the A operand of P V in registers,
-// as with mma.sync. N = 64, 80 or 128.
+// as with mma.sync. N = 64, 80, 96, 112, 128, 160, 192 or 256.
 //
 // Asynchronous. An instruction is issued and the warps go on; until the wait, nobody may touch d, change a (registers)
 // or overwrite a and b (shared memory). The compiler does not know that d is written later than the instruction
@@ -91,9 +91,14 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define D_NAMES_80 D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define D_NAMES_128                                                                                 \
-    D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define D_NAMES_96 D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define D_NAMES_112 D_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define D_NAMES_128 D_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define D_NAMES_160 D_NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define D_NAMES_192 D_NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define D_NAMES_256                                                                                       \
+    D_NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+                ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // i0 ... i5: the numbers of the operands that follow those of d.
 #define WGMMA_SHARED(N, TYPE, TRANSPOSED, i0, i1, i2, ...)                                              \
@@ -130,7 +135,12 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
 
 WGMMA_FUNCTIONS(64, 32, 33, 34, 35, 36, 37, D_COLS_64(0))
 WGMMA_FUNCTIONS(80, 40, 41, 42, 43, 44, 45, D_COLS_64(0), D_COLS_16(8))
+WGMMA_FUNCTIONS(96, 48, 49, 50, 51, 52, 53, D_COLS_64(0), D_COLS_32(8))
+WGMMA_FUNCTIONS(112, 56, 57, 58, 59, 60, 61, D_COLS_64(0), D_COLS_32(8), D_COLS_16(12))
 WGMMA_FUNCTIONS(128, 64, 65, 66, 67, 68, 69, D_COLS_64(0), D_COLS_64(8))
+WGMMA_FUNCTIONS(160, 80, 81, 82, 83, 84, 85, D_COLS_64(0), D_COLS_64(8), D_COLS_32(16))
+WGMMA_FUNCTIONS(192, 96, 97, 98, 99, 100, 101, D_COLS_64(0), D_COLS_64(8), D_COLS_64(16))
+WGMMA_FUNCTIONS(256, 128, 129, 130, 131, 132, 133, D_COLS_64(0), D_COLS_64(8), D_COLS_64(16), D_COLS_64(24))
 
 #undef D_COLS_8
 #undef D_COLS_16
@@ -138,7 +148,12 @@ WGMMA_FUNCTIONS(128, 64, 65, 66, 67, 68, 69, D_COLS_64(0), D_COLS_64(8))
 #undef D_COLS_64
 #undef D_NAMES_64
 #undef D_NAMES_80
+#undef D_NAMES_96
+#undef D_NAMES_112
 #undef D_NAMES_128
+#undef D_NAMES_160
+#undef D_NAMES_192
+#undef D_NAMES_256
 #undef WGMMA_SHARED
 #undef WGMMA_REGISTERS
 #undef WGMMA_FUNCTION

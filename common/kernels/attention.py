@@ -26,6 +26,7 @@ Kwon et al. 2023, arXiv:2309.06180.
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import torch
@@ -80,8 +81,8 @@ def attention(
         value: [..., S_k, value_head_dim].
         attn_mask: bool (True: attend), or float32 or query's dtype (added to the capped scores), broadcasts to
             [..., S_q, S_k]; it gets no gradient. Or torch's causal_lower_right(S_q, S_k) or causal_upper_left.
-        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1; the others are multiplied
-            by 1 / (1 - dropout_p).
+        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1. The kernels round it to a
+            multiple of 1 / 256 (quantized_dropout) and multiply the other weights by 1 / (1 - that).
         is_causal, window_size, lower_right: which keys a query sees, see the head of this file. -1: no such end.
         scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
         enable_gqa: key and value may have fewer heads than query, a divisor of its number; each of theirs serves
@@ -349,12 +350,18 @@ def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: 
         batch, heads, seq_q, seq_k: 1 or more.
 
     Returns:
-        bool [batch, heads, seq_q, seq_k]: False with the probability dropout_p.
+        bool [batch, heads, seq_q, seq_k]: False with the probability quantized_dropout(dropout_p).
 
     Raises:
         ValueError: as said above.
     """
     return operators_of("flash_options", seed.device).dropout_mask(seed, dropout_p, batch, heads, seq_q, seq_k)
+
+
+def quantized_dropout(dropout_p: float) -> float:
+    """The probability that the kernels use: the nearest multiple of 1 / 256, at least 1 / 256 where dropout_p is not 0,
+    at most 255 / 256."""
+    return 0.0 if dropout_p == 0 else min(max(math.floor(256 * dropout_p + 0.5), 1), 255) / 256
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options) -> Explanation:

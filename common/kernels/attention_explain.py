@@ -15,7 +15,7 @@ from torch import Tensor
 
 from common.kernels.attention_call import NO_WINDOW, Call, Options
 from common.kernels.attention_gradients import operators_of
-from common.kernels.attention_kernels import FLASH_HEAD_DIM, choice, flash_arguments, passed_over
+from common.kernels.attention_kernels import FLASH_HEAD_DIM, choice, flash_arguments, options_arguments, passed_over
 
 # The kernels of common/kernels/flash, the fastest first
 RANKS = {"wgmma": 0, "mma": 1, "wgmma 3xfp16": 2, "3xfp16": 3, "fp32": 4}
@@ -25,6 +25,7 @@ WORDS = {
     "wgmma 3xfp16": "wgmma 3xfp16 (Hopper's tensor cores, float32 as the sum of two halves)",
     "3xfp16": "3xfp16 (tensor cores, float32 as the sum of two halves)",
     "fp32": "fp32 (no tensor cores)",
+    "options wgmma": "options wgmma (Hopper's tensor cores, 16 bits; softcap, sinks, dropout, windows, head_dim over 128)",
     "options mma": "options mma (tensor cores, 16 bits; softcap, sinks, dropout, windows, head_dim over 128)",
     "options fp32": "options fp32 (no tensor cores; softcap, sinks, dropout, windows, head_dim over 128)",
     "sparse": "sparse (tensor cores, 16 bits; windows and strides, forward)",
@@ -39,8 +40,8 @@ class Explanation:
     """What explain found; str() says it in lines.
 
     Attributes:
-        kernel: "wgmma", "mma", "wgmma 3xfp16", "3xfp16" or "fp32" of common/kernels/flash, "options mma" or "options
-            fp32" of common/kernels/flash_options, or "sparse" of common/kernels/sparse.
+        kernel: "wgmma", "mma", "wgmma 3xfp16", "3xfp16" or "fp32" of common/kernels/flash, "options wgmma", "options
+            mma" or "options fp32" of common/kernels/flash_options, or "sparse" of common/kernels/sparse.
         reasons: which kernels do not take the call, and why.
         copies: what is copied or converted before the kernel runs.
         faster: what would have to change for which kernel.
@@ -70,7 +71,7 @@ def explained(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Ex
         raise ValueError(NOTHING)
     chosen = choice(call)
     if chosen == "flash_options":
-        kernel = "options fp32" if call.query.dtype == torch.float32 else "options mma"
+        kernel = f"options {_options_kernel(call)}"
         faster = _faster_without_options(call)
     elif chosen == "sparse":
         kernel, faster = "sparse", ()
@@ -88,6 +89,11 @@ def counted(call: Call, given: tuple[Tensor, ...], faster: tuple[str, ...]) -> t
 
 def _flash_kernel(call: Call) -> str:
     return operators_of("flash", call.query.device).flash_attention_kernel(*flash_arguments(call))
+
+
+def _options_kernel(call: Call) -> str:
+    operators = operators_of("flash_options", call.query.device)
+    return operators.options_attention_kernel(*options_arguments(call)[:-1])  # it has no gradient to be deterministic
 
 
 def _copies(call: Call, *given: Tensor) -> Iterator[str]:

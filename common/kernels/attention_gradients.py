@@ -35,6 +35,7 @@ class Rule:
             and, if it has them, sinks.
         mask, sinks, seed, deterministic: where these are among the arguments; None: it has no such argument.
         forward_only: likewise an argument that the backward operator does not take.
+        lone_key: the weight of a lone key is 1, whatever the score.
     """
 
     backward: str
@@ -43,6 +44,7 @@ class Rule:
     seed: int | None = None
     deterministic: int | None = None
     forward_only: int | None = None
+    lone_key: bool = False
 
     def gradients(self, function, operators, grad_out: Tensor, arguments: list, out: Tensor, lse: Tensor) -> tuple:
         """The gradients of all arguments.   function(operators, *arguments of the backward operator)"""
@@ -54,8 +56,7 @@ class Rule:
             del given[self.forward_only - 3]
         grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()  # one number, expanded
         grads = function(operators, grad_out, query, key, value, out, lse, *given)
-        if self.deterministic is not None and key.size(2) == 1:
-            # The weight of a lone key is 1 whatever the score: no difference that rounding leaves something of
+        if self.lone_key and key.size(2) == 1:  # no difference that rounding leaves something of
             grads = torch.zeros_like(query), torch.zeros_like(key), grads[2]
         of_others = [None] * len(others)
         if self.sinks is not None and others[self.sinks - 3] is not None:
@@ -63,12 +64,12 @@ class Rule:
         return *grads[:3], *of_others
 
 
-_FLASH = Rule("flash_attention_backward", mask=6, deterministic=10, forward_only=7)
+_FLASH = Rule("flash_attention_backward", mask=6, deterministic=10, forward_only=7, lone_key=True)
 RULES = {
     "flash_attention_forward": _FLASH,
     "flash_attention": _FLASH,  # without lse, which costs its gradient a forward pass
-    "options_attention": Rule("options_attention_backward", mask=6, sinks=8, seed=10),
-    "packed_attention": Rule("packed_attention_backward", sinks=9, seed=11),
+    "options_attention": Rule("options_attention_backward", mask=6, sinks=8, seed=10, deterministic=13),
+    "packed_attention": Rule("packed_attention_backward", sinks=9, seed=11, deterministic=14),
     "block_attention": Rule("block_attention_backward"),
 }
 _registered: set[str] = set()  # namespaces of torch.ops

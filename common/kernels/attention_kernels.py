@@ -121,6 +121,12 @@ def flash_arguments(call: Call) -> tuple:
     return call.query, key, value, *asked, options.kernel != "flash_fp32", *positions, options.deterministic
 
 
+def options_arguments(call: Call) -> tuple:
+    """What options_attention of common/kernels/flash_options takes."""
+    asked = call.is_causal, call.scale, call.lower_right, call.attn_mask
+    return call.query, call.key, call.value, *asked, *_last(call.options, call.query.device)
+
+
 def new_seed(device: torch.device) -> Tensor:
     """A seed from PyTorch's generator for this device: int64 [1]. Nothing waits for the device."""
     return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
@@ -151,9 +157,9 @@ def _options_refuses(call: Call) -> str:
 
 
 def _run_options(call: Call) -> tuple[Tensor, Tensor]:
-    device, inputs = call.query.device, (call.query, call.key, call.value)
-    asked = call.is_causal, call.scale, call.lower_right, call.attn_mask, *_last(call.options, device)
-    return run(operators_of("flash_options", device), "options_attention", (*inputs, *asked), call.gradients)
+    device = call.query.device
+    asked = options_arguments(call)
+    return run(operators_of("flash_options", device), "options_attention", asked, call.gradients)
 
 
 def _sparse_refuses(call: Call) -> str:
@@ -201,10 +207,10 @@ def _wide(call: Call, most: int) -> str:
 
 
 def _last(options: Options, device: torch.device) -> tuple:
-    """softcap, sinks, dropout_p, seed and the window, as the operators of common/kernels/flash_options take them."""
+    """softcap, sinks, dropout_p, seed, the window and deterministic, as the operators of common/kernels/flash_options take them."""
     sinks = None if options.sinks is None else options.sinks.float().contiguous()
     seed = new_seed(device) if options.dropout_p > 0 and options.seed is None else options.seed
-    return options.softcap, sinks, options.dropout_p, seed, *options.window_size
+    return options.softcap, sinks, options.dropout_p, seed, *options.window_size, options.deterministic
 
 
 def _check_boundaries(name: str, numbers: Tensor, rows_name: str, rows: Tensor) -> None:

@@ -309,7 +309,7 @@ class _Body:
         elif name == "bfi":
             expression = f"{P}::inserted<{TYPES[kind]}>({read[1]()}, {read[2]()}, {word(3)}, {word(4)})"
         elif name == "prmt":
-            expression = f"__byte_perm({read[1]()}, {read[2]()}, {read[3]()})"
+            expression = f"{P}::permuted({read[1]()}, {read[2]()}, {read[3]()})"
         elif name == "lop3":
             expression = f"{P}::lop3({read[1]()}, {read[2]()}, {read[3]()}, {word(4)})"
         elif name == "shf":

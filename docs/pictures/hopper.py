@@ -1,6 +1,6 @@
 """python docs/pictures/hopper.py: draws hopper_forward.svg beside this, for common/kernels/flash/README.md.
 
-Who does what when in flash_attention_wgmma.cu, in the order in which its code starts and waits. The lengths are drawn,
+Who does what when in flash_attention_wgmma.cuh, in the order in which its code starts and waits. The lengths are drawn,
 not measured.
 """
 

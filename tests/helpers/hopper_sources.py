@@ -1,4 +1,4 @@
-"""The Hopper kernels of the rooms flash and sparse, as sources of a build for sm_90a that holds nothing else."""
+"""The Hopper kernels of flash, flash_options and sparse, as sources of a build for sm_90a that holds nothing else."""
 
 from __future__ import annotations
 
@@ -14,4 +14,5 @@ def _of(room: str, *kernels: str) -> list[Path]:
 
 
 DENSE = _of("flash", "flash_attention_wgmma.cu", "flash_attention_wgmma_3xfp16.cu", "flash_backward_wgmma.cu")
+OPTIONS = _of("flash_options", "options_wgmma_fp16.cu", "options_wgmma_bf16.cu", "options_dropout.cu")
 SPARSE = _of("sparse", "sparse_attention_wgmma.cu", "compress_block_mask.cu")

@@ -179,8 +179,8 @@ __device__ __forceinline__ void produce(const SplitProblem& a, Barriers<S>& barr
     using K = typename S::K;
     Ring<S::Q_SLOTS> q;
     Ring<S::SLOTS> kv;
-    Items<S> items(a);
-    for (Item item; items.take(item);) {
+    TileScheduler<S> scheduler(a);
+    for (WorkTile item; scheduler.take(item);) {
         const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
         const int kv_head = batch * (a.heads / a.group) + head / a.group;
         wait_until_empty(barriers.q, q);
@@ -305,13 +305,13 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     mma::clear(part);
 
     bool nan = false;  // in this lane's part of any item's output: see seen_row.cuh
-    Items<S> items(a);
-    Item next;
-    if (!items.take(next)) return;
+    TileScheduler<S> scheduler(a);
+    WorkTile next;
+    if (!scheduler.take(next)) return;
     wait_for_item();
     start_scores();
     for (bool more = true; more;) {
-        const Item item = next;
+        const WorkTile item = next;
         const int first_row = item.q_start + warp_row, group_start = item.q_start + group_row;
         const int all_see = keys_seen(a, group_start);  // keys before this one need no mask
         const int tiles = min(max(ceil_div(keys_seen(a, group_start + GROUP_ROWS - 1), B_c), 1), item.tiles);
@@ -401,7 +401,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
             wait_for(barriers.k, k);
             release(barriers.k, k);
         }
-        more = items.take(next);
+        more = scheduler.take(next);
         if (more) wait_for_item();
         start_scores();  // after the last item, too, with what is left in the slot: the compiler wants straight code
         wgmma_wait<1>();
@@ -432,8 +432,8 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     wgmma_wait<0>();
     keep_order(s[0]);
     if (!__any_sync(FULL_WARP, nan)) return;  // infinities that all rows see make some, too
-    Items<S> same(a);
-    for (Item item; same.take(item);) {
+    TileScheduler<S> same(a);
+    for (WorkTile item; same.take(item);) {
         const int first_row = item.q_start + warp_row;
         const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
         const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;

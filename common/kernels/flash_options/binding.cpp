@@ -1,11 +1,13 @@
 // binding.cpp - the operators of attention with options, forward and backward.
 //
 //   options_attention(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
-//       window_left, window_right) -> (out, lse)
+//       window_left, window_right, deterministic) -> (out, lse); deterministic is for its gradient
+//   options_attention_kernel(... all but deterministic ...) -> "wgmma", "mma" or "fp32": which kernel it would run
 //   options_attention_backward(grad_out, query, key, value, out, lse, ... the same ...)
 //       -> (grad_query, grad_key, grad_value, grad_sinks)
 //   packed_attention(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
-//       dropout_p, seed, window_left, window_right) -> (out, lse)
+//       dropout_p, seed, window_left, window_right, deterministic) -> (out, lse)
+//   packed_attention_kernel(... all but deterministic ...) -> as options_attention_kernel
 //   packed_attention_backward(grad_out, query, key, value, out, lse, ... the same ...) -> four gradients, as above
 //   block_attention(query, key, value, counts, columns, block, causal, scale) -> (out, lse)
 //   block_attention_backward(grad_out, query, key, value, out, lse, ... the same ...)
@@ -51,8 +53,7 @@ Dropout checked_dropout(double dropout_p, const OptionalTensor& seed, const Tens
     check_tensor(*seed, "seed", {"1"}, ScalarType::Long);
     check(seed->size(0) == 1, "seed has shape ", shape_of(*seed), "; it must be [1]");
     check_same_device(*seed, "seed", beside, beside_name);
-    const double threshold = std::min(std::floor(dropout_p * 4294967296.0), 4294967295.0);
-    return {data<int64_t>(*seed), static_cast<unsigned>(threshold), static_cast<float>(1 / (1 - dropout_p))};
+    return dropout_of(dropout_p, data<int64_t>(*seed));
 }
 
 // What both kinds of sequences have.
@@ -158,7 +159,7 @@ std::tuple<Tensor, Tensor> forward(OptionsArguments& a, const Tensor& query, std
 template <typename Run>
 Gradients backward(const OptionsArguments& a, const Tensor& grad_out, const Tensor& query, const Tensor& key,
                    const Tensor& out, const Tensor& lse, RowStrides grad_out_strides, RowStrides grad_key_strides,
-                   Run run) {
+                   bool deterministic, Run run) {
     for (int64_t i = 0; i < query.dim(); ++i) check_same_size(grad_out, "grad_out", i, query, "query", i);
     for (int64_t i = 0; i < query.dim(); ++i) check_same_size(out, "out", i, query, "query", i);
     check_same_device(query, "query", grad_out, "grad_out");
@@ -176,55 +177,92 @@ Gradients backward(const OptionsArguments& a, const Tensor& grad_out, const Tens
     g.grad_query = grad_query.data_ptr();
     g.grad_key = grad_key.data_ptr(), g.grad_value = grad_value.data_ptr(), g.grad_key_strides = grad_key_strides;
     g.grad_sinks = data<float>(grad_sinks), g.delta = data<float>(delta);
+    g.deterministic = deterministic;
     run(g);
     return {grad_query, grad_key, grad_value, grad_sinks};
 }
 
+// options_backward with the memory that the kernel for Hopper GPUs needs.
+void run_backward(OptionsGradients& g, const Tensor& beside) {
+    std::optional<Tensor> workspace;
+    if (const int64_t words = options_workspace(g)) {
+        workspace = new_output(beside, "workspace", {words}, ScalarType::Float);
+        g.workspace = data<float>(*workspace);
+    }
+    options_backward(g);
+}
+
 template <typename Run>
 Gradients dense_backward(const OptionsArguments& a, const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                         const Tensor& out, const Tensor& lse, Run run) {
+                         const Tensor& out, const Tensor& lse, bool deterministic, Run run) {
     check_rows(grad_out, "grad_out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
     check_tensor(out, "out", {"batch", "heads", "S_q", "head_dim"}, query.scalar_type());
     check_tensor(lse, "lse", {"batch", "heads", "S_q"}, ScalarType::Float);
     for (int64_t i = 0; i < 3; ++i) check_same_size(lse, "lse", i, query, "query", i);
     return backward(a, grad_out, query, key, out, lse, row_strides(grad_out),
-                    {a.kv_heads * a.S_k * a.head_dim, a.S_k * a.head_dim, a.head_dim}, run);
+                    {a.kv_heads * a.S_k * a.head_dim, a.S_k * a.head_dim, a.head_dim}, deterministic, run);
+}
+
+std::string forward_kernel(const OptionsArguments& a, const Tensor& query) {
+    DeviceScope device(query);
+    if (a.type == FloatType::FLOAT32) return "fp32";
+    return options_forward_wgmma(a, true) ? "wgmma" : "mma";
 }
 
 std::tuple<Tensor, Tensor> options_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                              std::optional<double> scale, bool lower_right, OptionalTensor mask,
                                              double softcap, OptionalTensor sinks, double dropout_p,
-                                             OptionalTensor seed, int64_t window_left, int64_t window_right) {
+                                             OptionalTensor seed, int64_t window_left, int64_t window_right,
+                                             bool /*deterministic*/) {
     auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
                              window_left, window_right);
     return forward(a, query, {a.batch, a.heads, a.S_q}, options_forward);
+}
+
+std::string options_attention_kernel(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
+                                     std::optional<double> scale, bool lower_right, OptionalTensor mask, double softcap,
+                                     OptionalTensor sinks, double dropout_p, OptionalTensor seed, int64_t window_left,
+                                     int64_t window_right) {
+    return forward_kernel(dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p,
+                                          seed, window_left, window_right),
+                          query);
 }
 
 Gradients options_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
                                      const Tensor& value, const Tensor& out, const Tensor& lse, bool causal,
                                      std::optional<double> scale, bool lower_right, OptionalTensor mask, double softcap,
                                      OptionalTensor sinks, double dropout_p, OptionalTensor seed, int64_t window_left,
-                                     int64_t window_right) {
+                                     int64_t window_right, bool deterministic) {
     const auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
                                    window_left, window_right);
-    return dense_backward(a, grad_out, query, key, out, lse, options_backward);
+    return dense_backward(a, grad_out, query, key, out, lse, deterministic,
+                          [&](OptionsGradients& g) { run_backward(g, query); });
 }
 
 std::tuple<Tensor, Tensor> packed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                             const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k, bool causal,
                                             std::optional<double> scale, bool lower_right, double softcap,
                                             OptionalTensor sinks, double dropout_p, OptionalTensor seed,
-                                            int64_t window_left, int64_t window_right) {
+                                            int64_t window_left, int64_t window_right, bool /*deterministic*/) {
     auto a = packed_arguments(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
                               dropout_p, seed, window_left, window_right);
     return forward(a, query, {a.heads, a.S_q}, options_forward);
+}
+
+std::string packed_attention_kernel(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k, bool causal,
+                                    std::optional<double> scale, bool lower_right, double softcap, OptionalTensor sinks,
+                                    double dropout_p, OptionalTensor seed, int64_t window_left, int64_t window_right) {
+    return forward_kernel(packed_arguments(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right,
+                                           softcap, sinks, dropout_p, seed, window_left, window_right),
+                          query);
 }
 
 Gradients packed_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
                                     const Tensor& out, const Tensor& lse, const Tensor& cu_seqlens_q,
                                     const Tensor& cu_seqlens_k, bool causal, std::optional<double> scale,
                                     bool lower_right, double softcap, OptionalTensor sinks, double dropout_p,
-                                    OptionalTensor seed, int64_t window_left, int64_t window_right) {
+                                    OptionalTensor seed, int64_t window_left, int64_t window_right, bool deterministic) {
     const auto a = packed_arguments(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap,
                                     sinks, dropout_p, seed, window_left, window_right);
     check_rows(grad_out, "grad_out", {"total_q", "heads", "head_dim"}, query.scalar_type());
@@ -232,7 +270,8 @@ Gradients packed_attention_backward(const Tensor& grad_out, const Tensor& query,
     check_tensor(lse, "lse", {"heads", "total_q"}, ScalarType::Float);
     for (int64_t i : {0, 1}) check_same_size(lse, "lse", i, query, "query", 1 - i);
     return backward(a, grad_out, query, key, out, lse, packed_strides(grad_out),
-                    {0, a.head_dim, a.kv_heads * a.head_dim}, options_backward);
+                    {0, a.head_dim, a.kv_heads * a.head_dim}, deterministic,
+                    [&](OptionsGradients& g) { run_backward(g, query); });
 }
 
 std::tuple<Tensor, Tensor> block_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -253,7 +292,7 @@ std::tuple<Tensor, Tensor, Tensor> block_attention_backward(const Tensor& grad_o
     BlockLists lists;
     const auto a = block_arguments(query, key, value, counts, columns, block, causal, scale, lists);
     const auto [of_query, of_key, of_value, none] =
-        dense_backward(a, grad_out, query, key, out, lse, [&](const OptionsGradients& g) {
+        dense_backward(a, grad_out, query, key, out, lse, false, [&](const OptionsGradients& g) {
             const int64_t numbers = a.heads * (a.S_k / block) * (1 + a.S_q / block);
             Tensor transposed = new_output(query, "transposed", {numbers}, ScalarType::Int);
             block_backward(g, lists, data<int>(transposed));
@@ -280,21 +319,30 @@ TASK_OPERATORS(m) {
     m.def(
         "options_attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
         "bool lower_right=False, Tensor? mask=None, float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, "
-        "Tensor? seed=None, int window_left=-1, int window_right=-1) -> (Tensor, Tensor)");
+        "Tensor? seed=None, int window_left=-1, int window_right=-1, bool deterministic=False) -> (Tensor, Tensor)");
+    m.def(
+        "options_attention_kernel(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
+        "bool lower_right=False, Tensor? mask=None, float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, "
+        "Tensor? seed=None, int window_left=-1, int window_right=-1) -> str");
     m.def(
         "options_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
         "bool causal, float? scale=None, bool lower_right=False, Tensor? mask=None, float softcap=0.0, "
-        "Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1) "
-        "-> (Tensor, Tensor, Tensor, Tensor)");
+        "Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1, "
+        "bool deterministic=False) -> (Tensor, Tensor, Tensor, Tensor)");
     m.def(
         "packed_attention(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
         "bool causal, float? scale=None, bool lower_right=True, float softcap=0.0, Tensor? sinks=None, "
-        "float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1) -> (Tensor, Tensor)");
+        "float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1, bool deterministic=False) "
+        "-> (Tensor, Tensor)");
+    m.def(
+        "packed_attention_kernel(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
+        "bool causal, float? scale=None, bool lower_right=True, float softcap=0.0, Tensor? sinks=None, "
+        "float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1) -> str");
     m.def(
         "packed_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
         "Tensor cu_seqlens_q, Tensor cu_seqlens_k, bool causal, float? scale=None, bool lower_right=True, "
         "float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, Tensor? seed=None, "
-        "int window_left=-1, int window_right=-1) -> (Tensor, Tensor, Tensor, Tensor)");
+        "int window_left=-1, int window_right=-1, bool deterministic=False) -> (Tensor, Tensor, Tensor, Tensor)");
     m.def(
         "block_attention(Tensor query, Tensor key, Tensor value, Tensor counts, Tensor columns, int block, "
         "bool causal=False, float? scale=None) -> (Tensor, Tensor)");
@@ -307,8 +355,10 @@ TASK_OPERATORS(m) {
 
 TASK_KERNELS(m) {
     m.impl("options_attention", TORCH_BOX(&options_attention));
+    m.impl("options_attention_kernel", TORCH_BOX(&options_attention_kernel));
     m.impl("options_attention_backward", TORCH_BOX(&options_attention_backward));
     m.impl("packed_attention", TORCH_BOX(&packed_attention));
+    m.impl("packed_attention_kernel", TORCH_BOX(&packed_attention_kernel));
     m.impl("packed_attention_backward", TORCH_BOX(&packed_attention_backward));
     m.impl("block_attention", TORCH_BOX(&block_attention));
     m.impl("block_attention_backward", TORCH_BOX(&block_attention_backward));

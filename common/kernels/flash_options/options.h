@@ -6,7 +6,7 @@
 //   options_forward     options_forward.cu
 //   options_forward_fp16, options_forward_bf16    of which it takes what they take: files of these names
 //   options_backward    options_backward.cu
-//   options_backward_fp16, options_backward_bf16
+//   options_backward_fp16, options_backward_bf16; hopper_backward_fp16, hopper_backward_bf16
 //   block_forward, block_backward    the same of listed blocks
 //   dropout_mask        options_dropout.cu: which weights a forward pass keeps
 //
@@ -21,15 +21,9 @@
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/float_type.h"
 #include "common/cuda/row_strides.h"
+#include "common/kernels/flash/dropout.h"
 
 constexpr int MAX_OPTIONS_HEAD_DIM = 256;
-
-// A weight is kept where a word of 32 random bits is `threshold` or more, and is multiplied by factor = 1 / (1 - p).
-struct Dropout {
-    const int64_t* seed;  // one number; nullptr: no dropout
-    unsigned threshold;   // p * 2^32
-    float factor;
-};
 
 // A batch of sequences is either a dimension of the tensors, or they stand one behind the other in the dimension of
 // rows: sequence b has the rows cu_seqlens[b] ... cu_seqlens[b + 1] - 1. Then S_q and S_k are the rows of all
@@ -57,6 +51,14 @@ void options_forward(const OptionsArguments& arguments);
 // The same of 16 bits, if the rows lie in pieces of 16 bytes and the GPU has the shared memory for it: whether it did
 bool options_forward_fp16(const OptionsArguments& arguments);
 bool options_forward_bf16(const OptionsArguments& arguments);
+// The kernel for Hopper GPUs: false, with nothing done, if it does not take these arguments or this GPU; dry: only the
+// answer
+bool options_forward_wgmma_fp16(const OptionsArguments& arguments, bool dry);
+bool options_forward_wgmma_bf16(const OptionsArguments& arguments, bool dry);
+inline bool options_forward_wgmma(const OptionsArguments& a, bool dry) {
+    if (a.type == FloatType::FLOAT16) return options_forward_wgmma_fp16(a, dry);
+    return a.type == FloatType::BFLOAT16 && options_forward_wgmma_bf16(a, dry);
+}
 
 // The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
 struct OptionsGradients {
@@ -68,9 +70,20 @@ struct OptionsGradients {
     RowStrides grad_key_strides;    // of both
     float* grad_sinks;              // [heads]; zeros without sinks
     float* delta;                   // of lse's shape, not initialised: sum over head_dim of grad_out * out
+    bool deterministic;             // grad_query has the same bits every time
+    float* workspace;               // of options_workspace() floats, not initialised; nullptr where it says 0
+    const int* again;               // set inside: whether the kernels are to compute anything, nullptr: they are
 };
 
 void options_backward(const OptionsGradients& gradients);
+// How much memory the kernel for Hopper GPUs needs, options_backward_wgmma.cuh; 0: it does not take these, whose
+// workspaces are not looked at
+int64_t options_workspace(const OptionsGradients& gradients);
+int64_t hopper_workspace_fp16(const OptionsGradients& gradients);
+int64_t hopper_workspace_bf16(const OptionsGradients& gradients);
+// dQ, dK, dV and delta of what it takes: where it notes that there is a NaN
+const int* hopper_backward_fp16(const OptionsGradients& gradients);
+const int* hopper_backward_bf16(const OptionsGradients& gradients);
 // dQ, dK and dV of 16 bits from delta, if they take it: whether they did
 bool options_backward_fp16(const OptionsGradients& gradients);
 bool options_backward_bf16(const OptionsGradients& gradients);

@@ -17,10 +17,7 @@ __global__ void __launch_bounds__(THREADS) dropout_mask_kernel(const DropoutMask
     const int64_t i = blockIdx.x * int64_t{THREADS} + threadIdx.x;
     if (i >= a.batch * a.heads * a.S_q * a.S_k) return;
     const int key = static_cast<int>(i % a.S_k), row = static_cast<int>(i / a.S_k % a.S_q);
-    const uint4 words = dropout_words(*a.dropout.seed, i / a.S_k / a.S_q, row, key);
-    const bool lower = row % 16 >= 8, odd = key % 2 == 1;
-    const unsigned word = lower ? (odd ? words.w : words.z) : (odd ? words.y : words.x);
-    a.kept[i] = word >= a.dropout.threshold;
+    a.kept[i] = keep_weight(a.dropout, *a.dropout.seed, i / a.S_k / a.S_q, row, key);
 }
 
 void dropout_mask(const DropoutMaskArguments& a) {

@@ -157,6 +157,7 @@ static void launch(const OptionsArguments& a, const Tiles& tiles) {
 
 void options_forward(const OptionsArguments& a) {
     check_row_count(a);
+    if (options_forward_wgmma(a, false)) return;
     if (a.cu_seqlens_q != nullptr) {  // rows of no sequence are zeros
         const size_t rows = a.S_q * a.heads, bytes = a.type == FloatType::FLOAT32 ? 4 : 2;
         CUDA_CHECK(cudaMemsetAsync(a.out, 0, rows * a.head_dim * bytes, a.stream));

@@ -86,17 +86,12 @@ __device__ __forceinline__ void cap_and_mask(float (&s)[M][N][4], const OptionsA
 template <int M, int K>
 __device__ __forceinline__ void drop(unsigned (&p)[K][M][4], const Dropout& dropout, int64_t seed, int64_t head,
                                      int first_row, int first_key) {
-    const int lane = threadIdx.x % 32;
     UNROLL
-    for (int i = 0; i < 2 * K * M; ++i) {
-        const int n = i / M, m = i % M;  // 8 keys, 16 rows
-        const uint4 words =
-            dropout_words(seed, head, first_row + 16 * m + lane / 4, first_key + 8 * n + lane % 4 * 2);
-        const auto both = [&](unsigned left, unsigned right) {
-            return (left >= dropout.threshold ? 0xffffu : 0u) | (right >= dropout.threshold ? 0xffff0000u : 0u);
-        };
-        p[n / 2][m][n % 2 * 2] &= both(words.x, words.y);
-        p[n / 2][m][n % 2 * 2 + 1] &= both(words.z, words.w);
+    for (int i = 0; i < K * M; ++i) {
+        const int k = i / M, m = i % M;
+        const Kept<false> kept = keep_tile(dropout, seed, head, first_row / 16 + m, first_key / 16 + k);
+        UNROLL
+        for (int at = 0; at < 4; ++at) p[k][m][at] &= kept.mask(at / 2, at % 2);
     }
 }
 

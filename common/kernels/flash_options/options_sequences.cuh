@@ -1,6 +1,6 @@
 // options_sequences.cuh - which rows of which sequence a block has, packed or not.
 //
-//   Sequence         how many rows and keys it has, where they begin, which keys a row sees
+//   Sequence         how many rows and keys it has, where they begin; as a Band, which keys a row sees
 //   Place            a tile of rows (or of keys) of a sequence
 //   place_of_block   the Place of this block
 //   row_at           where a row lies in a tensor; number_at: its number in lse
@@ -15,43 +15,21 @@
 #include <cstdint>
 
 #include "common/cuda/check.h"
+#include "common/kernels/flash/attention_policies.cuh"
 #include "common/kernels/flash_options/options.h"
 
-struct Sequence {
+struct Sequence : Band<int64_t> {
     int number;                    // in the batch
     int64_t first_row, first_key;  // where it begins in packed tensors; 0 in others
-    int rows, keys;
-    int64_t lowest, highest;  // a row sees the keys row + lowest ... row + highest, as far as there are such keys
 
     __device__ __forceinline__ Sequence(const OptionsArguments& a, int number) : number(number) {
         first_row = first_key = 0;
-        rows = static_cast<int>(a.S_q), keys = static_cast<int>(a.S_k);
+        int rows = static_cast<int>(a.S_q), keys = static_cast<int>(a.S_k);
         if (a.cu_seqlens_q != nullptr) {
-            rows = boundaries(a.cu_seqlens_q, a.S_q, first_row);
-            keys = boundaries(a.cu_seqlens_k, a.S_k, first_key);
+            rows = rows_of(a.cu_seqlens_q, number, a.S_q, first_row);
+            keys = rows_of(a.cu_seqlens_k, number, a.S_k, first_key);
         }
-        const int64_t shift = a.lower_right ? int64_t{keys} - rows : 0;
-        lowest = a.window_left < 0 ? -int64_t{rows} : shift - a.window_left;
-        highest = a.window_right < 0 ? int64_t{keys} : shift + a.window_right;
-        if (a.causal) highest = min(highest, shift);
-    }
-
-    // A row sees the keys first_key_of(row) ... end_of_keys(row) - 1; none where there is no such row.
-    __device__ __forceinline__ int first_key_of(int row) const { return within(row + lowest, keys); }
-    __device__ __forceinline__ int end_of_keys(int row) const { return row < rows ? within(row + highest + 1, keys) : 0; }
-    // The rows first_row_of(key) ... end_of_rows(key) - 1 see a key, if any.
-    __device__ __forceinline__ int first_row_of(int key) const { return within(key - highest, rows); }
-    __device__ __forceinline__ int end_of_rows(int key) const { return within(key - lowest + 1, rows); }
-
-    static __device__ __forceinline__ int within(int64_t x, int most) {
-        return static_cast<int>(max(min(x, int64_t{most}), int64_t{0}));
-    }
-
-    // How long it is, and where it begins.
-    __device__ __forceinline__ int boundaries(const int* cu_seqlens, int64_t length, int64_t& first) const {
-        first = min(max(int64_t{cu_seqlens[number]}, int64_t{0}), length);
-        const int64_t end = min(int64_t{cu_seqlens[number + 1]}, length);
-        return static_cast<int>(max(end - first, int64_t{0}));
+        set(rows, keys, a.causal, a.lower_right, a.window_left, a.window_right);
     }
 };
 

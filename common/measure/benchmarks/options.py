@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.kernels.attention import attention, attention_varlen, dropout_mask
+from common.kernels.attention import attention, attention_varlen, dropout_mask, quantized_dropout
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor
 from common.measure.benchmarks.sdpa import DTYPES, gradients, sdpa, training
@@ -183,7 +183,7 @@ class Problem:
             weights = scores.softmax(-1)[:, : len(tensors[1])]
             taken = weights
             if self.option == "dropout":
-                taken = weights * self._kept(device)[0 if first else -1] / (1 - DROPOUT_P)
+                taken = weights * self._kept(device)[0 if first else -1] / (1 - quantized_dropout(DROPOUT_P))
             out = taken.to(dtype) @ leaves[2]
             grads = () if self.direction == "forward" else torch.autograd.grad(out, leaves, grad_out)
         if rounded is not None:

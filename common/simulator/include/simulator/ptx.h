@@ -96,6 +96,15 @@ template <typename T>
 SIMULATOR_PTX T maximum(T a, T b) {
     return a != a ? b : a < b ? b : a;
 }
+// prmt: bytes of b and a; bit 3 of a selector repeats bit 7 of the byte instead, which __byte_perm() does not know.
+SIMULATOR_PTX uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint32_t bytes = __byte_perm(a, b, selector);
+    uint32_t signs = 0;
+    for (int i = 0; i < 4; ++i)
+        if (selector >> (4 * i + 3) & 1) signs |= 0xffu << 8 * i;
+    const uint32_t repeated = (bytes >> 7 & 0x01010101u) * 0xff;
+    return (bytes & ~signs) | (repeated & signs);
+}
 SIMULATOR_PTX uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, unsigned table) {
     uint32_t result = 0;
     for (unsigned i = 0; i < 8; ++i)

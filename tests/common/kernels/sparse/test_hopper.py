@@ -20,7 +20,7 @@ from common.reference.bounds import max_error_of, running_sum_floor
 pytestmark = pytest.mark.gpu
 
 DTYPES = [torch.float16, torch.bfloat16]
-KERNEL = "sparse_attention_wgmma_kernel"
+KERNEL = "flash_attention_wgmma_kernel"
 
 
 @pytest.fixture(scope="module")

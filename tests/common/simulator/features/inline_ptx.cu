@@ -51,6 +51,8 @@ __global__ void bits(unsigned* out) {
     out[8] = d;
     asm("mad.lo.u32 %0, %1, 3, %2;" : "=r"(d) : "r"(c + 5), "r"(1u));
     out[9] = d;
+    asm("prmt.b32 %0, %1, %2, 0x8f9b;" : "=r"(d) : "r"(a), "r"(b));  // each byte eight times the sign of one
+    out[10] = d;
 }
 
 __global__ void conversions(const float* in, unsigned* out) {
@@ -155,7 +157,7 @@ int main() {
     Buffer<int> in(32), out(256), counter(2);
     Buffer<float> results(32), some(2);
     Buffer<long long> wide(32);
-    Buffer<unsigned> words(10), converted(8);
+    Buffer<unsigned> words(11), converted(8);
     Buffer<float4> quads(4), turned(4);
     for (int i = 0; i < 32; ++i) in[i] = i;
     scalars<<<1, 32>>>(in.device(), results.device(), wide.device());
@@ -166,8 +168,9 @@ int main() {
     }
     bits<<<1, 1>>>(words.device());
     words.fetch();
-    const unsigned expected[10] = {0x5678beefu, 0x0e2d0e6fu & 0u, 0xdbe, 0x12345ff8u, 0x345678deu, 7, 2, 13, 0x22221111u, 16};
-    for (int i = 0; i < 10; ++i)
+    const unsigned expected[11] = {0x5678beefu,   0x0e2d0e6fu & 0u, 0xdbe, 0x12345ff8u, 0x345678deu, 7, 2, 13,
+                                   0x22221111u, 16,               0xff00ffffu};
+    for (int i = 0; i < 11; ++i)
         if (i != 1) EXPECT(words[i] == expected[i]);
     const unsigned a = 0xdeadbeefu, b = 0x12345678u, m = 0x0f0f0f0fu;
     EXPECT(words[1] == ((a & b) | (a & m) | (b & m)));

@@ -1,0 +1,185 @@
+"""Attention with options by the Hopper kernels, forward, beside float64: in the simulator small problems, on a GPU of
+compute capability 9.0 these and larger ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hopper_sources import OPTIONS
+from torch import Tensor
+
+from common.compiling.load import load
+from common.compiling.request import BuildRequest
+from common.kernels.attention import quantized_dropout
+from common.reference.bounds import max_error_of, running_sum_floor
+
+DTYPES = [torch.float16, torch.bfloat16]
+SEED = 2**40 + 12345
+
+
+@pytest.fixture(scope="module", params=["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def operators(request):
+    """The room's operators and the device that they work on."""
+    if request.param == "simulator":
+        request_ = BuildRequest("flash_options", backend="simulator", arch="sm_90a", sources=OPTIONS, label="hopper")
+    else:
+        if torch.cuda.get_device_capability() != (9, 0):
+            pytest.skip("needs a GPU of compute capability 9.0")
+        request_ = BuildRequest("flash_options", backend="cuda")
+    ops = load(request_)
+    return getattr(torch.ops, ops.libraries[0].name), ops.device
+
+
+def randn(device, *sizes: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(sizes).to(device, dtype)
+
+
+def attention(dtype, query, key, value, causal, options, kept=None) -> tuple[Tensor, Tensor]:
+    """(out, lse) of one sequence [heads, rows, head_dim]: scores in float32 at least, weights and output in dtype."""
+    work = torch.promote_types(dtype, torch.float32)
+    key, value = (x.repeat_interleave(query.size(0) // key.size(0), 0) for x in (key, value))
+    scores = query.to(work) @ key.to(work).mT * query.size(-1) ** -0.5
+    if softcap := options.get("softcap", 0.0):
+        scores = softcap * torch.tanh(scores / softcap)
+    shift = key.size(1) - query.size(1) if options.get("lower_right") else 0
+    distance = torch.arange(key.size(1)) - torch.arange(query.size(1))[:, None] - shift
+    left, right = options.get("window_left", -1), options.get("window_right", -1)
+    hidden = (distance > 0) & causal | (distance < -left) & (left >= 0) | (distance > right) & (right >= 0)
+    scores = scores.masked_fill(hidden.to(scores.device), -math.inf)
+    whole = scores
+    if (sinks := options.get("sinks")) is not None:
+        whole = torch.cat([scores, sinks.to(work)[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+    lse = torch.logsumexp(whole, -1)
+    weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
+    if kept is not None:
+        weights = weights * kept / (1 - quantized_dropout(options["dropout_p"]))
+    return weights.to(dtype) @ value.to(dtype), lse
+
+
+def assert_near(out, lse, query, key, value, causal, options, kept=None) -> None:
+    """out [heads, rows, head_dim] and lse beside float64, by the bounds of test_flash_options.py.
+
+    The softcap is tanh.approx, whose relative error is 2^-11: of a score that is as much as bfloat16 rounds a weight by
+    a few times.
+    """
+    ref, lse64 = attention(torch.float64, query, key, value, causal, options, kept)
+    same = attention(query.dtype, query, key, value, causal, options, kept)[0]
+    floor = 1e-5 * 1.5**2 + running_sum_floor(key.size(1), 4)
+    floor += 2 * torch.finfo(query.dtype).eps * float(ref.abs().max())
+    error, noise = max_error_of(out, ref), max_error_of(same, ref)
+    assert error <= 2 * noise + floor, (error, noise, floor)
+    finite = lse64[lse64.isfinite()].abs()
+    bound = 1e-5 if not options.get("softcap") else 2**-11
+    assert max_error_of(lse, lse64) <= bound * (1 + float(finite.max() if len(finite) else 0))
+    assert bool((out[lse64 == -math.inf] == 0).all())
+
+
+def options_of(names: str, heads: int, device) -> tuple[bool, dict]:
+    """Whether causal, and the options by name."""
+    known = {
+        "softcap": {"softcap": 1.5},
+        "sinks": {"sinks": torch.linspace(-2, 6, heads, device=device)},
+        "dropout": {"dropout_p": 0.3, "seed": torch.tensor([SEED], device=device)},
+        "lower_right": {"lower_right": True},
+        "upper_left": {"lower_right": False},
+        "window": {"window_left": 70, "window_right": 20},
+        "past": {"window_left": 33},
+        "coming": {"window_right": 50},
+        "itself": {"window_left": 0, "window_right": 0},
+    }
+    return "causal" in names, {k: x for name in names.split() for k, x in known.get(name, {}).items()}
+
+
+SIZES = [(1, 1), (70, 150), (200, 330), (330, 200)]
+NAMES = ["", "causal", "causal lower_right", "softcap", "softcap causal", "sinks causal"]
+NAMES += [
+    "sinks softcap lower_right causal",
+    "window",
+    "past causal",
+    "coming lower_right",
+    "itself",
+    "past lower_right",
+    "sinks window softcap",
+]
+NAMES += ["dropout", "dropout causal", "dropout sinks window lower_right"]
+
+
+@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("names", NAMES)
+def test_options(operators, names, sizes, head_dim):
+    check(operators, names, sizes, head_dim)
+
+
+@pytest.mark.parametrize("head_dim", [72, 96, 136, 160, 192, 248, 256])
+@pytest.mark.parametrize("names", ["causal", "softcap sinks past lower_right", "window"])
+def test_wide_heads(operators, names, head_dim):
+    check(operators, names, (200, 330), head_dim)
+
+
+def check(operators, names: str, sizes: tuple[int, int], head_dim: int) -> None:
+    ops, device = operators
+    dtype = DTYPES[len(names) % 2]
+    heads, kv_heads = (4, 2) if names in ("", "softcap") else (2, 1)
+    query = randn(device, 1, heads, sizes[0], head_dim, dtype=dtype)
+    key, value = (randn(device, 1, kv_heads, sizes[1], head_dim, dtype=dtype) for _ in range(2))
+    causal, options = options_of(names, heads, device)
+    assert ops.options_attention_kernel(query, key, value, causal, **options) == "wgmma"
+    out, lse = ops.options_attention(query, key, value, causal, **options)
+    kept = None
+    if "dropout" in names:
+        kept = ops.dropout_mask(options["seed"], options["dropout_p"], 1, heads, *sizes)[0]
+    assert_near(out[0], lse[0], query[0], key[0], value[0], causal, options, kept)
+
+
+PACKED_NAMES = ["", "causal lower_right", "sinks causal upper_left", "softcap", "window", "dropout causal"]
+LENGTHS = [([1], [1]), ([70, 0, 130, 1, 260], [70, 30, 130, 0, 260]), ([5, 300], [200, 40]), ([3] * 20, [4] * 20)]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("names", PACKED_NAMES)
+def test_packed_sequences(operators, names, lengths, head_dim):
+    """Each sequence beside float64; rows of no sequence are zeros, and NaN there reaches none."""
+    ops, device = operators
+    dtype = DTYPES[len(names) % 2]
+    heads, kv_heads, spare = 4, 2, 3
+    rows, keys = (sum(x) + 2 * spare for x in lengths)
+    query = randn(device, rows, heads, head_dim, dtype=dtype)
+    key, value = (randn(device, keys, kv_heads, head_dim, dtype=dtype) for _ in range(2))
+    key[:spare] = value[:spare] = value[-spare:] = math.nan
+    causal, options = options_of(names, heads, device)
+    options = {"lower_right": False} | options
+    ends = [torch.tensor([spare, *x]).cumsum(0).to(device, torch.int32) for x in lengths]
+    assert ops.packed_attention_kernel(query, key, value, *ends, causal, **options) == "wgmma"
+    out, lse = ops.packed_attention(query, key, value, *ends, causal, **options)
+    for number in range(len(lengths[0])):
+        own, its = (slice(int(x[number]), int(x[number + 1])) for x in ends)
+        if own.start == own.stop:
+            continue
+        kept = None
+        if "dropout" in names and its.start < its.stop:
+            sizes = len(lengths[0]), heads, own.stop - own.start, its.stop - its.start
+            kept = ops.dropout_mask(options["seed"], options["dropout_p"], *sizes)[number]
+        parts = [x.transpose(0, 1) for x in (query[own], key[its], value[its])]
+        assert_near(out[own].transpose(0, 1), lse[:, own], *parts, causal, options, kept)
+    rest = [slice(0, spare), slice(rows - spare, rows)]
+    assert all(bool((out[x] == 0).all()) and bool((lse[:, x] == 0).all()) for x in rest)
+
+
+@pytest.mark.parametrize("names", ["causal", "softcap past causal", "sinks window", "dropout causal"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_hidden_keys_hold_reaches_no_row(operators, names, bad):
+    ops, device = operators
+    query, key, value = (randn(device, 1, 2, 300, 64, dtype=torch.bfloat16) for _ in range(3))
+    causal, options = options_of(names, 2, device)
+    clean = ops.options_attention(query, key, value, causal, **options)[0]
+    key[0, 0, 150] = value[0, 1, 150] = bad
+    out = ops.options_attention(query, key, value, causal, **options)[0]
+    left, right = options.get("window_left", 300), 0 if causal else options.get("window_right", 300)
+    blind = torch.tensor([not -left <= 150 - row <= right for row in range(300)])
+    bound = 4 * torch.finfo(torch.bfloat16).eps * float(clean.abs().max())
+    assert max_error_of(out[:, :, blind], clean[:, :, blind].double()) <= bound
+    assert not bool(out[:, 1, ~blind].isfinite().all())
