@@ -25,7 +25,7 @@ WORDS = {
     "wgmma 3xfp16": "wgmma 3xfp16 (Hopper's tensor cores, float32 as the sum of two halves)",
     "3xfp16": "3xfp16 (tensor cores, float32 as the sum of two halves)",
     "fp32": "fp32 (no tensor cores)",
-    "options wgmma": "options wgmma (Hopper's tensor cores, 16 bits; softcap, sinks, dropout, windows, head_dim over 128)",
+    "options wgmma": "options wgmma (Hopper's tensor cores, 16 bits; softcap, sinks, dropout, windows, wide heads)",
     "options mma": "options mma (tensor cores, 16 bits; softcap, sinks, dropout, windows, head_dim over 128)",
     "options fp32": "options fp32 (no tensor cores; softcap, sinks, dropout, windows, head_dim over 128)",
     "sparse": "sparse (tensor cores, 16 bits; windows and strides, forward)",

@@ -207,7 +207,7 @@ def _wide(call: Call, most: int) -> str:
 
 
 def _last(options: Options, device: torch.device) -> tuple:
-    """softcap, sinks, dropout_p, seed, the window and deterministic, as the operators of common/kernels/flash_options take them."""
+    """From softcap on what the operators of common/kernels/flash_options take."""
     sinks = None if options.sinks is None else options.sinks.float().contiguous()
     seed = new_seed(device) if options.dropout_p > 0 and options.seed is None else options.seed
     return options.softcap, sinks, options.dropout_p, seed, *options.window_size, options.deterministic
