@@ -21,3 +21,14 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 #endif
 }
+
+// Of a positive number; -infinity of 0 and of what is smaller than 2^-126.
+__device__ __forceinline__ float log2_approx(float x) {
+#ifdef CUDA_SIMULATOR
+    return log2f(x);
+#else
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}

@@ -14,5 +14,13 @@ def _of(room: str, *kernels: str) -> list[Path]:
 
 
 DENSE = _of("flash", "flash_attention_wgmma.cu", "flash_attention_wgmma_3xfp16.cu", "flash_backward_wgmma.cu")
-OPTIONS = _of("flash_options", "options_wgmma_fp16.cu", "options_wgmma_bf16.cu", "options_dropout.cu")
+OPTIONS = _of(
+    "flash_options",
+    "options_wgmma_fp16.cu",
+    "options_wgmma_bf16.cu",
+    "options_dropout.cu",
+    "options_backward_wgmma_fp16.cu",
+    "options_backward_wgmma_bf16.cu",
+    "options_sinks.cu",
+)
 SPARSE = _of("sparse", "sparse_attention_wgmma.cu", "compress_block_mask.cu")

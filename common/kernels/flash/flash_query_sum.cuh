@@ -76,12 +76,22 @@ constexpr int CONVERT_THREADS = 256;
 
 enum class SumOrder { TILES, PIECES };
 
-// A thread: rows r and r + 8 of a tile.    grad_query [heads, S_q, head_dim]; row_blocks: of a head, in the sum; nan:
-// nan_flag, becomes 1 where there is one
-template <typename T, int D, SumOrder ORDER>
+// Where a row of dQ is, contiguous: [heads, S_q, head_dim].
+struct ContiguousRows {
+    int64_t S_q;
+    int head_dim;
+
+    __device__ __forceinline__ int64_t at(int64_t head, int64_t row) const {
+        return row < S_q ? (head * S_q + row) * head_dim : -1;
+    }
+};
+
+// A thread: rows r and r + 8 of a tile.    row_blocks: of a head, in the sum; rows.at(head, row): where it is in
+// grad_query, -1 if it does not exist; nan: nan_flag, becomes 1 where there is one
+template <typename T, int D, SumOrder ORDER, class Rows>
 __global__ void __launch_bounds__(CONVERT_THREADS)
-    flash_convert_sum_kernel(T* grad_query, const float* sum, int64_t heads, int64_t S_q, int64_t row_blocks,
-                             int head_dim, float scale, bool vectors, int* nan) {
+    flash_convert_sum_kernel(T* grad_query, const float* sum, int64_t heads, int64_t row_blocks, int head_dim,
+                             float scale, bool vectors, int* nan, const Rows rows) {
     const int64_t index = blockIdx.x * int64_t{CONVERT_THREADS} + threadIdx.x, tile = index / 8;
     const int r = index % 8, col = tile % (D / 8) * 8;
     if (tile >= heads * row_blocks * (D / 8) || col >= head_dim) return;
@@ -96,9 +106,9 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
     if (nan != nullptr && attention::has_nan(d)) atomicOr(nan, 1);
     UNROLL
     for (int half = 0; half < 2; ++half) {
-        const int64_t row = row_block * 16 + r + 8 * half;
-        if (row >= S_q) continue;
-        T* to = grad_query + (head * S_q + row) * head_dim + col;
+        const int64_t at = rows.at(head, row_block * 16 + r + 8 * half);
+        if (at < 0) continue;
+        T* to = grad_query + at + col;
         unsigned pairs[4];
         UNROLL
         for (int j = 0; j < 4; ++j) pairs[j] = mma::pack<T>(d[j][2 * half] * scale, d[j][2 * half + 1] * scale);
@@ -112,14 +122,21 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
     }
 }
 
+// sum: of `heads` heads of `sum_rows` rows each, a multiple of 16
+template <typename T, int D, SumOrder ORDER, class Rows>
+void launch_convert(T* grad_query, const float* sum, int64_t heads, int64_t sum_rows, int head_dim, float scale,
+                    bool vectors, int* nan, const Rows& rows, cudaStream_t stream) {
+    const unsigned blocks = grid_blocks(ceil_div(heads * sum_rows * D / 16, int64_t{CONVERT_THREADS}), "query");
+    flash_convert_sum_kernel<T, D, ORDER><<<blocks, CONVERT_THREADS, 0, stream>>>(
+        grad_query, sum, heads, sum_rows / 16, head_dim, scale, vectors, nan, rows);
+    CUDA_CHECK_LAUNCH();
+}
+
 template <typename T, int D, SumOrder ORDER = SumOrder::TILES>
 void launch_convert_sum(const FlashGradients& g, bool vectors) {
     const FlashArguments& f = g.forward;
     const bool hopper = ORDER == SumOrder::PIECES;
-    const int64_t elements = query_sum_elements(f, hopper), heads = f.batch * f.heads;
-    const unsigned blocks = grid_blocks(ceil_div(elements / 16, int64_t{CONVERT_THREADS}), "query");
-    flash_convert_sum_kernel<T, D, ORDER><<<blocks, CONVERT_THREADS, 0, f.stream>>>(
-        static_cast<T*>(g.grad_query), g.grad_query_sum, heads, f.S_q, elements / heads / D / 16, f.head_dim, f.scale,
-        vectors, nan_flag(g, hopper));
-    CUDA_CHECK_LAUNCH();
+    const int64_t heads = f.batch * f.heads, rows = query_sum_elements(f, hopper) / heads / D;
+    launch_convert<T, D, ORDER>(static_cast<T*>(g.grad_query), g.grad_query_sum, heads, rows, f.head_dim, f.scale,
+                                vectors, nan_flag(g, hopper), ContiguousRows{f.S_q, f.head_dim}, f.stream);
 }

@@ -1,4 +1,4 @@
-// hopper_backward_copies.cuh - the two roles of flash_backward_wgmma.cu that compute nothing: the copy engine works for
+// hopper_backward_copies.cuh - the two roles of hopper_backward.cuh that compute nothing: the copy engine works for
 // them.
 //
 //   1. Producer     produce                     draws items and asks for tiles
@@ -14,7 +14,7 @@
 
 // One thread asks for everything, in the order in which it is used, as far ahead as there are slots.
 template <class S>
-__device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers, Beside<S>& beside,
+__device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S>& barriers, Beside<S>& beside,
                                         unsigned char* shared) {
     using namespace hopper;
     using Q = typename S::Q;
@@ -23,8 +23,10 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
     Ring<1> v;
     Ring<S::Q_SLOTS> q;
     Ring<S::DO_SLOTS> grad_out;
+    typename S::Keys::template WorkOrder<S> order{a};
     for (int number = blockIdx.x;; number = gridDim.x + atomicAdd(a.counter, 1)) {
-        const Item item = item_of<S>(a, number);
+        const typename S::Item item = order.at(number);
+        if (order.skips(item)) continue;
         wait_until_empty(barriers.k, k);
         beside.items[k.slot()] = item;
         if (item.tiles == 0) {
@@ -37,18 +39,18 @@ __device__ __forceinline__ void produce(const Problem& a, Barriers<S>& barriers,
                                    const float* from) {
             const int row = walk.tile * S::B_r;
             wait_until_empty(slots, ring);
-            fill<Q>(slots, ring, shared + at, map, row, kv_head * a.group + walk.head, batch, numbers,
-                    from + walk.head_number(item, a.group) * a.rows + row);
+            fill<Q>(slots, ring, shared + at, map, item.row + row, kv_head * a.group + walk.head, batch, numbers,
+                    from + walk.head_number(item, a.group) * a.rows + item.sum_row + row);
             ring.advance();
         };
         const auto fill_q = [&] { fill_rows(barriers.q, q, S::Q_AT, a.query, beside.lse, a.lse); };
         const auto fill_do = [&] {
             fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, beside.delta, a.delta);
         };
-        fill<K>(barriers.k, k, shared, a.key, item.k_start, kv_head, batch);
+        fill<K>(barriers.k, k, shared, a.key, item.key + item.k_start, kv_head, batch);
         fill_q();
         wait_until_empty(barriers.v, v);
-        fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.k_start, kv_head, batch);
+        fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.key + item.k_start, kv_head, batch);
         fill_do();
         k.advance(), v.advance();
         NO_UNROLL
@@ -74,7 +76,7 @@ __device__ __forceinline__ void give_turn(int* turn, int next) {
 }
 
 template <class S>
-__device__ __forceinline__ void add_up(const Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
+__device__ __forceinline__ void add_up(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
                                        const unsigned char* shared, int group) {
     using namespace hopper;
     const unsigned char* piece = shared + S::DQ_AT + group * S::PIECE_BYTES;
@@ -82,20 +84,22 @@ __device__ __forceinline__ void add_up(const Problem& a, Barriers<S>& barriers, 
     Ring<1> dq;
     for (;; k.advance()) {
         wait_for(barriers.k, k);
-        const Item item = beside.items[k.slot()];
+        const typename S::Item item = beside.items[k.slot()];
         mbarrier_arrive(barriers.k.empty[k.slot()]);
         if (item.tiles == 0) break;
         Walk walk(item, a.group);
         NO_UNROLL
         do {
-            const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + walk.tile;
+            const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + item.sum_row / S::B_r + walk.tile;
             const int number = tile * S::GROUPS + group;
             wait_for(barriers.dq[group], dq);
-            if (a.turns != nullptr) wait_for_turn(a.turns + number, item.k_start);
-            bulk_add(a.grad_query_sum + int64_t{number} * QuerySum<S::D>::PIECE, piece, S::PIECE_BYTES);
-            if (a.turns != nullptr) {
-                bulk_done();
-                give_turn(a.turns + number, item.k_start + S::B_c);
+            if (item.adds) {
+                if (a.turns != nullptr) wait_for_turn(a.turns + number, item.turn(walk.tile * S::B_r));
+                bulk_add(a.grad_query_sum + int64_t{number} * QuerySum<S::D>::PIECE, piece, S::PIECE_BYTES);
+                if (a.turns != nullptr) {
+                    bulk_done();
+                    give_turn(a.turns + number, item.k_start + S::B_c);
+                }
             }
             bulk_read_done();
             mbarrier_arrive(barriers.dq[group].empty[0]);

@@ -1,9 +1,9 @@
-// hopper_backward_work.cuh - what the roles of flash_backward_wgmma.cu share: which keys a block has, which rows see
-// them.
+// hopper_backward_work.cuh - what the roles of hopper_backward.cuh share: shared memory, and the work of a CTA.
 //
-//   1. Shapes       Shape, Barriers             what a block has in shared memory
-//   2. Work         Problem, Item, Walk         in which order items are drawn, and their tiles
-//                   Beside                      what comes with the tiles
+//   1. Shapes       Shape, Barriers             what a CTA has in shared memory
+//   2. Policies     Scores, Instance            what is done to a score or a weight; which rows see a key
+//   3. Work         Problem, Walk, Beside       the kernel's arguments; the tiles of an item; what comes with them
+//                   DenseKeys                   a policy: all rows, or those at and below a diagonal
 //
 // Needs sm_90a.
 #pragma once
@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "common/cuda/hopper_rows.cuh"
 #include "common/cuda/hopper_tiles.cuh"
 #include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash_query_sum.cuh"
@@ -46,6 +47,8 @@ template <typename T>
 using D64 = Shape<T, 64, true, 3>;
 template <typename T>
 using D128 = Shape<T, 128, false, 1>;
+template <typename T>
+using D64Capped = Shape<T, 64, false, 3>;  // whose registers hold P^T (1 - t^2) in place of K and V
 
 template <class S>
 struct Barriers {
@@ -65,9 +68,32 @@ struct Barriers {
     }
 };
 
-// --------------------------------------------------------------------------------------------------------- 2. Work
+// ----------------------------------------------------------------------------------------------------- 2. Policies
 
-// FlashArguments and FlashGradients as the kernel wants them; names as there.
+// What happens between S and P, and between dP and dS.
+//
+//   PLAIN      P = exp(scale S - lse)                            dS = P (dP - delta)
+//   CAPPED     t = tanh(scale S / c), P = exp(c t - lse)         dS = P (dP - delta) (1 - t^2)
+//   DROPPED    P as PLAIN; dV takes kept P / (1 - p)             dS = P (kept dP / (1 - p) - delta)
+enum class Scores { PLAIN, CAPPED, DROPPED };
+
+// A kernel: a shape, which rows see a key, what is done to a score. Keys is a policy like DenseKeys:
+//
+//   Item           an item of work; WorkOrder<S>: which items there are, in which order
+//   hides          whether some row of a step does not see some of 64 keys; hide: their scores = -infinity
+//   store          a group's rows of dK and dV
+template <class Shape, class Keys_, Scores SCORES_>
+struct Instance : Shape {
+    using Keys = Keys_;
+    using Item = typename Keys::Item;
+    using Problem = typename Keys::Problem;
+    static constexpr Scores SCORES = SCORES_;
+    static constexpr bool KEEPS_SLOPE = SCORES == Scores::CAPPED && Shape::D == 64;  // for D = 128 there are no registers
+};
+
+// --------------------------------------------------------------------------------------------------------- 3. Work
+
+// The arguments of every instance; names as in FlashArguments and FlashGradients.
 struct Problem {
     CUtensorMap query, key, value, grad_out;
     const float *lse, *delta;  // [batch, heads, rows], see launch_row_numbers
@@ -75,42 +101,26 @@ struct Problem {
     void *grad_key, *grad_value;
     int* counter;  // items drawn beyond the first ones
     int* turns;    // [batch, heads, rows / 64, D / 64] or nullptr, see add_up
-    float factor, scale;  // factor: scale * log2(e)
+    float factor, scale;  // factor: what a score is multiplied by, times log2(e)
     int S_q, S_k, rows, head_dim, kv_heads, group;  // group: query heads per key head
     bool causal;
     int diagonal;
     int batch_kv, k_blocks, section;
 };
 
-// B_c keys of a K/V head, and the tiles of rows that see one of them, in each of the query heads that use it. Keys that
-// no row sees get the last tile, where they are hidden: their gradients are 0. No tiles: there is no more work.
-struct Item {
-    int batch_kv, k_start, first, tiles;
-};
-
-// Items are drawn in this order: sections of a few heads, so small that what their blocks read and add to at a time
-// stays in the L2 cache; in a section the first keys of all heads, then the second, ... Under a causal mask the first
-// keys have most tiles, so that short items fill up what is uneven in the end. Without a mask a section is one head.
-template <class S>
-__device__ __forceinline__ Item item_of(const Problem& a, int number) {
-    if (number >= a.batch_kv * a.k_blocks) return {};
-    const int first = number / (a.section * a.k_blocks) * a.section;
-    const int heads = min(a.section, a.batch_kv - first), rest = number - first * a.k_blocks;
-    const int k_start = rest / heads * S::B_c, end = ceil_div(a.S_q, S::B_r);
-    const int tile = min(a.causal ? max(k_start - a.diagonal, 0) / S::B_r : 0, end - 1);
-    return {first + rest % heads, k_start, tile, end - tile};
-}
-
 // The tiles of an item: those of the first of its query heads, then the second's, ...
 struct Walk {
     int head = 0, tile, left;
 
+    template <class Item>
     __device__ __forceinline__ Walk(const Item& item, int group) : tile(item.first), left(item.tiles * group) {}
+    template <class Item>
     __device__ __forceinline__ bool advance(const Item& item) {
         if (++tile == item.first + item.tiles) tile = item.first, ++head;
         return --left > 0;
     }
-    // Where the tile's head stands in [batch, heads].
+    // The head's index in [batch, heads].
+    template <class Item>
     __device__ __forceinline__ int head_number(const Item& item, int group) const {
         return item.batch_kv * group + head;
     }
@@ -119,6 +129,86 @@ struct Walk {
 // What comes with the tiles: an item with K, numbers of rows with Q and dO.
 template <class S>
 struct Beside {
-    Item items[S::K_SLOTS];
+    typename S::Item items[S::K_SLOTS];
     alignas(16) float lse[S::Q_SLOTS][S::B_r], delta[S::DO_SLOTS][S::B_r];
+};
+
+// Item `number` of `blocks` blocks of keys in each of batch_kv heads: its head and which block. Items are drawn in this
+// order: sections of a few heads, so small that what their CTAs read and add to at a time stays in the L2 cache; in a
+// section the first keys of all heads, then the second, ... Under a causal mask the first keys have most tiles, so that
+// short items even out the end. Without a mask a section is one head.
+struct HeadAndBlock {
+    int batch_kv, block;
+
+    __device__ __forceinline__ HeadAndBlock(const Problem& a, int number) {
+        const int first = number / (a.section * a.k_blocks) * a.section;
+        const int heads = min(a.section, a.batch_kv - first), rest = number - first * a.k_blocks;
+        block = rest / heads, batch_kv = first + rest % heads;
+    }
+};
+
+// Dense: rows see all keys, or with `causal` row i the keys j <= i + diagonal.
+struct DenseKeys {
+    using Problem = ::Problem;
+    static constexpr bool MORE_CTAS_THAN_ITEMS = false;
+
+    // B_c keys of a K/V head, and the tiles of rows that see one of them, in each of the query heads that use it. Keys
+    // that no row sees get the last tile, where they are hidden: their gradients are 0. No tiles: there is no more work.
+    struct Item {
+        int batch_kv, k_start, first, tiles;
+        // Where the sequence begins in Q, K and the workspaces; whether dQ gets something.
+        static constexpr int row = 0, key = 0, sum_row = 0, dropout_heads = 0;
+        static constexpr bool adds = true;
+        // What a tile's turn is when this item may add to it.
+        __device__ __forceinline__ int turn(int /*row*/) const { return k_start; }
+    };
+
+    // An item as the consumers keep it: in registers.
+    struct ItemHere {
+        Item item;
+        __device__ __forceinline__ const Item& operator*() const { return item; }
+        __device__ __forceinline__ const Item* operator->() const { return &item; }
+    };
+
+    template <class S>
+    struct WorkOrder {
+        const Problem& a;
+        static __device__ __forceinline__ bool skips(const Item&) { return false; }
+        __device__ __forceinline__ Item at(int number) const {
+            if (number >= a.batch_kv * a.k_blocks) return {};
+            const HeadAndBlock place(a, number);
+            const int k_start = place.block * S::B_c, end = ceil_div(a.S_q, S::B_r);
+            const int tile = min(a.causal ? max(k_start - a.diagonal, 0) / S::B_r : 0, end - 1);
+            return {place.batch_kv, k_start, tile, end - tile};
+        }
+    };
+
+    // key: the first of the group's keys; row: the first of the step's
+    template <class S>
+    static __device__ __forceinline__ bool hides(const Problem& a, const Item&, int key, int row) {
+        const int end = key + hopper::GROUP_ROWS;
+        return end > a.S_k || (a.causal && end - 1 > row + a.diagonal);
+    }
+    // key: the first of the warp's 16
+    template <class S, int N8>
+    static __device__ __forceinline__ void hide(float (&s)[N8][4], const Problem& a, const Item& item, int warp_key, int row) {
+        int begin[2];
+        UNROLL
+        for (int i = 0; i < 2; ++i) {
+            const int key = item.k_start + warp_key + mma::d_row(threadIdx.x % 32, 2 * i);
+            begin[i] = key >= a.S_k ? S::STEP : a.causal ? key - a.diagonal - row : 0;
+        }
+        hopper::hide_before(s, begin);
+    }
+
+    // A warp's rows of dK and dV, from `key` on.
+    template <class S, int D8>
+    static __device__ __forceinline__ void store(const Problem& a, const Item& item, int key, const float (&dk)[D8][4],
+                                                 const float (&dv)[D8][4]) {
+        const int64_t at = (int64_t{item.batch_kv} * a.S_k + key) * a.head_dim;
+        using T = typename S::T;
+        hopper::write_rows<T>(static_cast<T*>(a.grad_value) + at, dv, {1, 1}, a.S_k - key, a.head_dim, a.head_dim);
+        hopper::write_rows<T>(static_cast<T*>(a.grad_key) + at, dk, {a.scale, a.scale}, a.S_k - key, a.head_dim,
+                              a.head_dim);
+    }
 };

@@ -76,6 +76,8 @@ struct OptionsGradients {
 };
 
 void options_backward(const OptionsGradients& gradients);
+// The gradient of the sinks from delta and lse, options_sinks.cu
+void options_sinks(const OptionsGradients& gradients);
 // How much memory the kernel for Hopper GPUs needs, options_backward_wgmma.cuh; 0: it does not take these, whose
 // workspaces are not looked at
 int64_t options_workspace(const OptionsGradients& gradients);

@@ -5,9 +5,10 @@
 //   3. Kernels     options_delta_kernel      delta, a number for each row
 //                  options_query_kernel      dQ: a block has rows and goes through the keys
 //                  options_keys_kernel       dK, dV: a block has keys and goes through the rows
-//                  options_sinks_kernel      the gradient of the sinks
 //   4. Launcher    options_backward, block_backward
 //
+//   options_backward_wgmma.cuh  dQ, dK and dV of 16 bits on Hopper GPUs
+//   options_sinks.cu            the gradient of the sinks
 //   options_backward_mma.cuh    dQ, dK and dV of 16-bit rows in pieces, where no option speaks against it
 //
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2), but for dQ, which has a kernel of its own: nothing is added
@@ -300,26 +301,6 @@ __global__ void __launch_bounds__(S::THREADS)
     }
 }
 
-// A block for each head; its sum has the same order every time.   batch: 1 for packed sequences
-__global__ void __launch_bounds__(32 * NUMBER_WARPS) options_sinks_kernel(const OptionsGradients g, int64_t batch) {
-    const OptionsArguments& a = g.forward;
-    const int64_t head = blockIdx.x;
-    __shared__ float sums[NUMBER_WARPS];
-    float sum = 0;
-    if (a.sinks != nullptr) {
-        for (int64_t i = threadIdx.x; i < batch * a.S_q; i += 32 * NUMBER_WARPS) {
-            const int64_t at = (i / a.S_q * a.heads + head) * a.S_q + i % a.S_q;
-            if (g.delta[at] != 0) sum -= exp2_approx((a.sinks[head] - a.lse[at]) * LOG2_E) * g.delta[at];
-        }
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-    __syncthreads();
-    if (threadIdx.x > 0) return;
-    for (int i = 1; i < NUMBER_WARPS; ++i) sum += sums[i];
-    g.grad_sinks[head] = sum;
-}
-
 // ----------------------------------------------------------------------------------------------- 4. Launcher
 
 // The shapes: as many rows and keys as 64 KB of shared memory hold for head_dim up to 128, and 99 KB up to 256; no more
@@ -363,6 +344,14 @@ static void launch(const OptionsGradients& g, const Tiles& walks) {
     const OptionsArguments& a = g.forward;
     const bool packed = a.cu_seqlens_q != nullptr, pieces = in_pieces<T>(g);
     const int64_t batch = packed ? 1 : a.batch, rows = batch * a.heads * a.S_q;
+    if (g.workspace != nullptr) {
+        const bool half = a.type == FloatType::FLOAT16;
+        OptionsGradients careful = g;
+        careful.again = half ? hopper_backward_fp16(g) : hopper_backward_bf16(g);
+        options_sinks(g);
+        half ? options_backward_fp16(careful) : options_backward_bf16(careful);
+        return;
+    }
     if (packed) {  // rows of no sequence have the gradient 0
         const size_t bytes = a.head_dim * sizeof(T), keys = a.S_k * a.kv_heads;
         CUDA_CHECK(cudaMemsetAsync(g.grad_query, 0, rows * bytes, a.stream));
@@ -372,8 +361,7 @@ static void launch(const OptionsGradients& g, const Tiles& walks) {
     const unsigned blocks = grid_blocks(ceil_div(rows, int64_t{NUMBER_WARPS}), "query");
     options_delta_kernel<T><<<blocks, 32 * NUMBER_WARPS, 0, a.stream>>>(g, rows);
     CUDA_CHECK_LAUNCH();
-    options_sinks_kernel<<<grid_blocks(a.heads, "query"), 32 * NUMBER_WARPS, 0, a.stream>>>(g, batch);
-    CUDA_CHECK_LAUNCH();
+    options_sinks(g);
     if constexpr (std::is_same_v<Tiles, AllTiles>) {
         if (a.type == FloatType::FLOAT16 && options_backward_fp16(g)) return;
         if (a.type == FloatType::BFLOAT16 && options_backward_bf16(g)) return;
@@ -382,6 +370,14 @@ static void launch(const OptionsGradients& g, const Tiles& walks) {
                           "query", a.stream, g, pieces, walks);
     launch_options<Key>(options_keys_kernel<Key, Tiles>, a.kv_heads * tiles_of(a.batch, a.S_k, packed, Key::B_c),
                         "key", a.stream, g, pieces, walks);
+}
+
+int64_t options_workspace(const OptionsGradients& g) {
+    switch (g.forward.type) {
+        case FloatType::FLOAT16: return hopper_workspace_fp16(g);
+        case FloatType::BFLOAT16: return hopper_workspace_bf16(g);
+        default: return 0;
+    }
 }
 
 void options_backward(const OptionsGradients& g) {

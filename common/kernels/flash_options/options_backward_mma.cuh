@@ -170,6 +170,7 @@ struct GradientRows : FragmentRows<S> {
 
 template <class S, Work WORK>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_query_fragments_kernel(const OptionsGradients g) {
+    if (g.again != nullptr && *g.again == 0) return;
     extern __shared__ __align__(128) unsigned char bytes[];
     const OptionsArguments& a = g.forward;
     const Place place = place_of_block(a.cu_seqlens_q, a.S_q, a.batch, S::B_r);
@@ -352,6 +353,7 @@ struct GradientKeys {
 
 template <class S, Work WORK>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_keys_fragments_kernel(const OptionsGradients g) {
+    if (g.again != nullptr && *g.again == 0) return;
     extern __shared__ __align__(128) unsigned char bytes[];
     const OptionsArguments& a = g.forward;
     const Place place = place_of_block(a.cu_seqlens_k, a.S_k, a.batch, S::B_c);

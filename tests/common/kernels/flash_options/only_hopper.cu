@@ -8,7 +8,13 @@
 void options_forward(const OptionsArguments& a) {
     if (!options_forward_wgmma(a, false)) not_built();
 }
-int64_t options_workspace(const OptionsGradients&) { return 0; }
-void options_backward(const OptionsGradients&) { not_built(); }
+int64_t options_workspace(const OptionsGradients& g) {
+    return g.forward.type == FloatType::FLOAT16 ? hopper_workspace_fp16(g) : hopper_workspace_bf16(g);
+}
+void options_backward(const OptionsGradients& g) {
+    if (g.workspace == nullptr) not_built();
+    g.forward.type == FloatType::FLOAT16 ? hopper_backward_fp16(g) : hopper_backward_bf16(g);
+    options_sinks(g);
+}
 void block_forward(const OptionsArguments&, const BlockLists&) { not_built(); }
 void block_backward(const OptionsGradients&, const BlockLists&, int*) { not_built(); }

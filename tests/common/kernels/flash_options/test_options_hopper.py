@@ -1,9 +1,10 @@
-"""Attention with options by the Hopper kernels, forward, beside float64: in the simulator small problems, on a GPU of
-compute capability 9.0 these and larger ones."""
+"""Attention with options by the Hopper kernels, forward and backward, compared with float64: in the simulator, and on a
+GPU of compute capability 9.0."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -183,3 +184,80 @@ def test_what_hidden_keys_hold_reaches_no_row(operators, names, bad):
     bound = 4 * torch.finfo(torch.bfloat16).eps * float(clean.abs().max())
     assert max_error_of(out[:, :, blind], clean[:, :, blind].double()) <= bound
     assert not bool(out[:, 1, ~blind].isfinite().all())
+
+
+# ---- gradients
+
+
+def assert_gradients(found, inputs, grad_out, causal, options, kept=None) -> None:
+    """found: of query, key, value and, where there are, sinks; the others of one sequence [heads, rows, head_dim]."""
+    sinks = options.get("sinks")
+    results = []
+    for dtype in (torch.float64, grad_out.dtype):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
+        leaves += [] if sinks is None else [sinks.double().requires_grad_()]
+        given = options if sinks is None else options | {"sinks": leaves[3]}
+        out = attention(dtype, *leaves[:3], causal, given, kept)[0]
+        results.append([x.double() for x in torch.autograd.grad(out, leaves, grad_out.to(dtype))])
+    unit = torch.finfo(grad_out.dtype).eps + 1e-5
+    for x, exact, near in zip(found, *results, strict=False):  # packed: the sinks' is a sum over all sequences
+        assert max_error_of(x, exact) <= 2 * max_error_of(near, exact) + 4 * unit * float(exact.abs().max()) + 1e-5
+
+
+GRADIENT_NAMES = ["causal lower_right", "softcap causal", "sinks softcap lower_right causal", "window"]
+GRADIENT_NAMES += ["past lower_right", "dropout causal", "dropout sinks window lower_right"]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("sizes", [(1, 200), (330, 200)], ids=str)  # the one row sees one key under an upper left mask
+@pytest.mark.parametrize("names", GRADIENT_NAMES)
+def test_gradients(operators, names, sizes, head_dim):
+    """In a fixed order of additions they have the same bits twice."""
+    ops, device = operators
+    dtype = DTYPES[len(names) % 2]
+    heads, kv_heads = (4, 2) if names in ("", "softcap") else (2, 1)
+    query, grad_out = (randn(device, 1, heads, sizes[0], head_dim, dtype=dtype) for _ in range(2))
+    key, value = (randn(device, 1, kv_heads, sizes[1], head_dim, dtype=dtype) for _ in range(2))
+    causal, options = options_of(names, heads, device)
+    out, lse = ops.options_attention(query, key, value, causal, **options)
+    call = partial(ops.options_attention_backward, grad_out, query, key, value, out, lse, causal, **options)
+    kept = None
+    if "dropout" in names:
+        kept = ops.dropout_mask(options["seed"], options["dropout_p"], 1, heads, *sizes)[0]
+    for deterministic in (False, True):
+        *found, of_sinks = call(deterministic=deterministic)
+        found = [x[0] for x in found] + ([of_sinks] if "sinks" in options else [])
+        assert_gradients(found, [x[0] for x in (query, key, value)], grad_out[0], causal, options, kept)
+    assert all(torch.equal(x, y) for x, y in zip(call(deterministic=True), call(deterministic=True), strict=True))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("lengths", [LENGTHS[1], LENGTHS[3]], ids=str)
+@pytest.mark.parametrize("names", ["causal lower_right", "softcap", "sinks window", "dropout causal"])
+def test_gradients_of_packed_sequences(operators, names, lengths, head_dim):
+    """Each sequence compared with float64; rows of no sequence get zeros, and so do keys that no row sees."""
+    ops, device = operators
+    dtype = DTYPES[len(names) % 2]
+    heads, kv_heads, spare = 4, 2, 3
+    rows, keys = (sum(x) + 2 * spare for x in lengths)
+    query, grad_out = (randn(device, rows, heads, head_dim, dtype=dtype) for _ in range(2))
+    key, value = (randn(device, keys, kv_heads, head_dim, dtype=dtype) for _ in range(2))
+    causal, options = options_of(names, heads, device)
+    options = {"lower_right": False} | options
+    ends = [torch.tensor([spare, *x]).cumsum(0).to(device, torch.int32) for x in lengths]
+    out, lse = ops.packed_attention(query, key, value, *ends, causal, **options)
+    found = ops.packed_attention_backward(grad_out, query, key, value, out, lse, *ends, causal, **options)
+    for number in range(len(lengths[0])):
+        own, its = (slice(int(x[number]), int(x[number + 1])) for x in ends)
+        if own.start == own.stop or its.start == its.stop:
+            assert all(bool((x[y] == 0).all()) for x, y in zip(found, (own, its, its), strict=False))
+            continue
+        kept = None
+        if "dropout" in names:
+            sizes = len(lengths[0]), heads, own.stop - own.start, its.stop - its.start
+            kept = ops.dropout_mask(options["seed"], options["dropout_p"], *sizes)[number]
+        parts = [x.transpose(0, 1) for x in (query[own], key[its], value[its])]
+        alone = [x[y].transpose(0, 1) for x, y in zip(found, (own, its, its), strict=False)]
+        assert_gradients(alone, parts, grad_out[own].transpose(0, 1), causal, options, kept)
+    for x, length in zip(found, (rows, keys, keys), strict=False):
+        assert bool((x[:spare] == 0).all()) and bool((x[length - spare :] == 0).all())

@@ -1,0 +1,374 @@
+// hopper_backward.cuh - the gradients of attention, float16 and bfloat16, for Hopper GPUs (sm_90a): the kernel.
+//
+//   1. Consumers    consume                     compute
+//   2. Kernel       flash_backward_wgmma_kernel
+//   3. Launcher     make_problem, launch_backward
+//
+//   hopper_backward_work.cuh      shared memory; the policies: which rows see a key, what is done to a score
+//   hopper_backward_copies.cuh    producer and adders: the roles that issue all TMA copies
+//   flash_backward_wgmma.cu       the dense instances; options_backward_wgmma.cuh: those of attention with options
+//   common/cuda/                  hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: gradients -> global
+//                                 memory; below them wgmma.cuh, tma.cuh, mbarrier.cuh
+//
+// The algorithm is that of flash_backward_mma.cu, which takes what this kernel does not; who does what comes from
+// FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). A CTA has 128 keys, each of two groups of four warps 64 of
+// them, with their rows of dK and dV in registers to the end. They walk over the rows that see the keys:
+//
+//   S^T = K Q^T             P^T = 2^(factor S^T - lse)              dV += P^T dO
+//   dP^T = V dO^T           dS^T = P^T * (dP^T - delta)             dK += dS^T Q               dQ += dS K
+//
+//   1. Everything is transposed, so that P^T and dS^T are left in registers just where the products with dO and Q want
+//      their first operand. Only dS^T is needed a second time: dQ = dS K goes over the keys of both groups, so that
+//      both write their part to shared memory, and each computes a half of dQ: 64 x 64 numbers, a piece.
+//   2. A step is 64 rows. With D = 128 it is a tile; with D = 64 a tile is two steps, and dQ is computed after the
+//      second, the rows of a step by one group, so that a piece is 64 x 64 there, too.
+//   3. The next step's S^T is started before this one's dS^T is computed, and its powers are computed while dK is being
+//      worked on: the tensor cores have something to do at all times, also across the end of an item.
+//   4. dQ is added up in global memory, in float32, since every block of keys has a part of it. A group leaves its
+//      piece in shared memory; a thread of a warp that does nothing else has the copy engine add it.
+//   5. Slots as in the forward kernel. An item travels with its K: the producer draws it from a counter, and
+//      everybody reads it where it stands beside the slot.
+//
+//   time ->       tensor cores  S1 dV0 | dK0 |  dQ0  dP1 | S2 dV1 | dK1 |  dQ1  dP2 |     of one group; the other one
+//                 warps          dS0   |  powers 1  | dQ0 -> |  dS1  |  powers 2 | ...    fills the gaps
+//
+// Needs sm_90a; why, and what becomes of other targets and the simulator: flash_attention_wgmma.cu. What was measured, and
+// what was tried: README.md.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "common/cuda/attention_arguments.h"
+#include "common/cuda/check.h"
+#include "common/cuda/exp2.cuh"
+#include "common/cuda/hopper_tiles.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/attention_policies.cuh"
+#include "common/kernels/flash/hopper_backward_copies.cuh"
+#include "common/kernels/flash/hopper_backward_work.cuh"
+
+// ---------------------------------------------------------------------------------------------------- 1. Consumers
+
+template <class S>
+__device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
+                                        unsigned char* shared, int group) {
+    using namespace hopper;
+    using T = typename S::T;
+    using Q = typename S::Q;
+    using K = typename S::K;
+    using dS = typename S::dS;
+    constexpr int D = S::D, STEP = S::STEP, STEPS = S::STEPS;
+    using Keys = typename S::Keys;
+    constexpr bool KV_IN_REGISTERS = S::KV_IN_REGISTERS;
+    constexpr bool CAPPED = S::SCORES == Scores::CAPPED, DROPPED = S::SCORES == Scores::DROPPED;
+    const int lane = threadIdx.x % 32, group_key = GROUP_ROWS * group, column = mma::d_col(lane, 0);
+    const int warp_key = group_key + threadIdx.x / 32 % 4 * 16;
+    const KMajor k_at = k_major<K>(shared, group_key), v_at = k_major<K>(shared + S::V_AT, group_key);
+    const KMajor q_at = k_major<Q>(shared + S::Q_AT), do_at = k_major<Q>(shared + S::DO_AT);
+    const MnMajor q_rows_at = mn_major<Q>(shared + S::Q_AT), do_rows_at = mn_major<Q>(shared + S::DO_AT);
+    // The group's piece of dQ: its columns, or, with two steps to a tile, the rows of one step.
+    const MnMajor ds_at = mn_major<dS>(shared + S::DS_AT);
+    const MnMajor k_columns_at = mn_major<K>(shared + (STEPS == 1 ? group * K::BOX_BYTES : 0));
+    float4* piece = reinterpret_cast<float4*>(shared + S::DQ_AT + group * S::PIECE_BYTES) + threadIdx.x % GROUP_THREADS;
+
+    // next_...: of the step whose scores are started ahead
+    Ring<S::K_SLOTS> k, next_k;
+    Ring<S::Q_SLOTS> q, next_q;
+    Ring<S::DO_SLOTS> grad_out, next_do;
+    Ring<S::DS_SLOTS> ds_ring, my_ds;  // my_ds: of the step that dQ is computed from
+    Ring<1> v, dq_ring;
+    unsigned k_rows[KV_IN_REGISTERS ? D / 16 : 1][4], v_rows[KV_IN_REGISTERS ? D / 16 : 1][4];  // [64][D]
+    float dk[D / 8][4], dv[D / 8][4];                                                          // [64][D]
+    float s[STEP / 8][4], dp[STEP / 8][4];        // S^T, then its powers; dP^T [64][STEP]
+    unsigned p[STEP / 16][4], ds[STEP / 16][4];   // P^T, dS^T [64][STEP]
+    [[maybe_unused]] unsigned capped_p[S::KEEPS_SLOPE ? STEP / 16 : 1][4];  // P^T (1 - t^2)
+    float(&dq)[8][4] = s;                         // [64][64]; the powers have been rounded by then
+
+    [[maybe_unused]] int64_t seed = 0;
+    if constexpr (DROPPED) seed = seed_of(a.dropout);
+    wait_for(barriers.k, next_k);
+    typename Keys::ItemHere next{beside.items[0]};
+    if constexpr (Keys::MORE_CTAS_THAN_ITEMS)
+        if (next->tiles == 0) return;
+    Walk ahead(*next, a.group);
+    bool more = true, piece_written = false;
+
+    // A slot with numbers that the lanes have read themselves: all of them are done.
+    const auto release = [](auto& slots, int slot) {
+        __syncwarp();
+        give_back(slots, slot);
+    };
+    const auto load_k = [&] {
+        if constexpr (KV_IN_REGISTERS) load_rows<K>(k_rows, shared + next_k.slot() * K::BYTES, warp_key);
+    };
+    const auto wait_for_v = [&] {
+        wait_for(barriers.v, v);
+        v.advance();
+        if constexpr (KV_IN_REGISTERS) {
+            load_rows<K>(v_rows, shared + S::V_AT, warp_key);
+            release(barriers.v, 0);
+        }
+    };
+    const auto start_scores = [&](int slot, int step) {
+        const KMajor rows = q_at.plus(slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+        if constexpr (KV_IN_REGISTERS)
+            start_rows_by_rows<T, Q>(s, k_rows, rows);
+        else
+            start_rows_by_rows<T, K, Q>(s, k_at.plus(next_k.slot() * K::BYTES), rows);
+        wgmma_commit();
+    };
+    const auto start_dp = [&](int slot, int step) {
+        const KMajor rows = do_at.plus(slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+        if constexpr (KV_IN_REGISTERS)
+            start_rows_by_rows<T, Q>(dp, v_rows, rows);
+        else
+            start_rows_by_rows<T, K, Q>(dp, v_at, rows);
+        wgmma_commit();
+    };
+    // Scores of a step of the tile `ahead` -> powers, where they are
+    const auto weigh = [&](int slot, int step) {
+        const int row = ahead.tile * S::B_r + step * STEP;
+        const bool hides = Keys::template hides<S>(a, *next, next->k_start + group_key, row);
+        if constexpr (CAPPED) cap_scores(s, a.inside);
+        if (hides)
+            Keys::template hide<S>(s, a, *next, warp_key, row);
+        UNROLL
+        for (int n = 0; n < STEP / 8; ++n) {
+            const float2 lse = *reinterpret_cast<const float2*>(&beside.lse[slot][step * STEP + 8 * n + column]);
+            [[maybe_unused]] float dp_factor[4];
+            UNROLL
+            for (int e = 0; e < 4; ++e) {
+                const float score = s[n][e];
+                s[n][e] = exp2_approx(score * a.factor - (e % 2 ? lse.y : lse.x));
+                if constexpr (S::KEEPS_SLOPE) {
+                    const float t = score;
+                    dp_factor[e] = s[n][e] * __saturatef(1 - t * t);  // 0 where the score is hidden
+                }
+            }
+            if constexpr (S::KEEPS_SLOPE) {
+                unsigned(&to)[4] = capped_p[n / 2];
+                to[n % 2 * 2] = mma::pack<T>(dp_factor[0], dp_factor[1]);
+                to[n % 2 * 2 + 1] = mma::pack<T>(dp_factor[2], dp_factor[3]);
+            }
+        }
+    };
+    // True if a power has a sign. None has, see do_step.
+    const auto round_powers = [&] {
+        unsigned all = 0;
+        UNROLL
+        for (int i = 0; i < STEP / 16; ++i) {
+            mma::accumulators_as_a<T>(p[i], s[2 * i], s[2 * i + 1]);
+            all |= p[i][0] | p[i][1] | p[i][2] | p[i][3];
+        }
+        return (all & 0x80008000u) != 0;
+    };
+    // dS, rounded, and to shared memory.   keep(i, kept): what dropout keeps of the rows 16 i ... 16 i + 31
+    const auto grade = [&](int slot, int step, [[maybe_unused]] const auto& keep) {
+        [[maybe_unused]] Kept<true> kept[2];
+        UNROLL
+        for (int i = 0; i < STEP / 16; ++i) {
+            if constexpr (DROPPED)
+                if (i % 2 == 0) keep(i, kept);
+            UNROLL
+            for (int r = 0; r < 4; ++r) {  // as in accumulators_as_a
+                const int n = 2 * i + r / 2, e = r % 2 * 2;
+                const float2 w = mma::unpack<T>(S::KEEPS_SLOPE ? capped_p[i][r] : p[i][r]);
+                const float2 d = *reinterpret_cast<const float2*>(&beside.delta[slot][step * STEP + 8 * n + column]);
+                float2 x = {dp[n][e], dp[n][e + 1]};
+                if constexpr (DROPPED) {
+                    x.x *= kept[i % 2](r / 2, e) ? a.dropout.factor : 0.0f;
+                    x.y *= kept[i % 2](r / 2, e + 1) ? a.dropout.factor : 0.0f;
+                    p[i][r] &= kept[i % 2].mask(r / 2, r % 2);  // dS needs all of P, dV what is kept of it
+                }
+                x = {w.x * (x.x - d.x), w.y * (x.y - d.y)};
+                if constexpr (CAPPED && !S::KEEPS_SLOPE) {  // t again from P: softcap t = log(P) + lse
+                    const float2 lse =
+                        *reinterpret_cast<const float2*>(&beside.lse[q.slot()][step * STEP + 8 * n + column]);
+                    const auto slope = [&](float weight, float of_row) {
+                        const float t = fmaf(log2_approx(weight), a.log2_to_t, of_row * a.log2_to_t);
+                        return __saturatef(1 - t * t);  // 0 where P is 0 and t -infinity or NaN
+                    };
+                    x.x *= slope(w.x, lse.x), x.y *= slope(w.y, lse.y);
+                }
+                ds[i][r] = mma::pack<T>(x.x, x.y);
+            }
+            store_rows<dS>(shared + S::DS_AT + ds_ring.slot() * dS::BYTES, warp_key, i, ds[i]);
+        }
+    };
+
+    // A step whose powers are there, whose dP is under way. first, last: tile of its item
+    const auto do_step = [&](auto number, bool first, bool last) {
+        constexpr int step = decltype(number)::value, next_step = (step + 1) % STEPS;
+        constexpr bool ENDS_TILE = next_step == 0;
+        const int rows_at = step * STEP * Q::ROW_BYTES, next_slot = ENDS_TILE ? next_q.slot() : q.slot();
+        [[maybe_unused]] const int head = ahead.head_number(*next, a.group), row = ahead.tile * S::B_r + step * STEP;
+        [[maybe_unused]] const int first_key = next->k_start + warp_key, dropout_heads = next->dropout_heads;
+        wgmma_wait<0>();
+        keep_order(dp);
+        if constexpr (ENDS_TILE) {
+            if (last) {
+                if constexpr (!KV_IN_REGISTERS) give_back(barriers.v, 0);
+                next_k.advance();
+                wait_for(barriers.k, next_k);
+                next = typename Keys::ItemHere{beside.items[next_k.slot()]};
+                ahead = Walk(*next, a.group);
+                more = next->tiles > 0;
+                if (more) load_k();
+            } else {
+                ahead.advance(*next);
+            }
+            if (more) wait_for(barriers.q, next_q);
+        }
+        // The compiler follows what is under way through straight code only: after the last item this is started all
+        // the same, with what is left in the slots, and nobody looks at it.
+        start_scores(next_slot, next_step);
+        const auto start_dv = [&] {
+            start_weights_by_rows<T, Q>(dv, p, do_rows_at.plus(grad_out.slot() * Q::BYTES + rows_at), !first);
+            wgmma_commit();
+        };
+        if constexpr (!DROPPED) start_dv();
+        // Only now, since the fence in it waits until the piece has been written, and that takes its time.
+        if (step == 0 && piece_written) hand_over(barriers.dq[group], 0);
+        if constexpr (step == 0) wait_until_empty(barriers.ds, ds_ring);
+        grade(grad_out.slot(), step, [&](int i, Kept<true>(&kept)[2]) {
+            if constexpr (DROPPED)
+                keep_two_tiles(kept, a.dropout, seed, dropout_heads + head, row / 16 + i, first_key / 16);
+        });
+        if constexpr (DROPPED) start_dv();
+        hand_over(barriers.ds, ds_ring.slot());
+        if (STEPS == 1 || step == group) my_ds = ds_ring;
+        ds_ring.advance();
+        start_weights_by_rows<T, Q>(dk, ds, q_rows_at.plus(q.slot() * Q::BYTES + rows_at), !first);
+        wgmma_commit();
+
+        wgmma_wait<2>();
+        keep_order(s);
+        weigh(next_slot, next_step);
+        wgmma_wait<1>();
+        if constexpr (ENDS_TILE) release(barriers.grad_out, grad_out.slot());
+        // The compiler would put most powers off until dP is done, since it may move arithmetic across wgmma_wait, but
+        // not across a wait that they decide about.
+        const bool never = round_powers();
+        if constexpr (!ENDS_TILE) {
+            start_dp(grad_out.slot(), next_step);
+            mbarrier_wait(barriers.ds.empty[ds_ring.slot()], ds_ring.parity() ^ 1 ^ never);
+        } else {
+            mbarrier_wait(barriers.ds.full[my_ds.slot()], my_ds.parity() ^ never);
+            start_columns_by_rows<T, S::B_c>(dq, ds_at.plus(my_ds.slot() * dS::BYTES),
+                                             k_columns_at.plus(k.slot() * K::BYTES));
+            wgmma_commit();
+            wgmma_wait<1>();
+            release(barriers.q, q.slot());
+            if (more && last) wait_for_v();
+            if (more) wait_for(barriers.grad_out, next_do);
+            start_dp(next_do.slot(), 0);
+            wgmma_wait<1>();
+            keep_order(dq);
+            give_back(barriers.ds, my_ds.slot());
+            if (last) release(barriers.k, k.slot());
+            wait_until_empty(barriers.dq[group], dq_ring);
+            UNROLL
+            for (int n = 0; n < 8; ++n)
+                piece[n * GROUP_THREADS] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
+            piece_written = true;
+            dq_ring.advance(), q.advance(), next_q.advance(), grad_out.advance(), next_do.advance();
+        }
+    };
+
+    load_k();
+    wait_for(barriers.q, next_q);
+    start_scores(0, 0);
+    wait_for_v();
+    wait_for(barriers.grad_out, next_do);
+    wgmma_wait<0>();
+    keep_order(s);
+    weigh(0, 0);
+    round_powers();
+    start_dp(0, 0);
+    next_q.advance(), next_do.advance();
+    while (more) {
+        const typename S::Item item = *next;
+        const int tiles = ahead.left;
+        NO_UNROLL
+        for (int t = 0; t < tiles; ++t) {
+            do_step(std::integral_constant<int, 0>(), t == 0, t == tiles - 1);
+            if constexpr (STEPS == 2) do_step(std::integral_constant<int, 1>(), false, t == tiles - 1);
+        }
+        k.advance();
+        keep_order(dk);
+        keep_order(dv);
+        Keys::template store<S>(a, item, item.k_start + warp_key, dk, dv);
+    }
+    hand_over(barriers.dq[group], 0);
+    wgmma_wait<0>();
+    keep_order(dp);
+}
+
+// ------------------------------------------------------------------------------------------------------- 2. Kernel
+
+template <class S>
+__global__ void __launch_bounds__(S::THREADS, 1) flash_backward_wgmma_kernel(const __grid_constant__ typename S::Problem a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ unsigned char bytes[];
+    __shared__ Barriers<S> barriers;
+    __shared__ Beside<S> beside;
+    unsigned char* shared = hopper::aligned(bytes);
+    if (threadIdx.x == 0) barriers.init();
+    __syncthreads();
+    const int group = hopper::role_of_warpgroup(), warp = threadIdx.x / 32;
+    if (group == hopper::PRODUCER) {
+        hopper::fewer_registers<S::Registers::OF_PRODUCER>();
+        if (threadIdx.x % 32 != 0) return;
+        if (warp < S::GROUPS)
+            add_up<S>(a, barriers, beside, shared, warp);
+        else if (warp == S::GROUPS)
+            produce<S>(a, barriers, beside, shared);
+    } else {
+        hopper::more_registers<S::Registers::OF_CONSUMER>();
+        consume<S>(a, barriers, beside, shared, group);
+    }
+#endif
+}
+
+// ----------------------------------------------------------------------------------------------------- 3. Launcher
+
+// How many heads' rows of Q, dO and the sum of dQ the L2 cache holds: 8 bytes for every element.
+inline int heads_in_cache(int64_t rows, int64_t group, int D) {
+    constexpr int64_t BYTES = int64_t{32} << 20;
+    return static_cast<int>(std::max(BYTES / std::max(group * rows * D * 8, int64_t{1}), int64_t{1}));
+}
+
+// The tensors of `batch` sequences and the sizes. False if the kernel is not built for this GPU or TMA cannot address
+// the tensors.
+template <class S>
+bool make_problem(typename S::Problem& p, const AttentionArguments& a, int64_t batch, const void* grad_out,
+                  const RowStrides& grad_out_strides) {
+    using T = typename S::T;
+    const hopper::RowShape rows = {batch, a.heads, a.S_q, a.head_dim}, keys = {batch, a.kv_heads, a.S_k, a.head_dim};
+    if (!hopper::is_built(flash_backward_wgmma_kernel<S>) ||
+        !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.grad_out, grad_out, rows, grad_out_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
+        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
+        return false;
+    p.factor = a.scale * LOG2_E, p.scale = a.scale;
+    p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
+    p.kv_heads = static_cast<int>(a.kv_heads), p.group = static_cast<int>(a.heads / a.kv_heads);
+    p.batch_kv = static_cast<int>(batch * a.kv_heads);
+    p.k_blocks = static_cast<int>(ceil_div(a.S_k, int64_t{S::B_c}));
+    p.section = 1;
+    return true;
+}
+
+template <class S>
+void launch_backward(const typename S::Problem& p, cudaStream_t stream) {
+    const auto kernel = flash_backward_wgmma_kernel<S>;
+    const int blocks = std::min(p.batch_kv * p.k_blocks, device_attribute(cudaDevAttrMultiProcessorCount));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
+    kernel<<<blocks, S::THREADS, S::BYTES, stream>>>(p);
+    CUDA_CHECK_LAUNCH();
+}
