@@ -22,7 +22,7 @@ from rich.console import Console
 
 from common.compiling import report, toolchain
 from common.compiling.errors import explain_failure
-from common.compiling.freshness import forget_stale, mark_of, remember
+from common.compiling.freshness import forget_stale, remember
 from common.compiling.full_disk import no_space
 from common.compiling.gaps import with_own_headers
 from common.compiling.launches import unchecked_launches
@@ -117,18 +117,12 @@ def _build(plan: Plan) -> BuildResult:
 
 def _run_simulator(plan: Plan) -> bool:
     """Compiles what is not in the cache, and links; returns whether the library is another one than before."""
-    stamp = plan.folder / "library.sha256"
-    if plan.library.exists() and (not stamp.exists() or stamp.read_text(errors="replace") != mark_of(plan.library)):
-        if stamp.exists():
-            say(Console(stderr=True), f"{shown_path(plan.library)} is not as the last build left it: built anew")
-        plan.library.unlink()
     jobs, linker_flags = plan.for_simulator()
     log = ""
     try:
         objects = compile_objects(jobs)
         log = "\n".join(one.log for one in objects)
-        if new := link(objects, linker_flags, plan.library):
-            write_whole(stamp, mark_of(plan.library))
+        new = link(objects, linker_flags, plan.library)
     except (CompilerFailed, OSError) as error:
         log += report.demangled(str(error))
         if full := no_space(log, plan.folder) or no_space(log, cache_root()):

@@ -27,10 +27,12 @@ from functools import cache
 from pathlib import Path
 
 from filelock import FileLock
+from rich.console import Console
 
 from common.compiling import toolchain
 from common.console.files import write_whole
-from common.console.paths import ROOT, build_root
+from common.console.paths import ROOT, build_root, shown_path
+from common.console.terminal import say
 
 MOST_BYTES = 2 << 30  # of the cache; beyond that what was not used for longest goes
 MOST_VERSIONS = 8  # of one source with the same flags: its headers differ
@@ -121,6 +123,8 @@ def compile_objects(jobs: Iterable[tuple[Path, Sequence[str]]]) -> list[Made]:
 def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
     """Links objects into a library or a program, unless it is what would come of them already.
 
+    A product that is not as it was linked is replaced, and that is said.
+
     Returns:
         Whether the product is new.
 
@@ -131,8 +135,11 @@ def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
     key = _digest(_mark_of_tool(compiler), *map(_portable, flags), *(one.digest for one in objects))
     entry = cache_root() / key[:2] / f"{key}.json"
     known = _known(entry)
-    if known and product.exists() and _file_digest(product) == known.digest:
+    now, stamp = _file_digest(product) if product.exists() else "", product.with_name(f"{product.name}.sha256")
+    if known and now == known.digest:
         return False
+    if now and stamp.exists() and stamp.read_text(errors="replace") != now:
+        say(Console(stderr=True), f"{shown_path(product)} is not as the last build left it: built anew")
     if known is None:
         with _locked(entry):
             known = _known(entry)
@@ -147,7 +154,9 @@ def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
     copy = product.with_name(f".{product.name}.{os.getpid()}")
     try:
         shutil.copy(known.path, copy)  # not a link: whoever damages the product leaves the cache whole
+        stamp.unlink(missing_ok=True)
         copy.replace(product)
+        write_whole(stamp, known.digest)
     finally:
         copy.unlink(missing_ok=True)
     return True
