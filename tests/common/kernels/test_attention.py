@@ -23,6 +23,7 @@ from common.kernels.attention import (
     compress_block_mask,
     dropout_mask,
     explain,
+    quantized_dropout,
 )
 from common.kernels.decode.decode import update_cache
 
@@ -128,7 +129,7 @@ def test_dropout_is_that_of_its_seed(device):
     drawn = attention_kernels.new_seed(torch.device(device))
     for given, used in ((seed, seed), (None, drawn)):
         torch.manual_seed(11)
-        kept = dropout_mask(used, 0.4, 2, HEADS, 9, 9) / 0.6
+        kept = dropout_mask(used, 0.4, 2, HEADS, 9, 9) / (1 - quantized_dropout(0.4))
         found = attention(*inputs, dropout_p=0.4, enable_gqa=True, seed=given, return_lse=True)
         assert_right(found, exact(*inputs, seen_of(9, 9), kept=kept), inputs, 1e-5)
 

@@ -27,6 +27,7 @@ from common.kernels.attention import (
     attention_with_kvcache,
     block_sparse_attention,
     compress_block_mask,
+    quantized_dropout,
 )
 from common.kernels.decode.cache import KVCache
 from common.kernels.decode.decode import update_cache_rotary
@@ -255,7 +256,7 @@ def torch_math(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 @has("dropout")
 def _():
-    """Values that are a unit matrix show the weights: PyTorch's over 1 - p, or 0, the same ones in the gradient."""
+    """Values that are a unit matrix show the weights: PyTorch's over 1 - p, p as the kernels round it, or 0, the same ones in the gradient."""
     query, key, _ = inputs((1, 2, S, HEAD_DIM), (1, 2, HEAD_DIM, HEAD_DIM), (1, 2, HEAD_DIM, HEAD_DIM))
     value = torch.eye(HEAD_DIM).expand(1, 2, -1, -1).contiguous().requires_grad_()
     torch.manual_seed(0)
@@ -263,7 +264,7 @@ def _():
     weights = F.scaled_dot_product_attention(query, key, value)
     kept = out != 0
     assert 0 < int(kept.sum()) < kept.numel()
-    torch.testing.assert_close(out[kept], weights[kept] / 0.7, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out[kept], weights[kept] / (1 - quantized_dropout(0.3)), rtol=1e-5, atol=1e-5)
     (found,) = torch.autograd.grad(out.sum(), [value])
     torch.testing.assert_close(found, out.mT.sum(-1, keepdim=True).expand_as(found), rtol=1e-5, atol=1e-5)
 
