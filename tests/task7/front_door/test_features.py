@@ -256,7 +256,7 @@ def torch_math(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 @has("dropout")
 def _():
-    """Values that are a unit matrix show the weights: PyTorch's over 1 - p, p as the kernels round it, or 0, the same ones in the gradient."""
+    """Values that are a unit matrix show the weights: PyTorch's over 1 - p, or 0, the same ones in the gradient."""
     query, key, _ = inputs((1, 2, S, HEAD_DIM), (1, 2, HEAD_DIM, HEAD_DIM), (1, 2, HEAD_DIM, HEAD_DIM))
     value = torch.eye(HEAD_DIM).expand(1, 2, -1, -1).contiguous().requires_grad_()
     torch.manual_seed(0)
