@@ -119,7 +119,7 @@ def test_too_much_static_shared_memory(simulator):
 
 def test_not_implemented_in_host_code(simulator):
     message = fails(simulator, "error_unfinished_host", np.zeros(1, np.float32))
-    assert message == f"{HERE}/kernels/{line_of('errors.cu', 'unfinished_host')}: not implemented"
+    assert message == f"tests/common/simulator/kernels/{line_of('errors.cu', 'unfinished_host')}: not implemented"
 
 
 # ---- the process around it
