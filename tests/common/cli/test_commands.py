@@ -37,6 +37,7 @@ def test_compile_lists_the_gaps(root, backend):
     assert "nothing had changed" in again.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not any(toolchain.all_nvccs()), reason="needs nvcc")
 def test_nvcc_shows_registers_without_a_gpu(root):
     done = run(root, "task6.compile", "--solution", "--backend", "cuda", "--arch", "sm_80")
