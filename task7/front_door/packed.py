@@ -33,7 +33,8 @@ def packed_attention(
 
     Where the sequences begin is read on the device, so nothing waits for it, and no longest length is asked for. A mask
     tensor it does not take; nested tensors neither: pass their values() and offsets(). The gradients have the same bits
-    every time. Under torch.autocast the inputs are cast as PyTorch casts them.
+    every time under torch.use_deterministic_algorithms(True). Under torch.autocast the inputs are cast as PyTorch casts
+    them.
 
     Args:
         query: [total_q, heads, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, of any strides; head_dim

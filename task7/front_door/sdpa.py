@@ -154,7 +154,13 @@ def scaled_dot_product_attention(
         return call.layout.empty_result()
     if call.options is not None:
         out = flash_options.options_attention(
-            *call.inputs, call.causal, call.scale, call.lower_right, call.mask, **call.options
+            *call.inputs,
+            call.causal,
+            call.scale,
+            call.lower_right,
+            call.mask,
+            **call.options,
+            deterministic=deterministic,
         )
         return call.layout.result(out)
     ops = operators(mode, call.variant, BACKENDS[query.device.type])

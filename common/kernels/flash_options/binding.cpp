@@ -6,7 +6,7 @@
 //   options_attention_backward(grad_out, query, key, value, out, lse, ... the same ...)
 //       -> (grad_query, grad_key, grad_value, grad_sinks)
 //   packed_attention(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
-//       dropout_p, seed, window_left, window_right) -> (out, lse)
+//       dropout_p, seed, window_left, window_right, deterministic) -> (out, lse)
 //   packed_attention_kernel(... the same ...) -> as options_attention_kernel
 //   packed_attention_backward(grad_out, query, key, value, out, lse, ... the same ...) -> four gradients, as above
 //   block_attention(query, key, value, counts, columns, block, causal, scale) -> (out, lse)
@@ -25,6 +25,7 @@
 //   cu_seqlens_q, cu_seqlens_k          [batch + 1], int32: sequence b has the rows cu_seqlens[b] ... cu_seqlens[b + 1]
 //   seed                                [1], int64; needed where dropout_p is not 0
 //   kept                                [batch, heads, S_q, S_k], bool
+//   deterministic                       the gradient of query has the same bits every time
 //   window_left, window_right           query i sees the keys i - window_left ... i + window_right, or with lower_right
 //                                       as many further on as there are more keys than queries; -1: no such end
 //
@@ -212,7 +213,8 @@ std::string forward_kernel(const OptionsArguments& a, const Tensor& query) {
 std::tuple<Tensor, Tensor> options_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                              std::optional<double> scale, bool lower_right, OptionalTensor mask,
                                              double softcap, OptionalTensor sinks, double dropout_p,
-                                             OptionalTensor seed, int64_t window_left, int64_t window_right) {
+                                             OptionalTensor seed, int64_t window_left, int64_t window_right,
+                                             bool /*deterministic*/) {
     auto a = dense_arguments(query, key, value, causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed,
                              window_left, window_right);
     return forward(a, query, {a.batch, a.heads, a.S_q}, options_forward);
@@ -242,7 +244,8 @@ std::tuple<Tensor, Tensor> packed_attention(const Tensor& query, const Tensor& k
                                             const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k, bool causal,
                                             std::optional<double> scale, bool lower_right, double softcap,
                                             OptionalTensor sinks, double dropout_p, OptionalTensor seed,
-                                            int64_t window_left, int64_t window_right) {
+                                            int64_t window_left, int64_t window_right,
+                                            bool /*deterministic*/) {
     auto a = packed_arguments(query, key, value, cu_seqlens_q, cu_seqlens_k, causal, scale, lower_right, softcap, sinks,
                               dropout_p, seed, window_left, window_right);
     return forward(a, query, {a.heads, a.S_q}, options_forward);
@@ -318,7 +321,7 @@ TASK_OPERATORS(m) {
     m.def(
         "options_attention(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
         "bool lower_right=False, Tensor? mask=None, float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, "
-        "Tensor? seed=None, int window_left=-1, int window_right=-1) -> (Tensor, Tensor)");
+        "Tensor? seed=None, int window_left=-1, int window_right=-1, bool deterministic=False) -> (Tensor, Tensor)");
     m.def(
         "options_attention_kernel(Tensor query, Tensor key, Tensor value, bool causal, float? scale=None, "
         "bool lower_right=False, Tensor? mask=None, float softcap=0.0, Tensor? sinks=None, float dropout_p=0.0, "
@@ -331,7 +334,8 @@ TASK_OPERATORS(m) {
     m.def(
         "packed_attention(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
         "bool causal, float? scale=None, bool lower_right=True, float softcap=0.0, Tensor? sinks=None, "
-        "float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1) -> (Tensor, Tensor)");
+        "float dropout_p=0.0, Tensor? seed=None, int window_left=-1, int window_right=-1, bool deterministic=False) "
+        "-> (Tensor, Tensor)");
     m.def(
         "packed_attention_kernel(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
         "bool causal, float? scale=None, bool lower_right=True, float softcap=0.0, Tensor? sinks=None, "

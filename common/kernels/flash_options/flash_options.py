@@ -7,9 +7,9 @@
     block_attention(query, key, value, counts, columns, block=64)              listed blocks of keys
     dropout_mask(seed, dropout_p, batch, heads, S_q, S_k)                      what dropout keeps
 
-The first call on a device builds the kernels. All three are differentiable, go through torch.compile without a graph
-break, and give the same bits every time. torch.func's grad and vmap work; forward mode and second derivatives are
-refused.
+The first call on a device builds the kernels. All three are differentiable and go through torch.compile without a graph
+break. block_attention gives the same bits every time, the others with deterministic=True. torch.func's grad and vmap
+work; forward mode and second derivatives are refused.
 
 Sources: FlashAttention-2 (Dao 2023, arXiv:2307.08691); softcap: Gemma 2 (Riviere et al. 2024, arXiv:2408.00118);
 sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025, arXiv:2508.10925); dropout: Srivastava et al. 2014, on the
@@ -36,7 +36,7 @@ from common.kernels.flash_options.options_transforms import (
     WHAT,
     Forward,
     Plain,
-    deterministic_of,
+    fixed_order,
 )
 from common.kernels.loaded import loaded
 
@@ -59,6 +59,7 @@ def options_attention(
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
     window_size: tuple[int, int] = NO_WINDOW,
+    deterministic: bool = False,
 ) -> Tensor:
     """dropout(softmax(scores, a sink among them)) @ value, scores = softcap * tanh(scale * query @ key^T / softcap).
 
@@ -81,6 +82,9 @@ def options_attention(
             generator for that device, so that torch.manual_seed makes it reproducible.
         window_size: (left, right), in keys: query i sees the keys i - left ... i + right, or with lower_right the keys
             i + S_k - S_q - left ... i + S_k - S_q + right; -1: no such end. With causal and a mask all hold.
+        deterministic: the gradient of query has the same bits every time. Without it, and unless
+            torch.use_deterministic_algorithms(True) holds in the backward pass, its last bits may vary from run to run
+            on Hopper GPUs. All other results have the same bits anyway.
 
     Returns:
         [batch, heads, S_q, head_dim] of query's dtype, contiguous; zeros for a query that may see no key. Gradients
@@ -94,7 +98,8 @@ def options_attention(
     _check_mask(mask)
     mask = mask.float() if mask is not None and mask.dtype in (torch.float16, torch.bfloat16) else mask
     operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, mask=mask)
-    options = causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed, *checked_window(window_size)
+    window = checked_window(window_size)
+    options = causal, scale, lower_right, mask, softcap, sinks, dropout_p, seed, *window, deterministic
     return _run(operators, "options_attention", query, key, value, *options)
 
 
@@ -112,6 +117,7 @@ def packed_attention(
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
     window_size: tuple[int, int] = NO_WINDOW,
+    deterministic: bool = False,
 ) -> Tensor:
     """options_attention of sequences of different lengths that stand one behind the other, without padding.
 
@@ -127,6 +133,7 @@ def packed_attention(
         causal: query i of a sequence sees its keys j <= i + its keys - its rows, or j <= i without lower_right.
         scale, softcap, sinks, dropout_p, seed: as of options_attention.
         window_size: as of options_attention, within each sequence.
+        deterministic: as of options_attention.
 
     Returns:
         [total_q, heads, head_dim] of query's dtype, contiguous; zeros for a query that may see no key. Gradients flow
@@ -141,7 +148,8 @@ def packed_attention(
         _check_boundaries("cu_seqlens_q", cu_seqlens_q, "query", query)
         _check_boundaries("cu_seqlens_k", cu_seqlens_k, "key", key)
     operators, sinks, seed = _prepared(query, key, value, sinks, dropout_p, seed, **boundaries)
-    options = causal, scale, lower_right, softcap, sinks, dropout_p, seed, *checked_window(window_size)
+    window = checked_window(window_size)
+    options = causal, scale, lower_right, softcap, sinks, dropout_p, seed, *window, deterministic
     return _run(operators, "packed_attention", query, key, value, cu_seqlens_q, cu_seqlens_k, *options)
 
 
@@ -342,8 +350,8 @@ def register(ops: Operators) -> None:
                 options[i] = x
             if grad_out.stride(-1) != 1:  # the gradient of a sum is one number, expanded
                 grad_out = grad_out.contiguous()
-            arguments = grad_out, query, key, value, out, lse, *boundaries, *options
-            grads = getattr(operators, f"{name}_backward")(*arguments, *deterministic_of(name))
+            arguments = grad_out, query, key, value, out, lse, *boundaries, *fixed_order(name, options)
+            grads = getattr(operators, f"{name}_backward")(*arguments)
             return PLACES[name].with_sinks(grads, [*boundaries, *options])
 
         return backward

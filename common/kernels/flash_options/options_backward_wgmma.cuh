@@ -6,8 +6,8 @@
 //   common/kernels/flash/hopper_backward.cuh    the kernel; options_backward_keys.cuh: windows and packed sequences
 //
 // A hidden pair has the weight 0, and 0 times NaN is NaN. The kernel and the conversion of dQ note whether a gradient has
-// a NaN; if one has, the kernels of options_backward_mma.cuh, launched last, compute all gradients again with care.
-// Otherwise they leave at once.
+// a NaN; if one has, the kernels of options_backward_mma.cuh, launched last, compute the gradients again with care, and
+// write the elements that were NaN. Otherwise they leave at once.
 #pragma once
 #include <cuda_runtime.h>
 

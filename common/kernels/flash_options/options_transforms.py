@@ -7,6 +7,7 @@ sequences have no batch. There it goes from sample to sample.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,10 +49,13 @@ PLACES = {
 }
 
 
-def deterministic_of(name: str) -> tuple[bool, ...]:
-    """The last argument of {name}_backward: whether the gradient of query has the same bits every time. Those of listed
-    blocks always have, and take no such argument."""
-    return () if name == "block_attention" else (torch.are_deterministic_algorithms_enabled(),)
+def fixed_order(name: str, arguments: Sequence) -> Sequence:
+    """The arguments of {name}_backward, the last of them, deterministic, also True where PyTorch asks for it. Those of
+    listed blocks, which have no such argument, stay as they are."""
+    if name == "block_attention":
+        return arguments
+    *others, deterministic = arguments
+    return *others, deterministic or torch.are_deterministic_algorithms_enabled()
 
 
 class Forward(torch.autograd.Function):
@@ -103,7 +107,7 @@ class Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(operators, name: str, *arguments):
-        return below_autograd(getattr(operators, f"{name}_backward"), *arguments, *deterministic_of(name))
+        return below_autograd(getattr(operators, f"{name}_backward"), *fixed_order(name, arguments))
 
     @staticmethod
     def setup_context(ctx, inputs: tuple, output: tuple) -> None:
