@@ -32,8 +32,8 @@
 //   time ->       tensor cores  S1 dV0 | dK0 |  dQ0  dP1 | S2 dV1 | dK1 |  dQ1  dP2 |     of one group; the other one
 //                 warps          dS0   |  powers 1  | dQ0 -> |  dS1  |  powers 2 | ...    fills the gaps
 //
-// Needs sm_90a; why, and what becomes of other targets and the simulator: flash_attention_wgmma.cu. What was measured, and
-// what was tried: README.md.
+// Needs sm_90a; why, and what becomes of other targets and the simulator: flash_attention_wgmma.cuh. What was measured,
+// and what was tried: README.md.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -311,7 +311,8 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
 // ------------------------------------------------------------------------------------------------------- 2. Kernel
 
 template <class S>
-__global__ void __launch_bounds__(S::THREADS, 1) flash_backward_wgmma_kernel(const __grid_constant__ typename S::Problem a) {
+__global__ void __launch_bounds__(S::THREADS, 1)
+    flash_backward_wgmma_kernel(const __grid_constant__ typename S::Problem a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers<S> barriers;

@@ -88,7 +88,7 @@ struct Instance : Shape {
     using Item = typename Keys::Item;
     using Problem = typename Keys::Problem;
     static constexpr Scores SCORES = SCORES_;
-    static constexpr bool KEEPS_SLOPE = SCORES == Scores::CAPPED && Shape::D == 64;  // for D = 128 there are no registers
+    static constexpr bool KEEPS_SLOPE = SCORES == Scores::CAPPED && Shape::D == 64;  // D = 128: too few registers
 };
 
 // --------------------------------------------------------------------------------------------------------- 3. Work
@@ -153,7 +153,7 @@ struct DenseKeys {
     static constexpr bool MORE_CTAS_THAN_ITEMS = false;
 
     // B_c keys of a K/V head, and the tiles of rows that see one of them, in each of the query heads that use it. Keys
-    // that no row sees get the last tile, where they are hidden: their gradients are 0. No tiles: there is no more work.
+    // that no row sees get the last tile, where they are hidden: their gradients are 0. No tiles: no more work.
     struct Item {
         int batch_kv, k_start, first, tiles;
         // Where the sequence begins in Q, K and the workspaces; whether dQ gets something.
@@ -191,7 +191,8 @@ struct DenseKeys {
     }
     // key: the first of the warp's 16
     template <class S, int N8>
-    static __device__ __forceinline__ void hide(float (&s)[N8][4], const Problem& a, const Item& item, int warp_key, int row) {
+    static __device__ __forceinline__ void hide(float (&s)[N8][4], const Problem& a, const Item& item, int warp_key,
+                                                int row) {
         int begin[2];
         UNROLL
         for (int i = 0; i < 2; ++i) {

@@ -72,7 +72,7 @@ struct OptionsGradients {
     float* delta;                   // of lse's shape, not initialised: sum over head_dim of grad_out * out
     bool deterministic;             // grad_query has the same bits every time
     float* workspace;               // of options_workspace() floats, not initialised; nullptr where it says 0
-    const int* again;               // set inside: whether the kernels are to compute anything, nullptr: they are
+    const int* again;               // set inside: 0 in it: compute nothing; else only elements that are NaN so far. nullptr: all
 };
 
 void options_backward(const OptionsGradients& gradients);

@@ -30,7 +30,9 @@ struct PaddedRows {
         return packed ? S_q / TILE * TILE + batch * TILE : (S_q + TILE - 1) / TILE * TILE;
     }
     // first_row: of sequence `number`, in the tensors
-    static __device__ __forceinline__ int start(int number, int first_row) { return first_row / TILE * TILE + number * TILE; }
+    static __device__ __forceinline__ int start(int number, int first_row) {
+        return first_row / TILE * TILE + number * TILE;
+    }
     // The row of the tensors, or -1 if there is none. The last sequence that begins at or before it has it.
     __device__ __forceinline__ int row_at(int padded) const {
         int number;
@@ -67,8 +69,8 @@ struct SequenceKeys {
         int* nan;                   // becomes 1 where dK or dV has a NaN
     };
 
-    // B_c keys of a sequence, and the tiles of rows that see one of them. Keys that no row sees get one tile, where they
-    // are hidden.
+    // B_c keys of a sequence, and the tiles of rows that see one of them. Keys that no row sees get one tile, where
+    // they are hidden.
     struct alignas(16) Item {
         int batch_kv, k_start, first, tiles;
         Band<int> band;
@@ -77,7 +79,9 @@ struct SequenceKeys {
         bool adds;              // whether dQ gets something
 
         // A tile's turn goes from its first block of keys to the last.
-        __device__ __forceinline__ int turn(int row) const { return k_start <= max(row + band.lowest, 0) ? 0 : k_start; }
+        __device__ __forceinline__ int turn(int row) const {
+            return k_start <= max(row + band.lowest, 0) ? 0 : k_start;
+        }
     };
 
     // An item as the consumers keep it: in shared memory, since it has more words than they have registers.
@@ -156,9 +160,8 @@ struct SequenceKeys {
         using T = typename S::T;
         const float factor = S::SCORES == Scores::DROPPED ? a.dropout.factor : 1.0f;
         if (attention::has_nan(dk) || attention::has_nan(dv)) atomicOr(a.nan, 1);
-        hopper::write_rows<T>(static_cast<T*>(a.grad_value) + at, dv, {factor, factor}, item.band.keys - key, a.head_dim,
-                              a.key_row);
-        hopper::write_rows<T>(static_cast<T*>(a.grad_key) + at, dk, {a.scale, a.scale}, item.band.keys - key, a.head_dim,
-                              a.key_row);
+        const int rows = item.band.keys - key;
+        hopper::write_rows<T>(static_cast<T*>(a.grad_value) + at, dv, {factor, factor}, rows, a.head_dim, a.key_row);
+        hopper::write_rows<T>(static_cast<T*>(a.grad_key) + at, dk, {a.scale, a.scale}, rows, a.head_dim, a.key_row);
     }
 };

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) options_query_fragments
     float factors[2 * S::M];
     UNROLL
     for (int r = 0; r < 2 * S::M; ++r) factors[r] = a.scale;
-    block.store(g.grad_query, block.dq, factors);
+    block.store(g.grad_query, block.dq, factors, g.again != nullptr);
 }
 
 // ------------------------------------------------------------------------------------------------ 3. Keys
@@ -344,8 +344,8 @@ struct GradientKeys {
             for (int n = 0; n < S::COLS / 8; ++n) {
                 const int at = col + 8 * n + mma::col(lane, 0);
                 if (at < a.head_dim)
-                    *reinterpret_cast<unsigned*>(to + at) =
-                        mma::pack<T>(mma::by_row(x)(r, 2 * n) * factor, mma::by_row(x)(r, 2 * n + 1) * factor);
+                    put(to + at, mma::pack<T>(mma::by_row(x)(r, 2 * n) * factor, mma::by_row(x)(r, 2 * n + 1) * factor),
+                        g.again != nullptr);
             }
         }
     }

@@ -5,9 +5,9 @@
 //
 //   common/kernels/flash/hopper_backward.cuh    the kernel; options_backward_keys.cuh: windows and packed sequences
 //
-// A hidden pair has the weight 0, and 0 times NaN is NaN. The kernel and the conversion of dQ note whether a gradient has
-// a NaN; if one has, the kernels of options_backward_mma.cuh, launched last, compute all gradients again with care.
-// Otherwise they leave at once.
+// A hidden pair has the weight 0, and 0 times NaN is NaN. The kernel and the conversion of dQ note whether a gradient
+// has a NaN; if one has, the kernels of options_backward_mma.cuh, launched last, compute the gradients again with care, and
+// write the elements that were NaN. Otherwise they leave at once.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -143,8 +143,9 @@ __global__ void __launch_bounds__(NUMBERS_THREADS)
         if (i >= few || lse == INFINITY) continue;
         if (a.softcap > 0) score = a.softcap * tanh_of(score / a.softcap);
         const float weight = exp2_approx(score * LOG2_E - lse);
+        const int64_t dropout_head = sequence * a.heads + head;
         const bool kept = a.dropout.seed == nullptr ||
-                          keep_weight(a.dropout, seed_of(a.dropout), sequence * a.heads + head, position, first_key + i);
+                          keep_weight(a.dropout, seed_of(a.dropout), dropout_head, position, first_key + i);
         weights += weight;
         if (kept) of_keys += weight * a.dropout.factor * dp;
     }
@@ -207,16 +208,15 @@ void options_launch(typename S::Problem& p, const OptionsGradients& g) {
     int lanes_log2 = 0;
     while ((16 << lanes_log2) < a.head_dim * static_cast<int>(sizeof(T))) ++lanes_log2;
     const int64_t blocks = ceil_div(space.numbers << lanes_log2, int64_t{NUMBERS_THREADS});
-    const RowNumbersOut to = {
-        lse,   delta,      static_cast<unsigned>(space.rows), static_cast<unsigned>(space.numbers), reinterpret_cast<float4*>(sum),
-        space.sum / 4, turns, space.turns};
+    const unsigned every = static_cast<unsigned>(space.rows), all = static_cast<unsigned>(space.numbers);
+    const RowNumbersOut to = {lse, delta, every, all, reinterpret_cast<float4*>(sum), space.sum / 4, turns, space.turns};
     options_row_numbers_kernel<T>
         <<<grid_blocks(blocks, "query"), NUMBERS_THREADS, 0, a.stream>>>(g, padded, to, lanes_log2);
     CUDA_CHECK_LAUNCH();
     launch_backward<S>(p, a.stream);
     const OptionsRows rows = {padded, a.out_strides, static_cast<int>(a.heads)};
-    launch_convert<T, S::D, SumOrder::PIECES>(static_cast<T*>(g.grad_query), sum, space.numbers / space.rows, space.rows,
-                                              a.head_dim, a.scale, true, p.nan, rows, a.stream);
+    launch_convert<T, S::D, SumOrder::PIECES>(static_cast<T*>(g.grad_query), sum, all / every, every, a.head_dim,
+                                              a.scale, true, p.nan, rows, a.stream);
 }
 
 // f.operator()<S>() of the instance that takes g, or false.

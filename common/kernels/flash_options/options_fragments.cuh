@@ -2,6 +2,7 @@
 //
 //   Work                which of the options an instance of a kernel knows
 //   WarpKeys            which tiles of keys a warp goes through
+//   put                 a few neighboring elements; only those that are NaN so far, if asked
 //   FragmentRows        what a block has that owns rows: where it stands, and how its result is stored
 //   multiply_pv_taken   O += P V where V may hold NaN
 #pragma once
@@ -12,6 +13,7 @@
 #include "common/cuda/check.h"
 #include "common/cuda/flash_forward.cuh"
 #include "common/cuda/flash_tiles.cuh"
+#include "common/cuda/float_conversion.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
@@ -49,6 +51,19 @@ struct WarpKeys {
     }
     __device__ __forceinline__ bool full(int t) const { return t >= full_begin && t < full_end; }
 };
+
+// pieces: unsigned or uint4, to an address that is a multiple of their size
+template <typename T, typename Pieces>
+__device__ __forceinline__ void put(T* to, const Pieces& pieces, bool only_nan) {
+    if (only_nan) {
+        const T* elements = reinterpret_cast<const T*>(&pieces);
+        UNROLL
+        for (int i = 0; i < static_cast<int>(sizeof(Pieces) / sizeof(T)); ++i)
+            if (to_float(to[i]) != to_float(to[i])) to[i] = elements[i];
+    } else {
+        *reinterpret_cast<Pieces*>(to) = pieces;
+    }
+}
 
 // S: T, D, B_r, B_c, THREADS and M, of which a warp has 16 M rows
 template <class S>
@@ -95,7 +110,8 @@ struct FragmentRows {
 
     // The warp's rows of x, times factor, to a tensor that lies as the output: through those of the first tile in
     // shared memory, which this warp alone has read. So it is written 16 bytes at a time.
-    __device__ __forceinline__ void store(void* tensor, const float (&x)[M][D / 8][4], const float (&factor)[2 * M]) {
+    __device__ __forceinline__ void store(void* tensor, const float (&x)[M][D / 8][4], const float (&factor)[2 * M],
+                                          bool only_nan = false) {
         const int lane = threadIdx.x % 32;
         T* tile = shared + warp_at();
         __syncwarp();
@@ -112,8 +128,8 @@ struct FragmentRows {
         for (int i = 0; i < WARP_ROWS * D / 8; i += 32) {
             const int row = (i + lane) / (D / 8), piece = (i + lane) % (D / 8);
             if (row < warp_rows && piece * 8 < a.head_dim)
-                *reinterpret_cast<uint4*>(to + row * a.out_strides.row + piece * 8) =
-                    *reinterpret_cast<const uint4*>(Tile<T, D>::at(tile, row, piece));
+                put(to + row * a.out_strides.row + piece * 8,
+                    *reinterpret_cast<const uint4*>(Tile<T, D>::at(tile, row, piece)), only_nan);
         }
     }
 };

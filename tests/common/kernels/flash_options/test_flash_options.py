@@ -267,7 +267,7 @@ def test_a_window_as_wide_as_all_is_none(ops, dtype):
     results = []
     for window_size in ((-1, -1), (69, 69), (2**31 - 512, -1)):
         leaves = [x.clone().requires_grad_() for x in (query, key, value)]
-        out = options_attention(*leaves, window_size=window_size)
+        out = options_attention(*leaves, window_size=window_size, deterministic=True)
         results.append((out.detach(), *torch.autograd.grad(out, leaves, grad_out)))
     for other in results[1:]:
         assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))
@@ -322,7 +322,7 @@ def test_packed_sequences(ops, dtype, lengths, names):
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS[lengths])
     options = options_of(names, query)
     leaves = [x.requires_grad_() for x in (query, key, value)]
-    out = packed_attention(*leaves, *boundaries, **options)
+    out = packed_attention(*leaves, *boundaries, **options, deterministic=True)
     found = torch.autograd.grad(out, leaves, grad_out)
     assert out.shape == query.shape and out.is_contiguous()
     heads = query.size(1)
@@ -333,7 +333,7 @@ def test_packed_sequences(ops, dtype, lengths, names):
             assert bool((out[of_rows] == 0).all())
             assert all(bool((x[s] == 0).all()) for x, s in zip(found, (of_rows, of_keys, of_keys), strict=True))
             continue
-        given = {"lower_right": True} | options
+        given = {"lower_right": True, "deterministic": True} | options
         if "dropout" in names:  # a batch of so many sequences, of which this is the last one
             alone = [torch.cat([x] * (number + 1)) for x in alone]
         alone = [x.requires_grad_() for x in alone]
@@ -374,10 +374,10 @@ def test_packed_slices_of_one_tensor(ops, dtype):
     """query, key and value as one linear layer gives them, [total, 3, heads, head_dim], read where they lie."""
     query, key, value, grad_out, boundaries, _ = packed_tensors(ops, dtype, LENGTHS["of all lengths"], kv_heads=4)
     whole = torch.stack([query, key, value], 1).requires_grad_()
-    out = packed_attention(*whole.unbind(1), boundaries, causal=True)
+    out = packed_attention(*whole.unbind(1), boundaries, causal=True, deterministic=True)
     (found,) = torch.autograd.grad(out, [whole], grad_out)
     leaves = [x.requires_grad_() for x in (query, key, value)]
-    expected = packed_attention(*leaves, boundaries, boundaries, causal=True)
+    expected = packed_attention(*leaves, boundaries, boundaries, causal=True, deterministic=True)
     assert torch.equal(out, expected)
     assert torch.equal(found, torch.stack(torch.autograd.grad(expected, leaves, grad_out), 1))
 
@@ -495,11 +495,11 @@ def test_other_sequences_and_none(ops, dtype, names, bad):
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, lengths)
     of_rows, of_keys = ([slice(*x) for x in pairwise(b.tolist())] for b in boundaries)
     short = [x[:-1].contiguous() for x in boundaries]
-    options = {"causal": False, "lower_right": True} | options_of(names, query)
+    options = {"causal": False, "lower_right": True, "deterministic": True} | options_of(names, query)
 
     def run(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         leaves = [x.clone().requires_grad_() for x in (query, key, value)]
-        out, _ = operators(query).packed_attention(*leaves, *short, deterministic=True, **options)
+        out, _ = operators(query).packed_attention(*leaves, *short, **options)
         return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]
 
     expected = run(query, key, value)
