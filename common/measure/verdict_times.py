@@ -72,7 +72,7 @@ def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Secon
     checkout = scratch / "checkout"
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
     manifest = read_manifest(task)
-    for name in manifest.files:
+    for name in manifest.with_gaps:
         shutil.copy(ROOT / task / "solution" / name, checkout / task / name)
     environment = {**os.environ, "PYTHONPATH": str(checkout), "ATTENTION_BUILD_DIR": str(checkout / "build")}
     environment["ATTENTION_CACHE_DIR"] = str(scratch / "cache" if fresh else cache_root())
