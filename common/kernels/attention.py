@@ -137,12 +137,12 @@ def attention_varlen(
     sinks: Tensor | None = None,
     lower_right: bool = False,
     seed: Tensor | None = None,
+    deterministic: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """attention within each of several sequences that are packed one behind the other, without padding.
 
-    Where the sequences begin is read on the device: nothing waits for it, and no longest length is asked for. All
-    results and gradients have the same bits every time, those that a sequence has alone.
+    Where the sequences begin is read on the device: nothing waits for it, and no longest length is asked for.
 
     Args:
         query: [total_q, heads, head_dim]; head_dim is 1 .. 256.
@@ -153,7 +153,7 @@ def attention_varlen(
             wrong results, but nothing outside the tensors is touched, and rows of no sequence get zeros.
         cu_seqlens_k: the same of key and value; None: cu_seqlens_q.
         is_causal, window_size, lower_right: within each sequence, whose rows are S_q and whose keys are S_k.
-        dropout_p, scale, softcap, sinks, seed: as of attention.
+        dropout_p, scale, softcap, sinks, seed, deterministic: as of attention.
         return_lse: also returns the logsumexp.
 
     Returns:
@@ -165,7 +165,7 @@ def attention_varlen(
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     options = Options(
         dropout_p=dropout_p, is_causal=is_causal, scale=scale, softcap=softcap, window_size=window_size, sinks=sinks,
-        lower_right=lower_right, seed=seed, return_lse=return_lse,
+        lower_right=lower_right, seed=seed, deterministic=deterministic, return_lse=return_lse,
     )  # fmt: skip
     return attend_packed(query, key, value, cu_seqlens_q, cu_seqlens_k, options)
 
