@@ -66,6 +66,8 @@ class Explanation:
 
 def explained(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Explanation:
     """What attention does with these arguments. It runs nothing."""
+    if options.dropout_p and options.seed is None:  # the generator stays as it is
+        options = replace(options, seed=torch.zeros(1, dtype=torch.int64, device=query.device))
     call = Call.of(query, key, value, options)
     if call.empty:
         raise ValueError(NOTHING)
