@@ -58,7 +58,7 @@ class Workers:
         """Builds and loads them beside whatever happens meanwhile."""
 
         def load() -> None:
-            with suppress(NotLoaded):  # who needs it asks again, and is told
+            with suppress(NotLoaded):  # checked.load() raises it again where it is needed
                 self._checked.load()
 
         self._loading = Thread(target=load)

@@ -3,10 +3,10 @@
     made = compile_object(source, flags)       the object's file in the cache, and what the compiler said
     link(objects, flags, library)              whether anything had to be done
 
-An object is known by the compiler, its flags, the source and every header that it read. Paths inside the checkout and
-the build folder count by their place in them, and so they stand in the object (`task2/attention_kernel.cu`; see
-local_file), so a copy of the checkout, another build folder and all processes of a test run share the cache. It is
-$ATTENTION_CACHE_DIR, `cache` in a build folder that $ATTENTION_BUILD_DIR names, or else the user's cache folder.
+An object is identified by the compiler, its flags, the source, and every header that the source includes. Paths in
+the checkout and the build folder are relative in the key and in the object (`task2/attention_kernel.cu`; see
+local_file), so copies of the checkout, other build folders, and all processes of a test run share the cache. It is
+$ATTENTION_CACHE_DIR, `cache` in the folder that $ATTENTION_BUILD_DIR names, or else the user's cache folder.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
 
 
 def local_file(name: str) -> str:
-    """The file that a name in an object stands for: one in this checkout or its build folder."""
+    """The file in this checkout or its build folder that a path recorded in an object refers to."""
     path = Path(name)
     if path.is_absolute():
         return name

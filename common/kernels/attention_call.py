@@ -37,7 +37,7 @@ NO_WINDOW = (-1, -1)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """What a call asks for besides query, key and value; see common.kernels.attention.attention.
+    """The options of a call, in addition to query, key and value; see common.kernels.attention.attention.
 
     Raises:
         ValueError: a value that no kernel takes.

@@ -24,7 +24,7 @@ class CustomStridedAttention(AttentionLayer):
 
     The output always comes from the kernel in `ops`. Its gradient comes from the fast kernels (common/kernels): strided
     attention is attention to a strided view of key and value, and so is its backward pass. That pass computes the
-    forward once more, since it needs the logsumexp of every row, which strided_attention does not return.
+    forward again, since it needs the logsumexp of every row, which strided_attention does not return.
 
     Args:
         hidden_dim: width of the input and the output; a multiple of num_heads.

@@ -2,7 +2,7 @@
 
     print(explain(query, key, value, is_causal=True))
 
-What the fast kernels do is told by common/kernels/attention_explain.py.
+common/kernels/attention_explain.py describes the fast kernels.
 """
 
 from __future__ import annotations

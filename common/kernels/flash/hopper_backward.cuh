@@ -25,9 +25,9 @@
 //   3. The next step's S^T is started before this one's dS^T is computed, and its powers are computed while dK is being
 //      worked on: the tensor cores have something to do at all times, also across the end of an item.
 //   4. dQ is added up in global memory, in float32, since every block of keys has a part of it. A group leaves its
-//      piece in shared memory; a thread of a warp that does nothing else has the copy engine add it.
+//      piece in shared memory; one thread of a dedicated warp issues a TMA reduce-add for it.
 //   5. Slots as in the forward kernel. An item travels with its K: the producer draws it from a counter, and
-//      everybody reads it where it stands beside the slot.
+//      all warps read it next to the stage.
 //
 //   time ->       tensor cores  S1 dV0 | dK0 |  dQ0  dP1 | S2 dV1 | dK1 |  dQ1  dP2 |     of one group; the other one
 //                 warps          dS0   |  powers 1  | dQ0 -> |  dS1  |  powers 2 | ...    fills the gaps
@@ -223,8 +223,8 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             }
             if (more) wait_for(barriers.q, next_q);
         }
-        // The compiler follows what is under way through straight code only: after the last item this is started all
-        // the same, with what is left in the slots, and nobody looks at it.
+        // The compiler follows what is under way through straight code only: after the last item this is started anyway,
+        // with what is left in the stages, and its result is not used.
         start_scores(next_slot, next_step);
         const auto start_dv = [&] {
             start_weights_by_rows<T, Q>(dv, p, do_rows_at.plus(grad_out.slot() * Q::BYTES + rows_at), !first);

@@ -1,8 +1,7 @@
-// hopper_backward_copies.cuh - the two roles of hopper_backward.cuh that compute nothing: the copy engine works for
-// them.
+// hopper_backward_copies.cuh - the two roles of hopper_backward.cuh that compute nothing and issue TMA.
 //
-//   1. Producer     produce                     draws items and asks for tiles
-//   2. Adders       add_up                      have pieces of dQ added up in global memory
+//   1. Producer     produce                     takes work tiles and issues TMA loads
+//   2. Adders       add_up                      issue TMA reduce-adds of dQ into global memory
 //
 // Needs sm_90a.
 #pragma once

@@ -34,7 +34,7 @@ from common.testing.worker import nursery
 from common.testing.worker.child_process import WHILE_IT_RAN, ChildProcess
 from common.testing.worker.worker import CALL_SECONDS, NotLoaded
 
-MEMORY_BYTES = 1 << 32  # for inputs and outputs together; what nobody touches takes no memory
+MEMORY_BYTES = 1 << 32  # for inputs and outputs together; untouched pages take no memory
 KEPT_BYTES = 1 << 26  # that are not given back before the next case
 MOST_BYTES = 1 << 16  # of a message
 MOST_DIMENSIONS = 64
@@ -178,7 +178,7 @@ class RunnerProcess(ChildProcess):
     # ---- the memory
 
     def empty(self, count: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-        """A tensor of so many elements, not initialized, in the memory that the runner sees; valid for one case."""
+        """A tensor of `count` elements, not initialized, in the memory that the runner sees; valid for one case."""
         begin = -(-self._used // ALIGNMENT) * ALIGNMENT
         end = begin + count * dtype.itemsize
         if end > MEMORY_BYTES:

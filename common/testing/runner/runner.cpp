@@ -31,7 +31,7 @@ namespace {
 
 constexpr int SOCKET = 3, MEMORY = 4;  // file descriptors
 constexpr size_t MOST_BYTES = 1 << 16;  // of a request
-constexpr size_t MOST_WORDS = 1 << 14;  // bytes of an error that are told
+constexpr size_t MOST_WORDS = 1 << 14;  // bytes of an error message that are sent
 enum Tag : uint8_t { NOTHING, TENSOR, INTEGER, NUMBER, TRUTH, OPTIONAL = 0x80 };
 
 bool received(void* into, size_t size) { return recv(SOCKET, into, size, MSG_WAITALL) == static_cast<ssize_t>(size); }
@@ -252,5 +252,5 @@ int main(int count, char** arguments) {
         fflush(nullptr);
         reply.send();
     }
-    _exit(0);  // what the library wants to do at exit concerns nobody
+    _exit(0);  // skip the library's exit handlers
 }

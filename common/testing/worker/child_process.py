@@ -17,7 +17,7 @@ from common.testing.calling import CallFailed
 from common.testing.case import ERROR
 from common.testing.worker.endings import words_of
 
-LOOK_UP = 0.5  # seconds after which it looks whether somebody wants it to end
+LOOK_UP = 0.5  # seconds between checks for an interrupt
 NO_ANSWER = "The process that runs your code gave no answer that can be read"
 NOT_IN_TIME = "an endless loop, or threads that wait for each other"
 WHILE_IT_RAN = "while it ran your code"

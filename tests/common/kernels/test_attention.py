@@ -431,7 +431,7 @@ def test_a_default_device_changes_nothing(device):
 
 
 def test_torch_fx_and_torch_jit(device):
-    """A node of its own for tracing; torch.jit.script, which knows no keyword arguments, is told what to use."""
+    """A node of its own for tracing; torch.jit.script, which has no keyword arguments, gets a clear error."""
     inputs = tuple(x.detach() for x in tensors(device, 9, 9))
 
     def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

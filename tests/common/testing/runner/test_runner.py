@@ -99,7 +99,7 @@ __global__ void twice(const float* x, float* y, int64_t size) {
     if (i < size) y[i] = 2 * x[i];
 }
 
-// What is tried stands in the number of columns.
+// The number of columns selects what is tried.
 void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t cols, cudaStream_t stream) {
     lse[0] = 0;
     static int calls = 0;
