@@ -234,6 +234,7 @@ def test_the_unfilled_task_names_its_gaps(root):
     assert "not implemented yet: task5/strided_attention.cu:" in said and "(and 5 more gaps" in said
 
 
+@pytest.mark.slow
 def test_the_modes(root):
     benchmarked = run(root, "--mode=benchmark", "--solution")
     assert benchmarked.returncode == 2 and NO_GPU in benchmarked.stdout and "Points" not in benchmarked.stdout

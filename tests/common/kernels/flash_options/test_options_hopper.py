@@ -16,6 +16,7 @@ from common.compiling.request import BuildRequest
 from common.kernels.attention import quantized_dropout
 from common.reference.bounds import max_error_of, running_sum_floor
 
+pytestmark = pytest.mark.slow  # a build of its own, for sm_90a
 DTYPES = [torch.float16, torch.bfloat16]
 SEED = 2**40 + 12345
 
