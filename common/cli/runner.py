@@ -85,9 +85,11 @@ def arguments_of(schema: torch.FunctionSchema, args: tuple, kwargs: Mapping[str,
 def described(ops: Operators) -> dict:
     """What a worker tells of operators that KernelsApart runs in a runner; empty where it cannot.
 
+    The tuned kernels, which are no student's, stay in the worker: their bindings use more of LibTorch.
+
     Raises: what runner_program raises.
     """
-    if ops.backend != "simulator" or not ops.libraries or not is_available():
+    if ops.backend != "simulator" or ops.variant == "tuned" or not ops.libraries or not is_available():
         return {}
     libraries = [asdict(one) | {"path": str(one.path), "sources": [*map(str, one.sources)]} for one in ops.libraries]
     return {"runner": str(runner_program()), "built": libraries}

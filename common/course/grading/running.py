@@ -55,6 +55,7 @@ def workshop(
     try:
         folder.chmod(0o711)
         base = make_base(folder / "base")
+        runtime.mkdir()
         os.environ.update(places)
         for task in tasks:  # what no submission has to compile again; nothing of a solution
             for plan in plans_of(BuildRequest(task, "student", "simulator", counted=True)):

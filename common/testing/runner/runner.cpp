@@ -133,6 +133,7 @@ void put_tensor(Reply& reply, const Tensor& x) {
 }
 
 void load(Request& request, Reply& reply) {
+    const std::map<std::string, Operator> before = std::move(operators);
     operators.clear();
     void* library = dlopen(request.text().c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) throw std::runtime_error(dlerror());
@@ -140,6 +141,7 @@ void load(Request& request, Reply& reply) {
     if (void* tell = dlsym(library, "simulator_tell_crashes")) reinterpret_cast<void (*)()>(tell)();
     reply.put(static_cast<uint32_t>(operators.size()));
     for (const auto& [name, one] : operators) reply.text(name.substr(0, name.find(':')) + "::" + one.schema);
+    operators.insert(before.begin(), before.end());
 }
 
 // What a function of the simulator returns lies in the memory: offset and size; 0, 0 for nothing.
@@ -182,9 +184,11 @@ void call(Request& request, Reply& reply) {
         stack[i] = take_value(request, tag & ~OPTIONAL);
         if (tag & OPTIONAL) stack[i] = reinterpret_cast<StableIValue>(new StableIValue(stack[i]));
     }
+    memory.guards.clear();
     const auto found = operators.find(name);
     if (found == operators.end() || !found->second.kernel) throw std::runtime_error("there is no operator " + name);
     found->second.kernel(stack.data(), arguments, outputs);
+    memory.check_guards();
     reply.put(outputs);
     for (uint32_t i = 0; i < outputs; ++i) {
         auto* x = reinterpret_cast<Tensor*>(stack[i]);

@@ -94,7 +94,7 @@ Tensor* new_tensor(const List& sizes, int32_t dtype) {
     }
     const size_t bytes = x->bytes();
     if (!bytes) return x.release();
-    x->data = memory.allocate(bytes);
+    x->data = memory.allocate_guarded(bytes);
     if (!memory.poison) return x.release();
     const Dtype of = dtype_of(dtype);
     auto* data = static_cast<char*>(x->data);
@@ -151,6 +151,22 @@ void* runner::Memory::allocate(size_t bytes) {
     if (bytes > size) throw std::bad_alloc();
     use(begin + bytes);
     return start + begin;
+}
+
+void* runner::Memory::allocate_guarded(size_t bytes) {
+    if (bytes > size) throw std::bad_alloc();
+    char* place = static_cast<char*>(allocate(bytes + GUARD));
+    guards.push_back(static_cast<size_t>(place - start) + bytes);
+    memset(place + bytes, 0xa5, GUARD);
+    return place;
+}
+
+void runner::Memory::check_guards() {
+    const std::vector<size_t> all = std::move(guards);
+    guards.clear();
+    for (size_t guard : all)
+        if (std::any_of(start + guard, start + guard + GUARD, [](char c) { return c != '\xa5'; }))
+            throw std::runtime_error("Memory past the end of an output was written to: an index is out of bounds.");
 }
 
 void runner::Memory::check(size_t offset, size_t bytes) const {

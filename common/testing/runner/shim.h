@@ -29,7 +29,12 @@ struct Memory {
 
     void use(size_t bytes);           // bytes of it are taken; throws std::bad_alloc, as does what follows
     void* allocate(size_t bytes);     // behind them
+    void* allocate_guarded(size_t bytes);  // the same, before GUARD bytes that nothing may write
+    void check_guards();                   // of this call: throws std::runtime_error if something did
     void check(size_t offset, size_t bytes) const;  // throws std::runtime_error unless that is in use
+
+    static constexpr size_t GUARD = 4096;
+    std::vector<size_t> guards;  // where they begin
 };
 inline Memory memory;
 
