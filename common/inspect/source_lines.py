@@ -70,9 +70,9 @@ class Place:
 
 
 def place_of(text: str) -> Place | None:
-    """ "/path/kernel.cu:71" as a Place; None if it is not of that form."""
+    """ "task2/kernel.cu:71", as objects name files, as a Place; None if it is not of that form."""
     match = re.fullmatch(r"(.+?):(\d+)", text.strip())
-    return Place(match[1], int(match[2])) if match else None
+    return Place(local_file(match[1]), int(match[2])) if match else None
 
 
 @functools.cache
@@ -169,7 +169,7 @@ def _read_frames(text: str) -> dict[int, list[Place]]:
         else:
             place = place_of(re.sub(r" \(discriminator \d+\)$", "", line))
             if place:
-                frames.append(replace(place, file=_original(local_file(place.file)), function=function))
+                frames.append(replace(place, file=_original(place.file), function=function))
             function = None
     return result
 
