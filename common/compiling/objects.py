@@ -268,15 +268,11 @@ def _mark_of(file: Path) -> str:
     """Of a file of the checkout or the build its contents, of any other its time and size."""
     try:
         if file.is_relative_to(ROOT) or file.is_relative_to(build_root()):
-            return _content_mark(str(file), file.stat().st_mtime_ns)
+            return _digest(_portable(file.read_text(errors="surrogateescape")))
         about = file.stat()
         return f"{about.st_mtime_ns} {about.st_size}"
     except OSError:
         return "missing"
-
-
-def _content_mark(file: str, _: int) -> str:
-    return _digest(_portable(Path(file).read_text(errors="surrogateescape")))
 
 
 def _mark_of_tool(tool: Path) -> str:
