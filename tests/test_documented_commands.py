@@ -24,11 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 ON_A_GPU = choose_backend("auto").name == "cuda"
 DOCUMENTS = ("README.md", "Results.md", "docs/commands.md", "docs/set-up.md")
 PLACEHOLDER = re.compile(r"taskN|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
-MEASURES = re.compile(r"\.benchmark|\.tune|prefill_profile|--speed|--mode=benchmark")
+MEASURES = re.compile(r"\.benchmark(?! verdict)|\.tune|prefill_profile|--speed|--mode=benchmark")
 WRITES = ("common.skeleton", "course reset")  # into the student's files
 ELSEWHERE = ("course watch", "course attack")  # waits, takes long: tests of their own
 NEEDS_THE_HUB = "--model gpt2"
 LONG = (
+    "benchmark verdict",
     "common.mutants",
     "--held-out 16",
     "task4.test --check",
