@@ -178,7 +178,9 @@ def closed_to_others(path: Path) -> Path | None:
 
 def why_readable(folder: Path) -> str:
     """Why code in bubblewrap could read this folder; "" if it could not."""
-    inside = next((one for one in ("/usr", *_interpreter()) if folder.resolve().is_relative_to(Path(one).resolve())), "")
+    inside = next(
+        (one for one in ("/usr", *_interpreter()) if folder.resolve().is_relative_to(Path(one).resolve())), ""
+    )
     return f"{folder} is below {inside}, which every submission can read: move it elsewhere" if inside else ""
 
 
