@@ -83,7 +83,7 @@ def read_submission(source: str, graded: Sequence[str] | None = None, folder: Pa
     try:
         return Submission(**call_apart(f"{__name__}:parsed_as_json", [source, graded], folder))
     except Refused as error:
-        raise NoSubmission(f"{source}: {str(error).removeprefix(f'{source}: ')}") from None
+        raise NoSubmission(str(error)) from None
 
 
 def parsed_as_json(source: str, graded: Sequence[str] | None) -> dict:
