@@ -435,7 +435,7 @@ class _File:
             else:
                 start = i - len(re.search(r"\w*$", code[:i]).group())
             before = self._skip_space_back(start)
-            joint = re.search(r"(?:::|->|\.|(?<!\w)template)$", code[:before])
+            joint = re.search(r"(?:::|->|\.|##|(?<!\w)template)$", code[:before])
             if joint:
                 i = self._skip_space_back(joint.start())
                 if joint.group() == "::" and not re.search(r"[\w>]$", code[:i]):

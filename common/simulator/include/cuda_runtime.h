@@ -24,6 +24,8 @@ constexpr double lerp(double a, double b, double t) noexcept { return simulator_
 #include "simulator/atomics.h"
 #include "simulator/math.h"
 #include "simulator/small_names.h"
+#include "simulator/rounding.h"
+#include "simulator/simd.h"
 #include "simulator/host_api.h"
 #include "simulator/streams.h"
 #include "simulator/launch_api.h"
