@@ -15,6 +15,7 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     #include "local.cuh"                the rewritten copy of it
     asm("add.u32 %0, %1, 1;" : ...)     C++ that does the same (ptx.py)
     __syncthreads(); ... __syncthreads()  on one line: each is told its number
+    malloc, free, new, delete           those of the device heap, in functions of the device
     #ifdef __CUDA_ARCH__                what the device takes, in host functions what the host takes (architecture.py)
 
 They are found in a copy of the text of the same length, in which comments, strings and the code behind
@@ -80,6 +81,8 @@ CHECKED_FLAGS = [
     "-fno-sanitize=alignment",
     "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
     "-fno-tree-slp-vectorize",
+    "-fno-builtin-malloc",  # of memory that is freed again compilers leave out what is written to it
+    "-fno-builtin-free",
 ]
 # For kernels whose threads' work is counted, see runtime/work.cpp.
 COUNTED_FLAGS = [_EVERY_BLOCK]
@@ -200,6 +203,7 @@ def rewrite(
     file.rewrite_launches()
     file.rewrite_shared()
     file.number_barriers()
+    file.rewrite_heap()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
@@ -361,6 +365,28 @@ class _File:
                 if len(matches) > 1 and end > 0:
                     comma = ", " if self.code[match.end() : end - 1].strip() else ""
                     self.edits.append((end - 1, end - 1, f"{comma}::simulator::here_number({number})"))
+
+    # ---- the device heap
+
+    def rewrite_heap(self) -> None:
+        """malloc, free, new and delete in functions of the device; include/simulator/heap.h."""
+        if not re.search(r"(?<!\w)(?:malloc|free|new|delete)(?!\w)", self.code):
+            return
+        code = self.without_directives()
+        functions = definitions(code)
+        own = {one.name for one in functions}
+        for one in functions:
+            if not one.on_device or re.search(r"operator\s+(?:new|delete)", code):
+                continue
+            words = r"(?<![\w.:>])(?:::\s*)?(malloc|free)\s*(?=\()|(?<![\w:.])(new)(?!\w)(?!\s*\()|(?<![\w:])(delete)(?!\w)"
+            for match in re.finditer(words, code[one.body[0] : one.body[1]]):
+                start, end = (one.body[0] + at for at in match.span())
+                if match[1] and match[1] not in own:
+                    self.edits.append((start, end, f"::simulator::heap_{match[1]}"))
+                elif match[2]:
+                    self.edits.append((end, end, " (::simulator::OnHeap{::simulator::here()})"))
+                elif match[3] and not re.search(r"=\s*$", code[:start]):
+                    self.edits.append((start, start, "::simulator::deletes_here(), "))
 
     # ---- launches
 

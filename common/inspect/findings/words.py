@@ -33,7 +33,7 @@ TITLES = {
     "out_of_bounds": "out of bounds",
     "misaligned": "misaligned address",
     "uninitialized": "uninitialised memory",
-    "use_after_free": "use after cudaFree",
+    "use_after_free": "use after free",
     "host_access": "host code uses device memory",
     "double_free": "cudaFree called twice",
     "leak": "memory leak",
@@ -112,6 +112,8 @@ def happened(finding: Finding) -> str:
     """One line: the kind, the kernel and the memory."""
     where = f" in {finding.kernel}" if finding.kernel else ""
     what = f"{TITLES.get(finding.kind, finding.kind)}{where}"
+    if finding.kind == "double_free" and _is_on_heap(finding):
+        what = "freed twice"
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
     if finding.kind in ("barrier", "error", "absent_lane") or (not finding.variable and finding.kind in _NO_MEMORY):
@@ -135,12 +137,17 @@ def explained(finding: Finding) -> str:
         return explain(finding)
     detail = plain(finding.detail)
     return {
-        "use_after_free": f"This memory was given back: {detail}. Free it after the last kernel that uses it.",
+        "use_after_free": f"This memory was given back: {detail}. Free it after the last "
+        f"{'use' if _is_on_heap(finding) else 'kernel that uses it'}.",
         "host_access": "In the simulator both are the same memory. On a machine with a GPU the host cannot read or "
         "write it: the process ends here with a segmentation fault. Let a kernel do it, or cudaMemcpy what the host "
         "needs.",
-        "double_free": f"The second cudaFree of the same memory: {detail}. Free each allocation once.",
-        "leak": "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
+        "double_free": f"The second {'free' if _is_on_heap(finding) else 'cudaFree'} of the same memory: {detail}. "
+        "Free each allocation once.",
+        "leak": f"{finding.count:,} of these were never freed. The device heap lives as long as the program: call free, or "
+        "delete for what new gave, in a kernel."
+        if _is_on_heap(finding)
+        else "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
         "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "
         "Volta do not wait for those that have returned, which CUDA does not promise. Take the barrier out of the "
         "condition or loop that only some of them run through, and let no thread return before it.",
@@ -152,6 +159,11 @@ def explained(finding: Finding) -> str:
         "returned. Let all lanes of the warp come to the shuffle: guard the value, not the code.",
         **_asynchronous(finding, detail),
     }.get(finding.kind, detail)
+
+
+def _is_on_heap(finding: Finding) -> bool:
+    """Whether the memory comes from malloc() or new in a kernel."""
+    return "of malloc or new" in finding.variable
 
 
 def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
@@ -309,6 +321,8 @@ def _out_of_bounds(finding: Finding) -> str:
     offset = finding.byte_offset
     if size is None or offset is None:
         known = f" {plain(finding.detail)}." if finding.detail else ""
+        if _is_on_heap(finding):
+            return f"The access leaves {plain(finding.variable)}. Allocate more, or check the index."
         return (
             f"The address belongs to no array of this kernel.{known} Check the index and the condition that guards it."
         )

@@ -20,6 +20,7 @@ constexpr double lerp(double a, double b, double t) noexcept { return simulator_
 #include "simulator/vector_types.h"
 #include "simulator/thread.h"
 #include "simulator/language.h"
+#include "simulator/heap.h"
 #include "simulator/warp.h"
 #include "simulator/atomics.h"
 #include "simulator/math.h"

@@ -96,6 +96,22 @@ static void use_after_free(Range& range, uintptr_t address, size_t bytes, Action
          range.freed_at.c_str());
 }
 
+// Within the heap, but not within one block that is in use.
+static void check_heap_block(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
+    const auto* one = heap_block_at(address);
+    const HeapBlock none = {};
+    const HeapBlock& block = one ? one->second : none;
+    const uintptr_t start = one ? one->first : range.start;
+    if (one && address + bytes <= start + block.bytes && !block.freed) return;
+    const bool freed = one && address < start + block.bytes && block.freed;
+    add_finding(freed ? "use_after_free" : "out_of_bounds", describe_place(range, address), {touch_now(action, bytes, site)},
+                freed ? "freed at " + text_of(block.freed_at) : "");
+    if (freed) fail("use after free: %s of %zu byte(s) in memory that was freed at %s:%d", name_of(action), bytes,
+                    block.freed_at.file, block.freed_at.line);
+    fail("out of bounds: %s of %zu byte(s), %lld byte(s) past the end of %s", name_of(action), bytes,
+         static_cast<long long>(address - start - block.bytes), one ? name_of(block).c_str() : "the device heap");
+}
+
 // ---- one access
 
 // Whole words of shared memory, or of the range that this place in the program touched last, where nothing can be wrong.
@@ -112,7 +128,7 @@ SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
     const Habit& habit = habit_of(site);
     if (habit.site != site || !habit.range) return false;
     const Range& range = *habit.range;
-    if (!range.contains(address, BYTES) || range.freed || range.kind == Range::shared) return false;
+    if (!range.contains(address, BYTES) || range.freed || range.kind == Range::shared || range.kind == Range::heap) return false;
     Cell* cells = &range.cell_of(address);
     return ACTION == Action::read ? read_quickly<WORDS, false>(range, cells, site) : write_quickly<WORDS, false>(cells, site);
 }
@@ -143,6 +159,7 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
     }
     if (aligned && address % bytes) misaligned(*range, address, bytes, action, site);
     if (range->freed) use_after_free(*range, address, bytes, action, site);
+    if (range->kind == Range::heap) check_heap_block(*range, address, bytes, action, site);
     if (range != &arena) habit_of(site) = {site, range};
     if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
     if (checker.recording) replay_access(*range, address, bytes, action, site);

@@ -56,7 +56,7 @@ struct Range {
     std::string name;
     unsigned element_bytes = 1;
     std::vector<int64_t> shape;
-    enum Kind { tensor, allocated, library, shared } kind = tensor;
+    enum Kind { tensor, allocated, library, shared, heap } kind = tensor;
     bool initialized = false;     // before any kernel wrote to it
     bool freed = false;           // by cudaFree
     bool host_may_use = false;    // managed and pinned memory, and the library's own variables
@@ -120,6 +120,11 @@ void use_shared_memory_of(Worker& worker);                   // where blocks tak
 void start_ranges();                                         // at the start of a launch
 std::vector<Range*> all_ranges();
 void forget_freed_ranges();
+void check_heap_opens(uintptr_t start, size_t bytes);         // the device heap
+void check_heap_given(uintptr_t start, size_t bytes);
+void check_heap_freed_wrongly(const HeapBlock& before, Position at);
+std::string name_of(const HeapBlock& block);
+std::string text_of(Position at);
 
 // races.cpp
 void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending);

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "../include/simulator/device_api.h"
 #include "../include/simulator/launch_api.h"
 #include "worker.h"
 
@@ -80,6 +81,19 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         default: return simulator::finished(cudaErrorInvalidValue);
     }
     return cudaSuccess;
+}
+
+static size_t limits[] = {1024, 1 << 20, 0, 2, 2048, 64, 0};
+constexpr int LIMITS = sizeof limits / sizeof *limits;
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+    if (limit == cudaLimitMallocHeapSize) return simulator::set_heap_limit(value);
+    if (limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorUnsupportedLimit);
+    return limits[limit] = value, cudaSuccess;
+}
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+    if (!value) return simulator::finished(cudaErrorInvalidValue);
+    if (limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorUnsupportedLimit);
+    return *value = limit == cudaLimitMallocHeapSize ? simulator::heap_limit() : limits[limit], cudaSuccess;
 }
 
 namespace simulator {

@@ -66,11 +66,9 @@ cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise, P
     return simulator::may_touch(address, bytes, "are advised from", {"cudaMemAdvise", 0});
 }
 
-inline cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
-inline cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
-    *value = limit == cudaLimitStackSize ? simulator::STACK_BYTES : limit == cudaLimitPrintfFifoSize ? 1 << 20 : 8 << 20;
-    return cudaSuccess;
-}
+// The heap's counts; the others are remembered.
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit);
 inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 inline cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
 template <typename F>

@@ -25,6 +25,7 @@
     X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                  \
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
     X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device") \
+    X(cudaErrorUnsupportedLimit, 215, "limit is not supported on this architecture")  \
     X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
     X(cudaErrorNotReady, 600, "device not ready")                                    \
     X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")      \
@@ -221,6 +222,8 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
 cudaError_t copy_symbol(void* to, const void* from, size_t bytes);
 cudaError_t fill(void* address, int value, size_t bytes, Position at);
 void written_by_host(const void* address, size_t bytes);
+size_t heap_limit();
+cudaError_t set_heap_limit(size_t bytes);
 cudaError_t finished(cudaError_t error);  // remembers an error for cudaGetLastError() and returns it
 }  // namespace simulator
 
