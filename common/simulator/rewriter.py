@@ -87,7 +87,9 @@ CHECKED_FLAGS = [
 # For kernels whose threads' work is counted, see runtime/work.cpp.
 COUNTED_FLAGS = [_EVERY_BLOCK]
 if _CLANG:  # it would leave out the read of `x += 1`
-    CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1"]
+    CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-distinguish-volatile=1"]
+else:
+    CHECKED_FLAGS += ["--param=tsan-distinguish-volatile=1"]
 
 LOCKSTEP = (
     "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading "
@@ -204,6 +206,7 @@ def rewrite(
     file.rewrite_shared()
     file.number_barriers()
     file.rewrite_heap()
+    file.let_spinning_threads_wait()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
@@ -387,6 +390,29 @@ class _File:
                     self.edits.append((end, end, " (::simulator::OnHeap{::simulator::here()})"))
                 elif match[3] and not re.search(r"=\s*$", code[:start]):
                     self.edits.append((start, start, "::simulator::deletes_here(), "))
+
+    # ---- loops that wait
+
+    def let_spinning_threads_wait(self) -> None:
+        """`while (flag == 0);` in functions of the device lets other threads run. Not the end of a do statement."""
+        loops = [*re.finditer(r"(?<!\w)while\s*(?=\()", self.code)] if "while" in self.code else []
+        bodies = [one.body for one in definitions(self.without_directives()) if one.device_only] if loops else []
+        for match in loops:
+            if not any(start <= match.start() < end for start, end in bodies):
+                continue
+            end = _skip_group(self.code, match.end())
+            empty = re.compile(r"\s*(?:;|\{\s*\})").match(self.code, end) if end > 0 else None
+            if empty and not self._ends_a_do(match.start()):
+                braces = "{ ::simulator::yield(); }"
+                self.edits.append((end, empty.end(), self.newlines(end, empty.end()) + braces))
+
+    def _ends_a_do(self, position: int) -> bool:
+        before = self._skip_space_back(position)
+        if self.code[before - 1] == "}":
+            opening = self._skip_group_back(before)
+            return bool(re.search(r"(?<!\w)do\s*$", self.code[:opening]))
+        statement = re.search(r"[^;{}]*;?\s*$", self.code[:before]).group()
+        return bool(re.match(r"\s*do(?!\w)", statement))
 
     # ---- launches
 

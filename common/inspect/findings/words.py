@@ -26,6 +26,12 @@ MOST_ROWS = 128  # of a tile that is usual
 _TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
 _RETURNS = re.compile(r"if\s*\([^;{}]*\)\s*\{?\s*return\s*;")
 _NO_MEMORY = ("accumulator", "mbarrier_fence", "registers_fence", "transaction_count")
+_SPINS = re.compile(r"(?<!\w)while\s*\([^;{}]*\)\s*(?:;|\{\s*\})")
+_WITHOUT_FENCE = (
+    "This kernel waits in a loop until another thread sets a flag, and what is written before the flag is not ordered: "
+    "put a __threadfence() (within a block, __threadfence_block()) between the write and the flag, and another behind the "
+    "loop. The flag itself must be volatile or, better, atomic. No barrier belongs in such a loop."
+)
 FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
 TITLES = {
     "race": "race",
@@ -40,6 +46,7 @@ TITLES = {
     "barrier": "barrier not reached by all",
     "same_value": "equal values written by several threads",
     "stale_read": "plain read before an atomicCAS",
+    "volatile_flag": "volatile flag",
     "copy_not_awaited": "copy not waited for",
     "overwritten_operand": "overwritten while it is being read",
     "accumulator": "accumulator touched before the wait",
@@ -155,6 +162,9 @@ def explained(finding: Finding) -> str:
         "the result is the same. To the C++ memory model it is a race: let one thread write, or use atomicExch.",
         "stale_read": "Another thread may change the value in between; then the atomicCAS that follows fails and "
         "brings the new one, so the result is right. To the C++ memory model it is a race all the same.",
+        "volatile_flag": "One thread sets the flag behind a fence and another waits for it: every GPU orders that, and "
+        "what was written before the fence. The C++ memory model promises it for atomics only: cuda::atomic_ref, or "
+        "atomicExch to set it and atomicAdd(&flag, 0) to read it.",
         "absent_lane": f"In a shuffle {detail}: what arrives is undefined, and zero on today's GPUs where the lane has "
         "returned. Let all lanes of the warp come to the shuffle: guard the value, not the code.",
         **_asynchronous(finding, detail),
@@ -198,6 +208,8 @@ def _race(finding: Finding) -> str:
     if len(finding.accesses) < 2:
         return "Two threads use the same memory, at least one of them writes, and no barrier lies between."
     first, second = finding.in_order
+    if {first.action, second.action} != {"write"} and _SPINS.search(_body_of(finding)):
+        return _WITHOUT_FENCE
     if first.block != second.block:
         return _race_of_blocks(first, second)
     actions = {first.action, second.action}

@@ -133,7 +133,8 @@ SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
     return ACTION == Action::read ? read_quickly<WORDS, false>(range, cells, site) : write_quickly<WORDS, false>(cells, site);
 }
 
-__attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false) {
+__attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false,
+                                             bool is_volatile = false) {
     if (address - checker.region < REGION_BYTES) {  // a local variable
         if (checker.accumulators) check_accumulator(address, bytes, action, site);
         return;
@@ -164,7 +165,7 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
     if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
     if (checker.recording) replay_access(*range, address, bytes, action, site);
     if (range == &arena && action != Action::read && order && order->watches_writes) check_overwrite(address, bytes, action, site);
-    check_range_access(*range, address, bytes, action, site, pending);
+    check_range_access(*range, address, bytes, action, site, pending, is_volatile);
 }
 
 void check_compare_and_swap(const void* address) {
@@ -332,11 +333,15 @@ template <Action ACTION, size_t BYTES, bool ALIGNED>
 __attribute__((noinline)) static void any_access(uintptr_t address, uint32_t site) {
     if (!is_quick<ACTION, BYTES>(address, site)) access(address, BYTES, ACTION, site, ALIGNED);
 }
+template <Action ACTION, size_t BYTES, bool ALIGNED>
+static void volatile_access(uintptr_t address, uint32_t site) {
+    access(address, BYTES, ACTION, site, ALIGNED, false, true);
+}
 
 }  // namespace simulator
 
 #define SIMULATOR_CALLBACK extern "C" __attribute__((visibility("hidden"), used, no_sanitize("bounds", "alignment")))
-#define SIMULATOR_ACCESS(name, action, bytes, aligned)                               \
+#define SIMULATOR_ACCESS(name, action, bytes, aligned, how)                          \
     SIMULATOR_CALLBACK void __tsan_##name(void* pointer) {                           \
         using namespace simulator;                                                   \
         const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);              \
@@ -349,18 +354,21 @@ __attribute__((noinline)) static void any_access(uintptr_t address, uint32_t sit
             if (checker.accumulators) check_accumulator(address, bytes, Action::action, site); \
             return;                                                                  \
         }                                                                            \
-        if (is_repeated<Action::action, bytes>(address, site)) return;               \
-        any_access<Action::action, bytes, aligned>(address, site);                   \
+        how(Action::action, bytes, aligned)                                          \
     }
-#define SIMULATOR_ACCESSES(bytes, aligned)                                     \
-    SIMULATOR_ACCESS(read##bytes, read, bytes, aligned)                        \
-    SIMULATOR_ACCESS(write##bytes, write, bytes, aligned)                      \
-    SIMULATOR_ACCESS(unaligned_read##bytes, read, bytes, false)                \
-    SIMULATOR_ACCESS(unaligned_write##bytes, write, bytes, false)              \
-    SIMULATOR_ACCESS(volatile_read##bytes, read, bytes, aligned)               \
-    SIMULATOR_ACCESS(volatile_write##bytes, write, bytes, aligned)             \
-    SIMULATOR_ACCESS(unaligned_volatile_read##bytes, read, bytes, false)       \
-    SIMULATOR_ACCESS(unaligned_volatile_write##bytes, write, bytes, false)
+#define SIMULATOR_PLAIN(action, bytes, aligned)              \
+    if (is_repeated<action, bytes>(address, site)) return;   \
+    any_access<action, bytes, aligned>(address, site);
+#define SIMULATOR_VOLATILE(action, bytes, aligned) volatile_access<action, bytes, aligned>(address, site);
+#define SIMULATOR_ACCESSES(bytes, aligned)                                                      \
+    SIMULATOR_ACCESS(read##bytes, read, bytes, aligned, SIMULATOR_PLAIN)                        \
+    SIMULATOR_ACCESS(write##bytes, write, bytes, aligned, SIMULATOR_PLAIN)                      \
+    SIMULATOR_ACCESS(unaligned_read##bytes, read, bytes, false, SIMULATOR_PLAIN)                \
+    SIMULATOR_ACCESS(unaligned_write##bytes, write, bytes, false, SIMULATOR_PLAIN)              \
+    SIMULATOR_ACCESS(volatile_read##bytes, read, bytes, aligned, SIMULATOR_VOLATILE)            \
+    SIMULATOR_ACCESS(volatile_write##bytes, write, bytes, aligned, SIMULATOR_VOLATILE)          \
+    SIMULATOR_ACCESS(unaligned_volatile_read##bytes, read, bytes, false, SIMULATOR_VOLATILE)    \
+    SIMULATOR_ACCESS(unaligned_volatile_write##bytes, write, bytes, false, SIMULATOR_VOLATILE)
 SIMULATOR_ACCESSES(1, false)
 SIMULATOR_ACCESSES(2, true)
 SIMULATOR_ACCESSES(4, true)

@@ -31,7 +31,9 @@ struct Access {
     uint8_t bytes;  // of the word or half, as a mask
     uint8_t size;   // of the whole access, at most 255
     Action action;
-    bool pending;  // an asynchronous copy that nobody has waited for yet
+    bool pending : 1;               // an asynchronous copy that nobody has waited for yet
+    bool is_volatile : 1 = false;   // what other threads may meet: a flag
+    bool fenced : 1 = false;        // the thread had executed a fence before
 };
 
 // What is remembered of a word or half: the last plain write; the last atomic operation and the last one of another
@@ -127,7 +129,8 @@ std::string name_of(const HeapBlock& block);
 std::string text_of(Position at);
 
 // races.cpp
-void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending);
+void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending,
+                        bool is_volatile = false);
 void note_compare_and_swap(const Range& range, uintptr_t address);
 void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t site);
 void start_ordering();        // at the start of a launch
