@@ -213,7 +213,7 @@ std::string findings_json() {
         }
     // The device heap, one finding for each line that allocates.
     std::map<std::string, Finding> heap;
-    for_each_heap_block(
+    for_each_heap_leak(
         [](const HeapBlock& block, void* data) {
             const std::string at = text_of(block.at);
             const auto [entry, is_new] = static_cast<std::map<std::string, Finding>*>(data)->try_emplace(

@@ -131,10 +131,13 @@ const std::pair<const uintptr_t, HeapBlock>* heap_block_at(uintptr_t p) {
     auto next = heap.blocks.upper_bound(p);
     return next == heap.blocks.begin() ? nullptr : &*std::prev(next);
 }
-void for_each_heap_block(void (*visit)(const HeapBlock& block, void* data), void* data) {
-    for (const auto& [start, block] : heap.blocks)
-        if (!block.freed) visit(block, data);
+void for_each_heap_leak(void (*visit)(const HeapBlock& block, void* data), void* data) {
+    for (auto& [start, block] : heap.blocks) {
+        if (!block.freed && !block.told) visit(block, data);
+        block.told = true;
+    }
 }
+void heap_is_told() { for_each_heap_leak([](const HeapBlock&, void*) {}, nullptr); }
 
 }  // namespace simulator
 

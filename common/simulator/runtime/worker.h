@@ -180,10 +180,12 @@ struct HeapBlock {
     size_t bytes, taken, counted;  // asked for; with what follows it; of the limit
     Position at, freed_at;
     bool freed;
+    bool told = false;  // as a leak, or never to be
 };
 // The block that begins at or before the address; null: it is not in the heap, or there is none.
 const std::pair<const uintptr_t, HeapBlock>* heap_block_at(uintptr_t address);
-void for_each_heap_block(void (*visit)(const HeapBlock& block, void* data), void* data);  // not those that were freed
+void for_each_heap_leak(void (*visit)(const HeapBlock& block, void* data), void* data);  // each once
+void heap_is_told();
 bool describe_device_address(const void* address, char* text, size_t size);
 
 // program.cpp
