@@ -34,7 +34,7 @@ from common.simulator.architecture import Conditionals, with_both_bodies
 from common.simulator.device_calls import definitions, host_calls
 from common.simulator.macros import expanded, is_unreadable
 from common.simulator.ptx import PtxError, read_asm, translated
-from common.simulator.refused import refused_header, refused_names
+from common.simulator.refused import BUILT_IN, refused_header, refused_names
 from common.simulator.shadowed import renamed
 from common.simulator.targets import Target
 
@@ -341,7 +341,11 @@ class _File:
                 continue
             quoted = match.group(1) is not None
             path = include(match.group(1) or match.group(2), quoted)
-            if not path and (why := refused_header(match.group(1) or match.group(2))):
+            if not path and BUILT_IN.fullmatch(match.group(1) or match.group(2)):
+                self.edits.append((match.start(), match.end(), "#include <cuda_runtime.h>"))
+                continue
+            there = (INCLUDE_DIR / (match.group(1) or match.group(2))).is_file()
+            if not path and not there and (why := refused_header(match.group(1) or match.group(2))):
                 raise self.error(match.start(), why)
             if path:
                 group = 1 if quoted else 2

@@ -31,4 +31,6 @@ constexpr double lerp(double a, double b, double t) noexcept { return simulator_
 #include "simulator/streams.h"
 #include "simulator/launch_api.h"
 #include "simulator/pitched_memory.h"
+#include "simulator/graphs.h"
 #include "simulator/device_api.h"
+#include "simulator/tensor_map.h"
