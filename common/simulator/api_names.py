@@ -181,6 +181,9 @@ def states(functions: list[Function]) -> dict[Function, str]:
     """Of each function "has", "refused" or "lacks": one call of each with its documented types is compiled."""
     lines = ["template <typename T> T& a();", "using T = void (*)();", "using UnaryFunction = size_t (*)(int);"]
     for number, one in enumerate(functions):
+        if "..." in one.parameters:
+            lines.append(f'#line {number + 1} "api"\nnamespace declared {{ using ::{one.name}; }}')
+            continue
         arguments = ", ".join(f"a<{kind}>()" for kind in one.parameters.split(", ") if kind)
         lines.append(
             f'#line {number + 1} "api"\nvoid call_{number}() {{ (void)static_cast<{one.result}>({one.name}({arguments})); }}'

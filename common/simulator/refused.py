@@ -29,7 +29,7 @@ _TEXTURES = "the simulator has no textures and surfaces: read the array itself, 
 _HEADERS_IN_WORDS = (
     (r"cuda_fp[46]\.h", "the simulator has no fp4 and fp6: cuda_fp8.h is there, or a table of the 16 or 64 values"),
     (
-        r"helper_\w+\.h|exception\.h",
+        r"helper_\w+\.h",
         "this header belongs to NVIDIA's samples, not to CUDA: put a copy beside your file, or check the cudaError_t of "
         "each call yourself",
     ),
@@ -47,7 +47,7 @@ _HEADERS_IN_WORDS = (
 # Parts of what cuda_runtime.h includes, which old programs include by themselves.
 BUILT_IN = re.compile(
     r"(?:sm_\d\d_(?:intrinsics|atomic_functions)|device_(?:atomic|double)_functions|device_types|math_functions|"
-    r"common_functions|host_defines|host_config|channel_descriptor|cuda_device_runtime_api|cuda_occupancy|library_types|"
+    r"common_functions|host_defines|host_config|channel_descriptor|cuda_occupancy|library_types|"
     r"crt/\w+)\.h(?:pp)?"
 )
 _GPU_ONLY = "the simulator has one device and no other process's: cudaMalloc and cudaMemcpy do what it needs"

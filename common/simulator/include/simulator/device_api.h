@@ -124,12 +124,16 @@ inline cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, int d
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     return simulator::of_managed(address, bytes, simulator::is_place(device), "are fetched from", at);
 }
-template <typename Place>
-cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, Place place, simulator::Position at = simulator::here()) {
-    SIMULATOR_NEED(advice >= cudaMemAdviseSetReadMostly && advice <= cudaMemAdviseUnsetAccessedBy, cudaErrorInvalidValue);
-    const bool place_counts = advice > cudaMemAdviseUnsetReadMostly && advice != cudaMemAdviseUnsetPreferredLocation;
-    return simulator::of_managed(address, bytes, !place_counts || simulator::is_place(place), "are advised from", at);
-}
+#define SIMULATOR_ADVISE(Place)                                                                                     \
+    inline cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, Place place,       \
+                                     simulator::Position at = simulator::here()) {                                  \
+        SIMULATOR_NEED(advice >= cudaMemAdviseSetReadMostly && advice <= cudaMemAdviseUnsetAccessedBy, cudaErrorInvalidValue); \
+        const bool counts = advice > cudaMemAdviseUnsetReadMostly && advice != cudaMemAdviseUnsetPreferredLocation; \
+        return simulator::of_managed(address, bytes, !counts || simulator::is_place(place), "are advised from", at); \
+    }
+SIMULATOR_ADVISE(int)
+SIMULATOR_ADVISE(cudaMemLocation)
+#undef SIMULATOR_ADVISE
 
 // The heap's counts; the others are remembered.
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);
