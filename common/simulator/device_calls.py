@@ -170,5 +170,5 @@ def _name(head: str) -> tuple[str, int] | None:
                 return before[2], before.start(2)
             depth += 1
         else:
-            depth -= 1
+            depth = max(0, depth - 1)  # one too many ends a macro's call with a body among its arguments
     return None

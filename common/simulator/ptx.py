@@ -68,6 +68,9 @@ ATOMIC_TYPES = {
     "b64": "unsigned long long",
     "u64": "unsigned long long",
 }
+# Rounding towards zero, up and down, as PTX and as CUDA's functions name it.
+DIRECTED = {"rz": "rz", "rp": "ru", "rm": "rd"}
+INTEGER_NAMES = {"s32": "int", "u32": "uint", "s64": "ll", "u64": "ull"}
 P = "::simulator::ptx"
 HERE = "::simulator::here()"
 
@@ -116,10 +119,13 @@ class _Body:
         self.by_address: set[int] = set()
         self.registers: list[str] = []
         self.instruction = ""
+        self.has_carry = False
 
     @property
     def declarations(self) -> list[str]:
         """Before everything else, so that no branch leads past them."""
+        if self.has_carry:
+            self.registers.append("carry flag")
         labels = [f"__label__ {', '.join(map(_label, sorted(self.labels)))};"] if self.labels else []
         return labels + [f"[[maybe_unused]] {P}::Register {_variable(name)} = 0;" for name in self.registers]
 
@@ -270,6 +276,15 @@ class _Body:
         def word(i: int) -> str:
             return self._read(args[i], "u32")
 
+        if name in ("addc", "subc", "madc") or "cc" in parts:
+            return self._with_carry(name, parts, read, args)
+        if (rounding := next((DIRECTED[one] for one in parts if one in DIRECTED), None)) and kind in ("f32", "f64"):
+            if name not in ("add", "sub", "mul", "div", "fma", "rcp", "sqrt"):
+                return None
+            function = f"__{kind == 'f64' and 'd' or 'f'}{name}" if name != "fma" else "__fma" + "f" * (kind == "f32")
+            values = ", ".join(one() for one in read[1:])
+            return self._write(args[0], f"{function}_{rounding}({values})", kind)
+
         expression = None
         if name == "mov" or (name == "cvta" and "shared" not in parts):
             expression = read[1]()
@@ -330,6 +345,26 @@ class _Body:
             expression = f"1 / sqrt{'f' if kind == 'f32' else ''}({read[1]()})"
         return None if expression is None else self._write(args[0], expression, kind)
 
+    def _with_carry(self, name: str, parts: list[str], read: list, args: list[str]) -> str | None:
+        """add.cc, addc, sub.cc, subc, mad.lo.cc, madc.hi.cc, ...: the flag is a variable of this asm statement."""
+        kind, takes = parts[-1], name.endswith("c")
+        if kind not in ("u32", "s32", "b32", "u64", "s64", "b64") or name.removesuffix("c") not in ("add", "sub", "mad"):
+            return None
+        if takes and not self.has_carry:
+            raise PtxError(
+                f"{self.instruction} takes the carry flag, and nothing in this asm statement has set it: from one "
+                "statement to the next the flag is undefined. Put the whole chain into one asm statement"
+            )
+        unsigned = TYPES["u" + kind[1:]]
+        first, second = read[1](), read[2]()
+        if name.startswith("mad"):
+            first, second = self._product("mul", parts, read, args)[0], read[3]()
+        self.has_carry = True
+        flag = _variable("carry flag")
+        function = "difference" if name.startswith("sub") else "sum"
+        call = f"{P}::{function}_with_carry<{unsigned}>({first}, {second}, {flag if takes else 0}, {flag}, {int('cc' in parts)})"
+        return self._write(args[0], call, "u" + kind[1:])
+
     def _product(self, name: str, parts: list[str], read: list, args: list[str]) -> tuple[str | None, str]:
         kind = parts[-1]
         if kind[0] == "f" or kind == "bf16":
@@ -357,6 +392,14 @@ class _Body:
         if to not in TYPES or of not in TYPES:
             return None
         value = self._read(args[1], of)
+        if rounding := next((DIRECTED[one] for one in parts if one in DIRECTED), None):
+            names = {("f32", "f64"): "double2float", ("f16", "f32"): "float2half", ("bf16", "f32"): "float2bfloat16"}
+            names |= {("f32", kind): f"{name}2float" for kind, name in INTEGER_NAMES.items()}
+            names |= {("f64", kind): f"{INTEGER_NAMES[kind]}2double" for kind in ("s64", "u64")}
+            function = names.get((to, of))
+            if function is None or "sat" in parts:
+                return None
+            return self._write(args[0], f"__{function}_{rounding}({value})", to)
         if to[0] in "us" and of[0] in "fb" and of != "b32":
             rounding = next((part for part in parts if part in ("rni", "rzi", "rmi", "rpi")), None)
             how = {"rni": "nearbyint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}.get(rounding or "")

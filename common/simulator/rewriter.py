@@ -15,6 +15,7 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     #include "local.cuh"                the rewritten copy of it
     asm("add.u32 %0, %1, 1;" : ...)     C++ that does the same (ptx.py)
     __syncthreads(); ... __syncthreads()  on one line: each is told its number
+    malloc, free, new, delete           those of the device heap, in functions of the device
     #ifdef __CUDA_ARCH__                what the device takes, in host functions what the host takes (architecture.py)
 
 They are found in a copy of the text of the same length, in which comments, strings and the code behind
@@ -33,7 +34,7 @@ from common.simulator.architecture import Conditionals, with_both_bodies
 from common.simulator.device_calls import definitions, host_calls
 from common.simulator.macros import expanded, is_unreadable
 from common.simulator.ptx import PtxError, read_asm, translated
-from common.simulator.refused import refused_header, refused_names
+from common.simulator.refused import BUILT_IN, refused_header, refused_names
 from common.simulator.shadowed import renamed
 from common.simulator.targets import Target
 
@@ -80,11 +81,15 @@ CHECKED_FLAGS = [
     "-fno-sanitize=alignment",
     "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
     "-fno-tree-slp-vectorize",
+    "-fno-builtin-malloc",  # of memory that is freed again compilers leave out what is written to it
+    "-fno-builtin-free",
 ]
 # For kernels whose threads' work is counted, see runtime/work.cpp.
 COUNTED_FLAGS = [_EVERY_BLOCK]
 if _CLANG:  # it would leave out the read of `x += 1`
-    CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1"]
+    CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-distinguish-volatile=1"]
+else:
+    CHECKED_FLAGS += ["--param=tsan-distinguish-volatile=1"]
 
 LOCKSTEP = (
     "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading "
@@ -200,6 +205,8 @@ def rewrite(
     file.rewrite_launches()
     file.rewrite_shared()
     file.number_barriers()
+    file.rewrite_heap()
+    file.let_spinning_threads_wait()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
@@ -334,7 +341,11 @@ class _File:
                 continue
             quoted = match.group(1) is not None
             path = include(match.group(1) or match.group(2), quoted)
-            if not path and (why := refused_header(match.group(1) or match.group(2))):
+            if not path and BUILT_IN.fullmatch(match.group(1) or match.group(2)):
+                self.edits.append((match.start(), match.end(), "#include <cuda_runtime.h>"))
+                continue
+            there = (INCLUDE_DIR / (match.group(1) or match.group(2))).is_file()
+            if not path and not there and (why := refused_header(match.group(1) or match.group(2))):
                 raise self.error(match.start(), why)
             if path:
                 group = 1 if quoted else 2
@@ -361,6 +372,51 @@ class _File:
                 if len(matches) > 1 and end > 0:
                     comma = ", " if self.code[match.end() : end - 1].strip() else ""
                     self.edits.append((end - 1, end - 1, f"{comma}::simulator::here_number({number})"))
+
+    # ---- the device heap
+
+    def rewrite_heap(self) -> None:
+        """malloc, free, new and delete in functions of the device; include/simulator/heap.h."""
+        if not re.search(r"(?<!\w)(?:malloc|free|new|delete)(?!\w)", self.code):
+            return
+        code = self.without_directives()
+        functions = definitions(code)
+        own = {one.name for one in functions}
+        for one in functions:
+            if not one.on_device or re.search(r"operator\s+(?:new|delete)", code):
+                continue
+            words = r"(?<![\w.:>])(?:::\s*)?(malloc|free)\s*(?=\()|(?<![\w:.])(new)(?!\w)(?!\s*\()|(?<![\w:])(delete)(?!\w)"
+            for match in re.finditer(words, code[one.body[0] : one.body[1]]):
+                start, end = (one.body[0] + at for at in match.span())
+                if match[1] and match[1] not in own:
+                    self.edits.append((start, end, f"::simulator::heap_{match[1]}"))
+                elif match[2]:
+                    self.edits.append((end, end, " (::simulator::OnHeap{::simulator::here()})"))
+                elif match[3] and not re.search(r"=\s*$", code[:start]):
+                    self.edits.append((start, start, "::simulator::deletes_here(), "))
+
+    # ---- loops that wait
+
+    def let_spinning_threads_wait(self) -> None:
+        """`while (flag == 0);` in functions of the device lets other threads run. Not the end of a do statement."""
+        loops = [*re.finditer(r"(?<!\w)while\s*(?=\()", self.code)] if "while" in self.code else []
+        bodies = [one.body for one in definitions(self.without_directives()) if one.device_only] if loops else []
+        for match in loops:
+            if not any(start <= match.start() < end for start, end in bodies):
+                continue
+            end = _skip_group(self.code, match.end())
+            empty = re.compile(r"\s*(?:;|\{\s*\})").match(self.code, end) if end > 0 else None
+            if empty and not self._ends_a_do(match.start()):
+                braces = "{ ::simulator::yield(); }"
+                self.edits.append((end, empty.end(), self.newlines(end, empty.end()) + braces))
+
+    def _ends_a_do(self, position: int) -> bool:
+        before = self._skip_space_back(position)
+        if self.code[before - 1] == "}":
+            opening = self._skip_group_back(before)
+            return bool(re.search(r"(?<!\w)do\s*$", self.code[:opening]))
+        statement = re.search(r"[^;{}]*;?\s*$", self.code[:before]).group()
+        return bool(re.match(r"\s*do(?!\w)", statement))
 
     # ---- launches
 
@@ -435,7 +491,7 @@ class _File:
             else:
                 start = i - len(re.search(r"\w*$", code[:i]).group())
             before = self._skip_space_back(start)
-            joint = re.search(r"(?:::|->|\.|(?<!\w)template)$", code[:before])
+            joint = re.search(r"(?:::|->|\.|##|(?<!\w)template)$", code[:before])
             if joint:
                 i = self._skip_space_back(joint.start())
                 if joint.group() == "::" and not re.search(r"[\w>]$", code[:i]):

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
 
-# What changes no result by itself: writes of equal values, a plain read that an atomicCAS checks.
-HARMLESS = ("same_value", "stale_read")
+# What changes no result by itself: writes of equal values, a plain read that an atomicCAS checks, a volatile flag
+# between fences.
+HARMLESS = ("same_value", "stale_read", "volatile_flag")
 # What flowed into a wrong output and should not have, see flow/
 OF_FLOW = (
     "not_stored",

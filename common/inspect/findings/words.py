@@ -26,6 +26,12 @@ MOST_ROWS = 128  # of a tile that is usual
 _TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
 _RETURNS = re.compile(r"if\s*\([^;{}]*\)\s*\{?\s*return\s*;")
 _NO_MEMORY = ("accumulator", "mbarrier_fence", "registers_fence", "transaction_count")
+_SPINS = re.compile(r"(?<!\w)while\s*\([^;{}]*\)\s*(?:;|\{\s*\})")
+_WITHOUT_FENCE = (
+    "This kernel waits in a loop until another thread sets a flag, and what is written before the flag is not ordered: "
+    "put a __threadfence() (within a block, __threadfence_block()) between the write and the flag, and another behind the "
+    "loop. The flag itself must be volatile or, better, atomic. No barrier belongs in such a loop."
+)
 FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
 TITLES = {
     "race": "race",
@@ -33,13 +39,14 @@ TITLES = {
     "out_of_bounds": "out of bounds",
     "misaligned": "misaligned address",
     "uninitialized": "uninitialised memory",
-    "use_after_free": "use after cudaFree",
+    "use_after_free": "use after free",
     "host_access": "host code uses device memory",
     "double_free": "cudaFree called twice",
     "leak": "memory leak",
     "barrier": "barrier not reached by all",
     "same_value": "equal values written by several threads",
     "stale_read": "plain read before an atomicCAS",
+    "volatile_flag": "volatile flag",
     "copy_not_awaited": "copy not waited for",
     "overwritten_operand": "overwritten while it is being read",
     "accumulator": "accumulator touched before the wait",
@@ -112,6 +119,8 @@ def happened(finding: Finding) -> str:
     """One line: the kind, the kernel and the memory."""
     where = f" in {finding.kernel}" if finding.kernel else ""
     what = f"{TITLES.get(finding.kind, finding.kind)}{where}"
+    if finding.kind == "double_free" and _is_on_heap(finding):
+        what = "freed twice"
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
     if finding.kind in ("barrier", "error", "absent_lane") or (not finding.variable and finding.kind in _NO_MEMORY):
@@ -135,12 +144,17 @@ def explained(finding: Finding) -> str:
         return explain(finding)
     detail = plain(finding.detail)
     return {
-        "use_after_free": f"This memory was given back: {detail}. Free it after the last kernel that uses it.",
+        "use_after_free": f"This memory was given back: {detail}. Free it after the last "
+        f"{'use' if _is_on_heap(finding) else 'kernel that uses it'}.",
         "host_access": "In the simulator both are the same memory. On a machine with a GPU the host cannot read or "
         "write it: the process ends here with a segmentation fault. Let a kernel do it, or cudaMemcpy what the host "
         "needs.",
-        "double_free": f"The second cudaFree of the same memory: {detail}. Free each allocation once.",
-        "leak": "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
+        "double_free": f"The second {'free' if _is_on_heap(finding) else 'cudaFree'} of the same memory: {detail}. "
+        "Free each allocation once.",
+        "leak": f"{finding.count:,} of these were never freed. The device heap lives as long as the program: call free, or "
+        "delete for what new gave, in a kernel."
+        if _is_on_heap(finding)
+        else "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
         "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "
         "Volta do not wait for those that have returned, which CUDA does not promise. Take the barrier out of the "
         "condition or loop that only some of them run through, and let no thread return before it.",
@@ -148,10 +162,18 @@ def explained(finding: Finding) -> str:
         "the result is the same. To the C++ memory model it is a race: let one thread write, or use atomicExch.",
         "stale_read": "Another thread may change the value in between; then the atomicCAS that follows fails and "
         "brings the new one, so the result is right. To the C++ memory model it is a race all the same.",
+        "volatile_flag": "One thread sets the flag behind a fence and another waits for it: every GPU orders that, and "
+        "what was written before the fence. The C++ memory model promises it for atomics only: cuda::atomic_ref, or "
+        "atomicExch to set it and atomicAdd(&flag, 0) to read it.",
         "absent_lane": f"In a shuffle {detail}: what arrives is undefined, and zero on today's GPUs where the lane has "
         "returned. Let all lanes of the warp come to the shuffle: guard the value, not the code.",
         **_asynchronous(finding, detail),
     }.get(finding.kind, detail)
+
+
+def _is_on_heap(finding: Finding) -> bool:
+    """Whether the memory comes from malloc() or new in a kernel."""
+    return "of malloc or new" in finding.variable
 
 
 def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
@@ -186,6 +208,8 @@ def _race(finding: Finding) -> str:
     if len(finding.accesses) < 2:
         return "Two threads use the same memory, at least one of them writes, and no barrier lies between."
     first, second = finding.in_order
+    if {first.action, second.action} != {"write"} and _SPINS.search(_body_of(finding)):
+        return _WITHOUT_FENCE
     if first.block != second.block:
         return _race_of_blocks(first, second)
     actions = {first.action, second.action}
@@ -309,6 +333,8 @@ def _out_of_bounds(finding: Finding) -> str:
     offset = finding.byte_offset
     if size is None or offset is None:
         known = f" {plain(finding.detail)}." if finding.detail else ""
+        if _is_on_heap(finding):
+            return f"The access leaves {plain(finding.variable)}. Allocate more, or check the index."
         return (
             f"The address belongs to no array of this kernel.{known} Check the index and the condition that guards it."
         )

@@ -9,18 +9,10 @@ using __nv_bfloat162 = simulator::Float16Pair<simulator::Bf16Format>;
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;
 
-inline __nv_bfloat16 __float2bfloat16(float a) { return a; }
-inline __nv_bfloat16 __float2bfloat16_rn(float a) { return a; }
-inline __nv_bfloat16 __double2bfloat16(double a) { return a; }
-inline __nv_bfloat16 __int2bfloat16_rn(int a) { return a; }
-inline float __bfloat162float(__nv_bfloat16 a) { return a; }
-inline int __bfloat162int_rn(__nv_bfloat16 a) { return static_cast<int>(nearbyintf(a)); }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 a) { return a.bits; }
-inline short __bfloat16_as_short(__nv_bfloat16 a) { return static_cast<short>(a.bits); }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short a) { return __nv_bfloat16::from_bits(a); }
-inline __nv_bfloat16 __short_as_bfloat16(short a) {
-    return __nv_bfloat16::from_bits(static_cast<unsigned short>(a));
-}
+using __nv_bfloat16_raw = simulator::Bf16Format::Raw;
+using __nv_bfloat162_raw = simulator::Bf16Format::Raw2;
+
+SIMULATOR_CONVERSIONS(bfloat16, __nv_bfloat16, simulator::Bf16Format)
 
 inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a) { return {a, a}; }
@@ -33,3 +25,5 @@ inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 a) { return a.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 a) { return a.y; }
 inline __nv_bfloat162 __low2bfloat162(__nv_bfloat162 a) { return {a.x, a.x}; }
 inline __nv_bfloat162 __high2bfloat162(__nv_bfloat162 a) { return {a.y, a.y}; }
+inline __nv_bfloat162 __lows2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.x, b.x}; }
+inline __nv_bfloat162 __highs2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.y, b.y}; }

@@ -99,16 +99,59 @@ using __nv_fp8x2_e5m2 = simulator::Fp8Pair<__NV_E5M2>;
 using __nv_fp8x4_e4m3 = simulator::Fp8Four<__NV_E4M3>;
 using __nv_fp8x4_e5m2 = simulator::Fp8Four<__NV_E5M2>;
 
-inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float v, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) {
-    return simulator::fp8_bits(v, saturation, kind);
-}
-inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double v, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) {
-    return simulator::fp8_bits(v, saturation, kind);
-}
-inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) {
-    return static_cast<__nv_fp8x2_storage_t>(simulator::fp8_bits(v.x, saturation, kind) |
-                                             simulator::fp8_bits(v.y, saturation, kind) << 8);
-}
-inline __half __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t bits, __nv_fp8_interpretation_t kind) {
+#define SIMULATOR_TO_FP8(name, Of, value)                                                                                   \
+    inline __nv_fp8_storage_t __nv_cvt_##name##_to_fp8(Of v, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) { \
+        return simulator::fp8_bits(value(v), saturation, kind);                                                             \
+    }
+#define SIMULATOR_TO_FP8_PAIR(name, Of, value)                                                                              \
+    inline __nv_fp8x2_storage_t __nv_cvt_##name##_to_fp8x2(Of v, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) { \
+        return static_cast<__nv_fp8x2_storage_t>(simulator::fp8_bits(value(v.x), saturation, kind) |                       \
+                                                 simulator::fp8_bits(value(v.y), saturation, kind) << 8);                  \
+    }
+SIMULATOR_TO_FP8(float, float, )
+SIMULATOR_TO_FP8(double, double, )
+SIMULATOR_TO_FP8(halfraw, __half_raw, __half2float)
+SIMULATOR_TO_FP8(bfloat16raw, __nv_bfloat16_raw, __bfloat162float)
+SIMULATOR_TO_FP8_PAIR(float2, float2, )
+SIMULATOR_TO_FP8_PAIR(double2, double2, )
+SIMULATOR_TO_FP8_PAIR(halfraw2, __half2_raw, simulator::Fp16Format::widen)
+SIMULATOR_TO_FP8_PAIR(bfloat16raw2, __nv_bfloat162_raw, simulator::Bf16Format::widen)
+#undef SIMULATOR_TO_FP8
+#undef SIMULATOR_TO_FP8_PAIR
+inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t bits, __nv_fp8_interpretation_t kind) {
     return __half(static_cast<float>(simulator::fp8_value(bits, kind)));
+}
+inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t bits, __nv_fp8_interpretation_t kind) {
+    return {__nv_cvt_fp8_to_halfraw(bits & 0xff, kind).x, __nv_cvt_fp8_to_halfraw(bits >> 8, kind).x};
+}
+
+// ---- e8m0: powers of two, 2^(bits - 127); 0xff is NaN. Signs are dropped.
+enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
+inline __nv_fp8_storage_t __nv_cvt_float_to_e8m0(float v, __nv_saturation_t saturation, cudaRoundMode how) {
+    const unsigned bits = __builtin_bit_cast(unsigned, v) & 0x7fffffff;
+    const bool up = how == cudaRoundPosInf && bits & 0x7fffff && bits > 0x400000 && bits < 0x7f800000;
+    const unsigned power = (bits >> 23) + up;
+    return static_cast<__nv_fp8_storage_t>(power == 0xff && saturation == __NV_SATFINITE && bits <= 0x7f800000 ? 0xfe : power);
+}
+#define SIMULATOR_TO_E8M0(name, Of, value)                                                                             \
+    inline __nv_fp8_storage_t __nv_cvt_##name##_to_e8m0(Of v, __nv_saturation_t saturation, cudaRoundMode how) {            \
+        return __nv_cvt_float_to_e8m0(value(v), saturation, how);                                                          \
+    }
+#define SIMULATOR_TO_E8M0_PAIR(name, Of, value)                                                                             \
+    inline __nv_fp8x2_storage_t __nv_cvt_##name##_to_e8m0x2(Of v, __nv_saturation_t saturation, cudaRoundMode how) {        \
+        return static_cast<__nv_fp8x2_storage_t>(__nv_cvt_float_to_e8m0(value(v.x), saturation, how) |                     \
+                                                 __nv_cvt_float_to_e8m0(value(v.y), saturation, how) << 8);                \
+    }
+SIMULATOR_TO_E8M0(double, double, simulator::to_odd)
+SIMULATOR_TO_E8M0(bfloat16raw, __nv_bfloat16_raw, __bfloat162float)
+SIMULATOR_TO_E8M0_PAIR(float2, float2, )
+SIMULATOR_TO_E8M0_PAIR(double2, double2, simulator::to_odd)
+SIMULATOR_TO_E8M0_PAIR(bfloat162raw, __nv_bfloat162_raw, simulator::Bf16Format::widen)
+#undef SIMULATOR_TO_E8M0
+#undef SIMULATOR_TO_E8M0_PAIR
+inline __nv_bfloat16_raw __nv_cvt_e8m0_to_bf16raw(__nv_fp8_storage_t x) {
+    return {static_cast<unsigned short>(x == 0xff ? 0x7fff : x ? x << 7 : 0x40)};
+}
+inline __nv_bfloat162_raw __nv_cvt_e8m0x2_to_bf162raw(__nv_fp8x2_storage_t x) {
+    return {__nv_cvt_e8m0_to_bf16raw(x & 0xff).x, __nv_cvt_e8m0_to_bf16raw(x >> 8).x};
 }

@@ -96,6 +96,22 @@ static void use_after_free(Range& range, uintptr_t address, size_t bytes, Action
          range.freed_at.c_str());
 }
 
+// Within the heap, but not within one block that is in use.
+static void check_heap_block(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
+    const auto* one = heap_block_at(address);
+    const HeapBlock none = {};
+    const HeapBlock& block = one ? one->second : none;
+    const uintptr_t start = one ? one->first : range.start;
+    if (one && address + bytes <= start + block.bytes && !block.freed) return;
+    const bool freed = one && address < start + block.bytes && block.freed;
+    add_finding(freed ? "use_after_free" : "out_of_bounds", describe_place(range, address), {touch_now(action, bytes, site)},
+                freed ? "freed at " + text_of(block.freed_at) : "");
+    if (freed) fail("use after free: %s of %zu byte(s) in memory that was freed at %s:%d", name_of(action), bytes,
+                    block.freed_at.file, block.freed_at.line);
+    fail("out of bounds: %s of %zu byte(s), %lld byte(s) past the end of %s", name_of(action), bytes,
+         static_cast<long long>(address - start - block.bytes), one ? name_of(block).c_str() : "the device heap");
+}
+
 // ---- one access
 
 // Whole words of shared memory, or of the range that this place in the program touched last, where nothing can be wrong.
@@ -112,12 +128,13 @@ SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
     const Habit& habit = habit_of(site);
     if (habit.site != site || !habit.range) return false;
     const Range& range = *habit.range;
-    if (!range.contains(address, BYTES) || range.freed || range.kind == Range::shared) return false;
+    if (!range.contains(address, BYTES) || range.freed || range.kind == Range::shared || range.kind == Range::heap) return false;
     Cell* cells = &range.cell_of(address);
     return ACTION == Action::read ? read_quickly<WORDS, false>(range, cells, site) : write_quickly<WORDS, false>(cells, site);
 }
 
-__attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false) {
+__attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Action action, uint32_t site, bool aligned, bool pending = false,
+                                             bool is_volatile = false) {
     if (address - checker.region < REGION_BYTES) {  // a local variable
         if (checker.accumulators) check_accumulator(address, bytes, action, site);
         return;
@@ -143,11 +160,12 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
     }
     if (aligned && address % bytes) misaligned(*range, address, bytes, action, site);
     if (range->freed) use_after_free(*range, address, bytes, action, site);
+    if (range->kind == Range::heap) check_heap_block(*range, address, bytes, action, site);
     if (range != &arena) habit_of(site) = {site, range};
     if (range == &arena && !inside_shared_variable(address, bytes)) out_of_bounds(address, bytes, action, site);
     if (checker.recording) replay_access(*range, address, bytes, action, site);
     if (range == &arena && action != Action::read && order && order->watches_writes) check_overwrite(address, bytes, action, site);
-    check_range_access(*range, address, bytes, action, site, pending);
+    check_range_access(*range, address, bytes, action, site, pending, is_volatile);
 }
 
 void check_compare_and_swap(const void* address) {
@@ -315,11 +333,15 @@ template <Action ACTION, size_t BYTES, bool ALIGNED>
 __attribute__((noinline)) static void any_access(uintptr_t address, uint32_t site) {
     if (!is_quick<ACTION, BYTES>(address, site)) access(address, BYTES, ACTION, site, ALIGNED);
 }
+template <Action ACTION, size_t BYTES, bool ALIGNED>
+static void volatile_access(uintptr_t address, uint32_t site) {
+    access(address, BYTES, ACTION, site, ALIGNED, false, true);
+}
 
 }  // namespace simulator
 
 #define SIMULATOR_CALLBACK extern "C" __attribute__((visibility("hidden"), used, no_sanitize("bounds", "alignment")))
-#define SIMULATOR_ACCESS(name, action, bytes, aligned)                               \
+#define SIMULATOR_ACCESS(name, action, bytes, aligned, how)                          \
     SIMULATOR_CALLBACK void __tsan_##name(void* pointer) {                           \
         using namespace simulator;                                                   \
         const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);              \
@@ -332,18 +354,21 @@ __attribute__((noinline)) static void any_access(uintptr_t address, uint32_t sit
             if (checker.accumulators) check_accumulator(address, bytes, Action::action, site); \
             return;                                                                  \
         }                                                                            \
-        if (is_repeated<Action::action, bytes>(address, site)) return;               \
-        any_access<Action::action, bytes, aligned>(address, site);                   \
+        how(Action::action, bytes, aligned)                                          \
     }
-#define SIMULATOR_ACCESSES(bytes, aligned)                                     \
-    SIMULATOR_ACCESS(read##bytes, read, bytes, aligned)                        \
-    SIMULATOR_ACCESS(write##bytes, write, bytes, aligned)                      \
-    SIMULATOR_ACCESS(unaligned_read##bytes, read, bytes, false)                \
-    SIMULATOR_ACCESS(unaligned_write##bytes, write, bytes, false)              \
-    SIMULATOR_ACCESS(volatile_read##bytes, read, bytes, aligned)               \
-    SIMULATOR_ACCESS(volatile_write##bytes, write, bytes, aligned)             \
-    SIMULATOR_ACCESS(unaligned_volatile_read##bytes, read, bytes, false)       \
-    SIMULATOR_ACCESS(unaligned_volatile_write##bytes, write, bytes, false)
+#define SIMULATOR_PLAIN(action, bytes, aligned)              \
+    if (is_repeated<action, bytes>(address, site)) return;   \
+    any_access<action, bytes, aligned>(address, site);
+#define SIMULATOR_VOLATILE(action, bytes, aligned) volatile_access<action, bytes, aligned>(address, site);
+#define SIMULATOR_ACCESSES(bytes, aligned)                                                      \
+    SIMULATOR_ACCESS(read##bytes, read, bytes, aligned, SIMULATOR_PLAIN)                        \
+    SIMULATOR_ACCESS(write##bytes, write, bytes, aligned, SIMULATOR_PLAIN)                      \
+    SIMULATOR_ACCESS(unaligned_read##bytes, read, bytes, false, SIMULATOR_PLAIN)                \
+    SIMULATOR_ACCESS(unaligned_write##bytes, write, bytes, false, SIMULATOR_PLAIN)              \
+    SIMULATOR_ACCESS(volatile_read##bytes, read, bytes, aligned, SIMULATOR_VOLATILE)            \
+    SIMULATOR_ACCESS(volatile_write##bytes, write, bytes, aligned, SIMULATOR_VOLATILE)          \
+    SIMULATOR_ACCESS(unaligned_volatile_read##bytes, read, bytes, false, SIMULATOR_VOLATILE)    \
+    SIMULATOR_ACCESS(unaligned_volatile_write##bytes, write, bytes, false, SIMULATOR_VOLATILE)
 SIMULATOR_ACCESSES(1, false)
 SIMULATOR_ACCESSES(2, true)
 SIMULATOR_ACCESSES(4, true)

@@ -31,7 +31,9 @@ struct Access {
     uint8_t bytes;  // of the word or half, as a mask
     uint8_t size;   // of the whole access, at most 255
     Action action;
-    bool pending;  // an asynchronous copy that nobody has waited for yet
+    bool pending : 1;               // an asynchronous copy that nobody has waited for yet
+    bool is_volatile : 1 = false;   // what other threads may meet: a flag
+    bool fenced : 1 = false;        // the thread had executed a fence before
 };
 
 // What is remembered of a word or half: the last plain write; the last atomic operation and the last one of another
@@ -56,7 +58,7 @@ struct Range {
     std::string name;
     unsigned element_bytes = 1;
     std::vector<int64_t> shape;
-    enum Kind { tensor, allocated, library, shared } kind = tensor;
+    enum Kind { tensor, allocated, library, shared, heap } kind = tensor;
     bool initialized = false;     // before any kernel wrote to it
     bool freed = false;           // by cudaFree
     bool host_may_use = false;    // managed and pinned memory, and the library's own variables
@@ -120,9 +122,15 @@ void use_shared_memory_of(Worker& worker);                   // where blocks tak
 void start_ranges();                                         // at the start of a launch
 std::vector<Range*> all_ranges();
 void forget_freed_ranges();
+void check_heap_opens(uintptr_t start, size_t bytes);         // the device heap
+void check_heap_given(uintptr_t start, size_t bytes);
+void check_heap_freed_wrongly(const HeapBlock& before, Position at);
+std::string name_of(const HeapBlock& block);
+std::string text_of(Position at);
 
 // races.cpp
-void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending);
+void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending,
+                        bool is_volatile = false);
 void note_compare_and_swap(const Range& range, uintptr_t address);
 void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t site);
 void start_ordering();        // at the start of a launch

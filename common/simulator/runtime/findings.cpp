@@ -211,6 +211,17 @@ std::string findings_json() {
             range->told = true;
             all.push_back({"leak", "", range->allocated_at, "host", "", {nullptr, range->name, 1, {}, 0}, {}, 1});
         }
+    // The device heap, one finding for each line that allocates.
+    std::map<std::string, Finding> heap;
+    for_each_heap_leak(
+        [](const HeapBlock& block, void* data) {
+            const std::string at = text_of(block.at);
+            const auto [entry, is_new] = static_cast<std::map<std::string, Finding>*>(data)->try_emplace(
+                at, Finding{"leak", "", at, "device", "", {nullptr, name_of(block), 1, {}, 0}, {}, 1});
+            if (!is_new) ++entry->second.count;
+        },
+        &heap);
+    for (const auto& [at, finding] : heap) all.push_back(finding);
     std::string text;
     for (const Finding& finding : all) text += (text.empty() ? "" : ",\n ") + json_of(finding);
     return "[" + text + "]";

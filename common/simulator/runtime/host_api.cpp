@@ -3,7 +3,9 @@
 #include <stdio.h>
 
 #include <map>
+#include <mutex>
 
+#include "../include/simulator/device_api.h"
 #include "../include/simulator/launch_api.h"
 #include "worker.h"
 
@@ -82,7 +84,55 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     return cudaSuccess;
 }
 
+static size_t limits[] = {1024, 1 << 20, 0, 2, 2048, 64, 0};
+constexpr int LIMITS = sizeof limits / sizeof *limits;
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+    if (limit == cudaLimitMallocHeapSize) return simulator::set_heap_limit(value);
+    if (limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorUnsupportedLimit);
+    return limits[limit] = value, cudaSuccess;
+}
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+    if (!value) return simulator::finished(cudaErrorInvalidValue);
+    if (limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorUnsupportedLimit);
+    return *value = limit == cudaLimitMallocHeapSize ? simulator::heap_limit() : limits[limit], cudaSuccess;
+}
+
 namespace simulator {
+
+// ---- handles, captures
+
+static std::mutex handles_lock;
+static std::map<const void*, Handle>& handles() {
+    static auto* all = new std::map<const void*, Handle>;  // never destroyed: programs may ask late
+    return *all;
+}
+void born(const void* handle, Handle kind) {
+    std::lock_guard<std::mutex> lock(handles_lock);
+    handles()[handle] = kind;
+}
+bool is_alive(const void* handle, Handle kind) {
+    std::lock_guard<std::mutex> lock(handles_lock);
+    const auto found = handles().find(handle);
+    return found != handles().end() && found->second == kind;
+}
+bool dies(const void* handle, Handle kind) {
+    if (!is_alive(handle, kind)) return false;
+    std::lock_guard<std::mutex> lock(handles_lock);
+    return handles().erase(handle);
+}
+
+CaptureState& capture_state() {
+    static thread_local CaptureState state;
+    return state;
+}
+cudaError_t capture_forbids(cudaError_t error) {
+    if (!capture_state().forbids) return cudaSuccess;
+    capture_state().invalid = true;
+    return finished(error);
+}
+cudaError_t capture_forbids_legacy() {
+    return capture_state().blocking ? capture_forbids(cudaErrorStreamCaptureImplicit) : cudaSuccess;
+}
 
 cudaError_t finished(cudaError_t error) {
     if (error != cudaSuccess) last_error = error;

@@ -502,6 +502,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     }
     for (const Worker* worker : workers)
         if (worker && worker->failed) failed = worker;
+    if (failed) heap_is_told();  // what a kernel that ended halfway has not freed is no leak
     if (failed)
         throw std::runtime_error(failed->error + source_lines(*failed) + "\n  launched at " + kernel.position.file + ":" +
                                  std::to_string(kernel.position.line));

@@ -92,6 +92,14 @@ static uintptr_t take_piece(Memory& m, size_t bytes) {
     return m.top - bytes;
 }
 
+uintptr_t take_device_memory(size_t bytes) {
+    Memory& m = memory();
+    Lock lock(m.lock);
+    const uintptr_t start = take_piece(m, bytes);
+    if (start && m.closes) protect(m, PROT_READ | PROT_WRITE);  // the region has grown; a kernel is running
+    return start;
+}
+
 static void give_back_piece(Memory& m, uintptr_t start, size_t bytes) {
     const uintptr_t first = (start + PAGE - 1) & ~(PAGE - 1), last = (start + bytes) & ~(PAGE - 1);
     if (bytes >= WORTH_GIVING_BACK) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
@@ -218,7 +226,9 @@ bool describe_device_address(const void* address, char* text, size_t size) {
     const uintptr_t p = reinterpret_cast<uintptr_t>(address);
     if (!m.region || p < m.region || p >= m.region + REGION_OF_DEVICE) return false;
     const auto* one = allocation_at(m, address);
-    if (!one)
+    if (heap_block_at(p))
+        snprintf(text, size, "which a kernel's malloc() or new has given out");
+    else if (!one)
         snprintf(text, size, "an address in device memory that is not allocated");
     else
         snprintf(text, size, "byte %zu of the %zu bytes of cudaMalloc at %s:%d", static_cast<size_t>(p - one->first),
@@ -229,6 +239,14 @@ bool describe_device_address(const void* address, char* text, size_t size) {
 // ---- copies
 
 static bool fits(Memory& m, const void* address, size_t bytes, const char* what, Position at) {
+    if (heap_block_at(reinterpret_cast<uintptr_t>(address))) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "%s:%d: %zu bytes %s memory of a kernel's malloc() or new, which the runtime API cannot reach: let a kernel copy "
+                 "them to memory of cudaMalloc",
+                 at.file, at.line, bytes, what);
+        return hint(text), false;
+    }
     const auto* one = allocation_at(m, address);
     if (!one) return true;
     const size_t offset = reinterpret_cast<uintptr_t>(address) - one->first;

@@ -3,7 +3,8 @@
 // Two accesses of different threads race if one of them writes, not both are atomic, and nothing orders them. What
 // orders two accesses of one block: a barrier between them (the interval's number tells), and within a warp a
 // __syncwarp() that both lanes took part in. Shuffles order nothing. What orders two blocks of a launch, or threads of a
-// block without a barrier: an atomic operation of the first after a fence, and one of the second on the same address.
+// block without a barrier: an atomic operation of the first after a fence, and one of the second on the same address. A
+// volatile store counts as such, too, and a volatile load that a fence or barrier follows, as they do on a GPU.
 //
 // Blocks run one after the other, and of a block's threads no two at once; what is remembered of each granule finds a
 // race whatever the order in which they happened to run.
@@ -66,8 +67,8 @@ struct Release {
         if (a.interval < first || a.interval > upto) return false;
         const std::vector<Fences>& fences = *fences_;
         const Fences& own = fences[a.thread];
-        // An atomic operation behind the fence is what releases, and comes before whoever acquires.
-        const unsigned least = a.fences + (a.action != Action::atomic);
+        // What releases stands behind the fence, and comes before whoever acquires.
+        const unsigned least = a.fences + (a.action != Action::atomic && !a.is_volatile);
         const bool fenced = least <= (same_block ? own.all : own.device);
         if (a.thread == thread) return fenced;
         return a.interval < upto && (fenced || fences[thread].interval > a.interval);
@@ -77,6 +78,7 @@ using Releases = std::map<std::pair<uint32_t, uint16_t>, Release>;  // by block 
 
 static std::unordered_map<uintptr_t, Releases> released;  // by the address of the atomic operation
 static std::unordered_map<unsigned, Releases> acquired;   // by threads, since their block's last barrier
+static std::unordered_map<unsigned, Releases> read_of;    // by volatile loads: acquired at the thread's next fence or barrier
 static Releases acquired_by_block;
 static std::vector<Fences> fences;  // of this block's threads
 static uint32_t fence_count;        // of this block
@@ -86,6 +88,7 @@ static bool any_fence;
 void start_ordering() { released.clear(); }
 void start_block_ordering() {
     acquired.clear();
+    read_of.clear();
     acquired_by_block.clear();
     fences.assign(checker.worker ? checker.worker->thread_count : 0, {});
     latest_fences = nullptr;
@@ -94,7 +97,7 @@ void start_block_ordering() {
 }
 // Where blocks take turns, each has its own.
 struct BlockOrdering {
-    std::unordered_map<unsigned, Releases> acquired;
+    std::unordered_map<unsigned, Releases> acquired, read_of;
     Releases acquired_by_block;
     std::vector<Fences> fences;
     uint32_t fence_count = 0;
@@ -102,10 +105,11 @@ struct BlockOrdering {
 };
 static BlockOrdering take_block_ordering() {
     latest_fences = nullptr;
-    return {std::move(acquired), std::move(acquired_by_block), std::move(fences), fence_count, any_fence};
+    return {std::move(acquired), std::move(read_of), std::move(acquired_by_block), std::move(fences), fence_count, any_fence};
 }
 static void give_block_ordering(BlockOrdering&& from) {
     acquired = std::move(from.acquired);
+    read_of = std::move(from.read_of);
     acquired_by_block = std::move(from.acquired_by_block);
     fences = std::move(from.fences);
     if (checker.worker && fences.size() != checker.worker->thread_count) fences.assign(checker.worker->thread_count, {});
@@ -126,8 +130,10 @@ void barrier_ordering() {
         memset(heard, 0, sizeof heard);
         any_sync = false;
     }
-    for (const auto& [thread, releases] : acquired) merge(acquired_by_block, releases);
-    acquired.clear();
+    for (auto* of : {&acquired, &read_of}) {
+        for (const auto& [thread, releases] : *of) merge(acquired_by_block, releases);
+        of->clear();
+    }
 }
 
 SIMULATOR_INLINE static unsigned thread_of_stack() {
@@ -138,7 +144,12 @@ static unsigned thread_number() { return static_cast<unsigned>(checker.worker->r
 void check_fence(bool device) {
     if (checker.mode != Mode::check || !checker.region) return;
     Quiet quiet;
-    Fences& mine = fences[thread_number()];
+    const unsigned me = thread_number();
+    if (const auto read = read_of.find(me); read != read_of.end()) {
+        merge(acquired[me], read->second);
+        read_of.erase(read);
+    }
+    Fences& mine = fences[me];
     ++mine.all;
     ++fence_count;
     latest_fences = nullptr;
@@ -148,11 +159,14 @@ void check_fence(bool device) {
     mine.interval = checker.interval;
 }
 
-static void order_by_atomic(uintptr_t address) {
+enum class Synchronizes { load, store, both };  // a volatile load, a volatile store, an atomic operation
+static void order_by_atomic(uintptr_t address, Synchronizes how) {
     if (released.empty() && !any_fence) return;
     const uint16_t me = static_cast<uint16_t>(thread_number());
     Releases& here = released[address];
-    if (!here.empty()) merge(acquired[me], here);
+    if (how == Synchronizes::store) here.clear();  // whoever reads this does not hear of earlier values
+    if (!here.empty()) merge((how == Synchronizes::load ? read_of : acquired)[me], here);
+    if (how == Synchronizes::load) return;
     const auto mine = acquired.find(me);
     if (mine != acquired.end()) merge(here, mine->second);
     merge(here, acquired_by_block);
@@ -249,6 +263,13 @@ static Touch touch_of(const Access& a) {
             thread_at(thread)};
 }
 
+// A flag: one side stores it behind a fence or changes it atomically, the other reads it as volatile or atomic.
+static bool is_flag(const Access& a, const Access& b) {
+    const auto gives = [](const Access& x) { return x.action == Action::atomic || (x.action == Action::write && x.is_volatile && x.fenced); };
+    const auto takes = [](const Access& x) { return x.action == Action::atomic || (x.action == Action::read && x.is_volatile); };
+    return (gives(a) && takes(b)) || (gives(b) && takes(a));
+}
+
 // What is wrong with the access, and with which earlier one; null if nothing is.
 static const char* examine(const Range& range, const Cell& cell, const Now& now, const Access*& other, Access& rebuilt) {
     const bool arena = range.kind == Range::shared;
@@ -279,10 +300,10 @@ static const char* examine(const Range& range, const Cell& cell, const Now& now,
     return nullptr;
 }
 
-static Now now_at(Action action, size_t bytes, uint32_t site, bool pending) {
+static Now now_at(Action action, size_t bytes, uint32_t site, bool pending, bool is_volatile = false) {
     const unsigned thread = thread_number();
     return {{checker.interval, site, syncs[thread / 32], static_cast<uint16_t>(thread), fences[thread].all, 15,
-             static_cast<uint8_t>(std::min<size_t>(bytes, 255)), action, pending},
+             static_cast<uint8_t>(std::min<size_t>(bytes, 255)), action, pending, is_volatile, fences[thread].all > 0},
             thread / 32, thread % 32};
 }
 
@@ -406,11 +427,12 @@ static void split(Cell& cell, Cell* halves) {
     }
 }
 
-void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending) {
-    Now now = now_at(action, bytes, site, pending);
+void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending, bool is_volatile) {
+    Now now = now_at(action, bytes, site, pending, is_volatile);
     const uint32_t oldest = oldest_of(range);
     const uintptr_t end = address + bytes;
-    if (action == Action::atomic) order_by_atomic(address);
+    if (action == Action::atomic || is_volatile)
+        order_by_atomic(address, action == Action::read ? Synchronizes::load : action == Action::write ? Synchronizes::store : Synchronizes::both);
     bool told = false;
     const auto look_at = [&](Cell& cell, uintptr_t p) {
         if (!told) {
@@ -423,7 +445,8 @@ void check_range_access(Range& range, uintptr_t address, size_t bytes, Action ac
                 if (action == Action::write && other && other->action == Action::write && other->size == now.access.size)
                     add_racing_write(place, touches, address, bytes);
                 else
-                    add_finding(wrong, place, touches, "");
+                    add_finding(other && !strcmp(wrong, "race") && is_flag(now.access, *other) ? "volatile_flag" : wrong, place,
+                                touches, "");
                 told = true;
             }
         }

@@ -129,7 +129,7 @@ void check_tensors_end() {
 
 // ---- cudaMalloc() and cudaFree()
 
-static std::string text_of(Position at) { return std::string(at.file) + ":" + std::to_string(at.line); }
+std::string text_of(Position at) { return std::string(at.file) + ":" + std::to_string(at.line); }
 
 void check_allocated(const void* address, size_t bytes, bool initialized, Position at) {
     Range range;
@@ -173,6 +173,32 @@ void forget_freed_ranges() {
     for (Range& range : ranges())
         if (range.freed) give_back(reinterpret_cast<void*>(range.start));
     drop([](const Range& range) { return range.freed; });
+}
+
+// ---- the device heap: one range, whose blocks heap.cpp knows
+
+std::string name_of(const HeapBlock& block) {
+    return "the " + std::to_string(block.bytes) + " bytes of malloc or new at " + text_of(block.at);
+}
+void check_heap_opens(uintptr_t start, size_t bytes) {
+    Range range;
+    range.start = start;
+    range.bytes = bytes;
+    range.kind = Range::heap;
+    range.name = "the device heap";
+    add(std::move(range));
+}
+void check_heap_given(uintptr_t start, size_t bytes) {
+    Range* range = find_range(start, bytes);  // nobody has been here
+    memset(static_cast<void*>(&range->cell_of(start)), 0, bytes / WORD * sizeof(Cell));
+    memset(static_cast<void*>(range->halves_of(start)), 0, bytes / WORD * 2 * sizeof(Cell));
+}
+void check_heap_freed_wrongly(const HeapBlock& before, Position at) {
+    if (checker.mode != Mode::check) return;
+    if (before.freed)
+        add_host_finding("double_free", name_of(before), text_of(at), "freed before at " + text_of(before.freed_at));
+    else
+        add_host_finding("double_free", "", text_of(at), "malloc and new have not given out this address in a kernel");
 }
 
 // ---- this library's variables
@@ -312,6 +338,8 @@ static const Placed* shared_variable_near(uintptr_t address) {
 }
 
 Place describe_place(Range& range, uintptr_t address) {
+    if (const auto* block = range.kind == Range::heap ? heap_block_at(address) : nullptr)
+        return {&range, name_of(block->second), 1, {}, static_cast<int64_t>(address - block->first)};
     if (&range != &arena_range())
         return {&range, range.name, range.element_bytes, range.shape,
                 static_cast<int64_t>(address) - static_cast<int64_t>(range.start)};

@@ -5,6 +5,7 @@
 #include "cluster.cpp"
 #include "copy_engine.cpp"
 #include "fiber.cpp"
+#include "heap.cpp"
 #include "host_api.cpp"
 #include "launch.cpp"
 #include "mbarrier.cpp"

@@ -174,6 +174,18 @@ struct OpenMemory {  // while device code, or a copy, is at work on device memor
 };
 void close_memory_to_host();
 void give_back(void* address);
+uintptr_t take_device_memory(size_t bytes);  // for good; 0: there is none
+
+struct HeapBlock {
+    size_t bytes, taken, counted;  // asked for; with what follows it; of the limit
+    Position at, freed_at;
+    bool freed;
+    bool told = false;  // as a leak, or never to be
+};
+// The block that begins at or before the address; null: it is not in the heap, or there is none.
+const std::pair<const uintptr_t, HeapBlock>* heap_block_at(uintptr_t address);
+void for_each_heap_leak(void (*visit)(const HeapBlock& block, void* data), void* data);  // each once
+void heap_is_told();
 bool describe_device_address(const void* address, char* text, size_t size);
 
 // program.cpp

@@ -1,5 +1,5 @@
 // cub.cuh - the parts of CUB that kernels use most: reductions and scans of a warp and of a block, loads and stores of
-// tiles, and sums over the whole device.
+// tiles, radix sorts, and sums over the whole device.
 //
 // Written anew for the simulator: CUB's own headers need nvcc.
 #pragma once
@@ -287,6 +287,139 @@ struct DeviceScan {
         return details::on_device(storage, bytes, "DeviceScan", [=] {
             std::remove_cv_t<std::remove_reference_t<decltype(in[0])>> sum{};
             for (int i = 0; i < n; ++i) out[i] = sum = sum + in[i];
+        }, at);
+    }
+};
+
+// ---- radix sort: stable, by the bits from `begin` up to `end`
+template <typename T>
+struct DoubleBuffer {
+    T* d_buffers[2] = {};
+    int selector = 0;
+    DoubleBuffer() = default;
+    DoubleBuffer(T* current, T* alternate) : d_buffers{current, alternate} {}
+    T* Current() { return d_buffers[selector]; }
+    T* Alternate() { return d_buffers[selector ^ 1]; }
+};
+struct NullType {};
+namespace details {
+// The bit of the key in an order in which negative numbers come first.
+template <typename K>
+SIMULATOR_UNCHECKED bool key_bit(K key, int bit) {
+    constexpr int top = sizeof(K) * 8 - 1;
+    typename simulator::Bits<sizeof(K) == 1 ? 2 : sizeof(K)>::Type bits = 0;
+    __builtin_memcpy(&bits, &key, sizeof(K));
+    const bool sign = bits >> top & 1, is_float = !std::is_integral_v<K>, flips = is_float || std::is_signed_v<K>;
+    if (bit == top) return sign != flips;
+    return (bits >> bit & 1) != (is_float && sign);
+}
+// Bit by bit: those without it stay in front, those with it wait in the other arrays.
+template <typename K, typename V>
+SIMULATOR_UNCHECKED void radix_sort(K* keys, V* values, K* other_keys, V* other_values, int n, bool descending, int begin, int end) {
+    for (int bit = begin; bit < end; ++bit) {
+        int front = 0, back = 0;
+        for (int i = 0; i < n; ++i) {
+            const bool waits = key_bit(keys[i], bit) != descending;
+            (waits ? other_keys[back] : keys[front]) = keys[i];
+            if (values) (waits ? other_values[back] : values[front]) = values[i];
+            ++(waits ? back : front);
+        }
+        for (int i = 0; i < back; ++i) {
+            keys[front + i] = other_keys[i];
+            if (values) values[front + i] = other_values[i];
+        }
+    }
+}
+}  // namespace details
+
+template <typename K, int X, int N, typename V = NullType, int BITS = 4, bool MEMOIZE = true, int SCAN = 0, int CONFIG = 0, int Y = 1, int Z = 1>
+class BlockRadixSort {
+    static constexpr int THREADS = X * Y * Z, ALL = THREADS * N;
+    static constexpr bool PAIRS = !std::is_same_v<V, NullType>;
+
+  public:
+    struct TempStorage {
+        K keys[2][ALL];
+        V values[2][PAIRS ? ALL : 1];
+    };
+    explicit BlockRadixSort(TempStorage& storage) : storage_(storage) {}
+#define SIMULATOR_BLOCK_SORT(name, descending, striped)                                                                       \
+    void name(K (&keys)[N], int begin = 0, int end = sizeof(K) * 8) { sort<descending, striped>(keys, nullptr, begin, end); } \
+    void name(K (&keys)[N], V (&values)[N], int begin = 0, int end = sizeof(K) * 8) {                                         \
+        sort<descending, striped>(keys, values, begin, end);                                                                 \
+    }
+    SIMULATOR_BLOCK_SORT(Sort, false, false)
+    SIMULATOR_BLOCK_SORT(SortDescending, true, false)
+    SIMULATOR_BLOCK_SORT(SortBlockedToStriped, false, true)
+    SIMULATOR_BLOCK_SORT(SortDescendingBlockedToStriped, true, true)
+#undef SIMULATOR_BLOCK_SORT
+
+  private:
+    template <bool DESCENDING, bool STRIPED>
+    void sort(K (&keys)[N], V* values, int begin, int end) {
+        const int me = static_cast<int>(details::thread_rank());
+        for (int i = 0; i < N; ++i) {
+            storage_.keys[0][me * N + i] = keys[i];
+            if constexpr (PAIRS)
+                if (values) storage_.values[0][me * N + i] = values[i];
+        }
+        __syncthreads();
+        if (me == 0)
+            details::radix_sort(storage_.keys[0], values ? storage_.values[0] : nullptr, storage_.keys[1], storage_.values[1], ALL,
+                                DESCENDING, begin, end);
+        __syncthreads();
+        for (int i = 0; i < N; ++i) {
+            const int from = STRIPED ? i * THREADS + me : me * N + i;
+            keys[i] = storage_.keys[0][from];
+            if constexpr (PAIRS)
+                if (values) values[i] = storage_.values[0][from];
+        }
+    }
+    TempStorage& storage_;
+};
+
+struct DeviceRadixSort {
+#define SIMULATOR_DEVICE_SORT(Keys, Pairs, descending)                                                                        \
+    template <typename K>                                                                                                     \
+    static cudaError_t Keys(void* storage, size_t& bytes, const K* in, K* out, int n, int begin = 0, int end = sizeof(K) * 8, \
+                            cudaStream_t = nullptr, Position at = simulator::here()) {                                        \
+        return sort(storage, bytes, in, out, static_cast<const char*>(nullptr), static_cast<char*>(nullptr), n, descending, begin, end, at); \
+    }                                                                                                                         \
+    template <typename K>                                                                                                     \
+    static cudaError_t Keys(void* storage, size_t& bytes, DoubleBuffer<K>& keys, int n, int begin = 0, int end = sizeof(K) * 8, \
+                            cudaStream_t = nullptr, Position at = simulator::here()) {                                        \
+        if (storage) keys.selector ^= 1;                                                                                      \
+        return Keys(storage, bytes, keys.Alternate(), keys.Current(), n, begin, end, nullptr, at);                            \
+    }                                                                                                                         \
+    template <typename K, typename V>                                                                                         \
+    static cudaError_t Pairs(void* storage, size_t& bytes, const K* in, K* out, const V* values_in, V* values_out, int n,     \
+                             int begin = 0, int end = sizeof(K) * 8, cudaStream_t = nullptr, Position at = simulator::here()) { \
+        return sort(storage, bytes, in, out, values_in, values_out, n, descending, begin, end, at);                           \
+    }                                                                                                                         \
+    template <typename K, typename V>                                                                                         \
+    static cudaError_t Pairs(void* storage, size_t& bytes, DoubleBuffer<K>& keys, DoubleBuffer<V>& values, int n, int begin = 0, \
+                             int end = sizeof(K) * 8, cudaStream_t = nullptr, Position at = simulator::here()) {              \
+        if (storage) keys.selector ^= 1, values.selector ^= 1;                                                                \
+        return Pairs(storage, bytes, keys.Alternate(), keys.Current(), values.Alternate(), values.Current(), n, begin, end, nullptr, at); \
+    }
+    SIMULATOR_DEVICE_SORT(SortKeys, SortPairs, false)
+    SIMULATOR_DEVICE_SORT(SortKeysDescending, SortPairsDescending, true)
+#undef SIMULATOR_DEVICE_SORT
+
+  private:
+    template <typename K, typename V>
+    static cudaError_t sort(void* storage, size_t& bytes, const K* in, K* out, const V* values_in, V* values_out, int n, bool descending,
+                            int begin, int end, Position at) {
+        const size_t needed = static_cast<size_t>(n) * (sizeof(K) + (values_in ? sizeof(V) : 0)) + 16;
+        if (!storage) return bytes = needed, cudaSuccess;
+        SIMULATOR_NEED(bytes >= needed && begin >= 0 && end <= static_cast<int>(sizeof(K) * 8), cudaErrorInvalidValue);
+        return details::on_device(storage, bytes, "DeviceRadixSort", [=] {
+            for (int i = 0; i < n; ++i) {
+                out[i] = in[i];
+                if (values_in) values_out[i] = values_in[i];
+            }
+            V* const other = reinterpret_cast<V*>((reinterpret_cast<uintptr_t>(static_cast<K*>(storage) + n) + alignof(V) - 1) & ~(alignof(V) - 1));
+            details::radix_sort(out, values_out, static_cast<K*>(storage), other, n, descending, begin, end);
         }, at);
     }
 };

@@ -6,12 +6,21 @@
 #pragma once
 #include <math.h>
 
+#include "rounding.h"
 #include "thread.h"
 #include "vector_types.h"
 
 namespace simulator {
 
 struct Fp16Format {
+    struct Raw {
+        unsigned short x;
+    };
+    struct Raw2 {
+        unsigned short x, y;
+    };
+    static constexpr int DIGITS = 11, LEAST = -24;
+    static constexpr double LARGEST = 65504;
     static uint16_t round(float value) {
         uint32_t bits = __builtin_bit_cast(uint32_t, value);
         const uint32_t sign = bits >> 16 & 0x8000;
@@ -36,6 +45,14 @@ struct Fp16Format {
 };
 
 struct Bf16Format {
+    struct Raw {
+        unsigned short x;
+    };
+    struct Raw2 {
+        unsigned short x, y;
+    };
+    static constexpr int DIGITS = 8, LEAST = -133;
+    static constexpr double LARGEST = 0x1.fep127;
     static uint16_t round(float value) {
         const uint32_t bits = __builtin_bit_cast(uint32_t, value);
         if (value != value) return 0x7fff;
@@ -61,6 +78,8 @@ struct Float16 {
     uint16_t bits;
 
     Float16() = default;
+    Float16(typename Format::Raw raw) : bits(raw.x) {}
+    operator typename Format::Raw() const { return {bits}; }
     Float16(float value) : bits(Format::round(value)) {}
     Float16(double value) : bits(Format::round(to_odd(value))) {}
     Float16(int value) : Float16(static_cast<double>(value)) {}
@@ -120,6 +139,8 @@ struct alignas(4) Float16Pair {
         uint32_t whole;
     };
     Float16Pair() = default;
+    Float16Pair(typename Format::Raw2 raw) : x(Element::from_bits(raw.x)), y(Element::from_bits(raw.y)) {}
+    operator typename Format::Raw2() const { return {x.bits, y.bits}; }
     Float16Pair(Element x_, Element y_) : x(x_), y(y_) {}
     Float16Pair(const Float16Pair& other) : whole(other.whole) {}
     Float16Pair& operator=(const Float16Pair& other) {
@@ -179,18 +200,33 @@ SIMULATOR_F __hmul_sat(f a, f b) { return __hsat(a * b); }
 SIMULATOR_F __hfma_sat(f a, f b, f c) { return __hsat(__hfma(a, b, c)); }
 SIMULATOR_F __hfma_relu(f a, f b, f c) {
     const f sum = __hfma(a, b, c);
-    return sum > f(0.0f) ? sum : f(0.0f);
+    return sum != sum || sum > f(0.0f) ? sum : f(0.0f);
 }
 SIMULATOR_F __hadd_rn(f a, f b) { return a + b; }
 SIMULATOR_F __hsub_rn(f a, f b) { return a - b; }
 SIMULATOR_F __hmul_rn(f a, f b) { return a * b; }
-SIMULATOR_TEST __heq(f a, f b) { return a == b; }
-SIMULATOR_TEST __hne(f a, f b) { return a < b || a > b; }
-SIMULATOR_TEST __hlt(f a, f b) { return a < b; }
-SIMULATOR_TEST __hle(f a, f b) { return a <= b; }
-SIMULATOR_TEST __hgt(f a, f b) { return a > b; }
-SIMULATOR_TEST __hge(f a, f b) { return a >= b; }
 SIMULATOR_TEST __hisnan(f a) { return a != a; }
+// Comparisons: of two, of pairs (1 or 0 in each, all bits as a mask, or whether it is true of both); with u a NaN makes
+// them true.
+#define SIMULATOR_COMPARED(op, test)                                                                          \
+    SIMULATOR_TEST __h##op(f a, f b) { return test; }                                                         \
+    SIMULATOR_F2 __h##op##2(f2 a, f2 b) { return {f(__h##op(a.x, b.x) ? 1.0f : 0.0f), f(__h##op(a.y, b.y) ? 1.0f : 0.0f)}; } \
+    SIMULATOR_TEST __hb##op##2(f2 a, f2 b) { return __h##op(a.x, b.x) && __h##op(a.y, b.y); }                 \
+    template <typename Format>                                                                                \
+    unsigned __h##op##2_mask(f2 a, f2 b) {                                                                    \
+        return (__h##op(a.x, b.x) ? 0xffffu : 0u) | (__h##op(a.y, b.y) ? 0xffff0000u : 0u);                   \
+    }
+#define SIMULATOR_COMPARED_TWICE(op, test) SIMULATOR_COMPARED(op, test) SIMULATOR_COMPARED(op##u, a != a || b != b || test)
+SIMULATOR_COMPARED_TWICE(eq, a == b)
+SIMULATOR_COMPARED_TWICE(ne, (a < b || a > b))
+SIMULATOR_COMPARED_TWICE(lt, a < b)
+SIMULATOR_COMPARED_TWICE(le, a <= b)
+SIMULATOR_COMPARED_TWICE(gt, a > b)
+SIMULATOR_COMPARED_TWICE(ge, a >= b)
+#undef SIMULATOR_COMPARED_TWICE
+#undef SIMULATOR_COMPARED
+SIMULATOR_F __hmax_nan(f a, f b) { return a != a || b != b ? f::from_bits(0x7fff) : __hmax(a, b); }
+SIMULATOR_F __hmin_nan(f a, f b) { return a != a || b != b ? f::from_bits(0x7fff) : __hmin(a, b); }
 template <typename Format>
 int __hisinf(f a) {
     return fabsf(a) != HUGE_VALF ? 0 : a < f(0.0f) ? -1 : 1;
@@ -207,29 +243,40 @@ SIMULATOR_F hlog10(f a) { return log10f(a); }
 SIMULATOR_F hsin(f a) { return sinf(a); }
 SIMULATOR_F hcos(f a) { return cosf(a); }
 SIMULATOR_F htanh(f a) { return tanhf(a); }
+SIMULATOR_F htanh_approx(f a) { return tanhf(a); }
 SIMULATOR_F hrint(f a) { return rintf(a); }
 SIMULATOR_F htrunc(f a) { return truncf(a); }
 SIMULATOR_F hfloor(f a) { return floorf(a); }
 SIMULATOR_F hceil(f a) { return ceilf(a); }
 
-SIMULATOR_F2 __hadd2(f2 a, f2 b) { return a + b; }
-SIMULATOR_F2 __hsub2(f2 a, f2 b) { return a - b; }
-SIMULATOR_F2 __hmul2(f2 a, f2 b) { return a * b; }
+// What both of a pair get.
+#define SIMULATOR_PAIR1(pair, one) \
+    SIMULATOR_F2 pair(f2 a) { return {one(a.x), one(a.y)}; }
+#define SIMULATOR_PAIR2(pair, one) \
+    SIMULATOR_F2 pair(f2 a, f2 b) { return {one(a.x, b.x), one(a.y, b.y)}; }
+#define SIMULATOR_PAIR3(pair, one) \
+    SIMULATOR_F2 pair(f2 a, f2 b, f2 c) { return {one(a.x, b.x, c.x), one(a.y, b.y, c.y)}; }
+#define SIMULATOR_PAIR_OF(name) SIMULATOR_PAIR1(h2##name, h##name)
+SIMULATOR_PAIR_OF(exp) SIMULATOR_PAIR_OF(exp2) SIMULATOR_PAIR_OF(exp10) SIMULATOR_PAIR_OF(log) SIMULATOR_PAIR_OF(log2)
+SIMULATOR_PAIR_OF(log10) SIMULATOR_PAIR_OF(sqrt) SIMULATOR_PAIR_OF(rsqrt) SIMULATOR_PAIR_OF(rcp) SIMULATOR_PAIR_OF(sin)
+SIMULATOR_PAIR_OF(cos) SIMULATOR_PAIR_OF(tanh) SIMULATOR_PAIR_OF(tanh_approx) SIMULATOR_PAIR_OF(rint)
+SIMULATOR_PAIR_OF(trunc) SIMULATOR_PAIR_OF(floor) SIMULATOR_PAIR_OF(ceil)
+SIMULATOR_PAIR1(__habs2, __habs) SIMULATOR_PAIR1(__hisnan2, __hisnan)
+SIMULATOR_PAIR2(__hadd2, __hadd) SIMULATOR_PAIR2(__hadd2_rn, __hadd) SIMULATOR_PAIR2(__hadd2_sat, __hadd_sat)
+SIMULATOR_PAIR2(__hsub2, __hsub) SIMULATOR_PAIR2(__hsub2_rn, __hsub) SIMULATOR_PAIR2(__hsub2_sat, __hsub_sat)
+SIMULATOR_PAIR2(__hmul2, __hmul) SIMULATOR_PAIR2(__hmul2_rn, __hmul) SIMULATOR_PAIR2(__hmul2_sat, __hmul_sat)
+SIMULATOR_PAIR2(__hmax2, __hmax) SIMULATOR_PAIR2(__hmax2_nan, __hmax_nan)
+SIMULATOR_PAIR2(__hmin2, __hmin) SIMULATOR_PAIR2(__hmin2_nan, __hmin_nan)
+SIMULATOR_PAIR3(__hfma2, __hfma) SIMULATOR_PAIR3(__hfma2_sat, __hfma_sat) SIMULATOR_PAIR3(__hfma2_relu, __hfma_relu)
+#undef SIMULATOR_PAIR_OF
+#undef SIMULATOR_PAIR1
+#undef SIMULATOR_PAIR2
+#undef SIMULATOR_PAIR3
+SIMULATOR_F2 __hcmadd(f2 a, f2 b, f2 c) {
+    return {__hfma(-a.y, b.y, __hfma(a.x, b.x, c.x)), __hfma(a.y, b.x, __hfma(a.x, b.y, c.y))};
+}
 SIMULATOR_F2 __h2div(f2 a, f2 b) { return a / b; }
 SIMULATOR_F2 __hneg2(f2 a) { return -a; }
-SIMULATOR_F2 __habs2(f2 a) { return {__habs(a.x), __habs(a.y)}; }
-SIMULATOR_F2 __hfma2(f2 a, f2 b, f2 c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; }
-SIMULATOR_F2 __hmax2(f2 a, f2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }
-SIMULATOR_F2 __hmin2(f2 a, f2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }
-SIMULATOR_F2 h2exp(f2 a) { return {hexp(a.x), hexp(a.y)}; }
-SIMULATOR_F2 h2exp2(f2 a) { return {hexp2(a.x), hexp2(a.y)}; }
-SIMULATOR_F2 __hadd2_sat(f2 a, f2 b) { return {__hadd_sat(a.x, b.x), __hadd_sat(a.y, b.y)}; }
-SIMULATOR_F2 __hmul2_sat(f2 a, f2 b) { return {__hmul_sat(a.x, b.x), __hmul_sat(a.y, b.y)}; }
-SIMULATOR_F2 h2sqrt(f2 a) { return {hsqrt(a.x), hsqrt(a.y)}; }
-SIMULATOR_F2 h2rsqrt(f2 a) { return {hrsqrt(a.x), hrsqrt(a.y)}; }
-SIMULATOR_F2 h2rcp(f2 a) { return {hrcp(a.x), hrcp(a.y)}; }
-SIMULATOR_F2 h2log(f2 a) { return {hlog(a.x), hlog(a.y)}; }
-SIMULATOR_F2 h2tanh(f2 a) { return {htanh(a.x), htanh(a.y)}; }
 SIMULATOR_F2 __halves2half2(f a, f b) { return {a, b}; }
 SIMULATOR_F2 __lows2half2(f2 a, f2 b) { return {a.x, b.x}; }
 SIMULATOR_F2 __highs2half2(f2 a, f2 b) { return {a.y, b.y}; }
@@ -250,3 +297,45 @@ float __high2float(f2 a) {
 #undef SIMULATOR_F
 #undef SIMULATOR_F2
 #undef SIMULATOR_TEST
+
+// ---- conversions, for cuda_fp16.h and cuda_bf16.h
+namespace simulator {
+template <typename Format>
+Float16<Format> directed_half(Exact x, Rounding how) {
+    return Float16<Format>(rounded(x, how, Format::DIGITS, Format::LEAST, Format::LARGEST));
+}
+template <typename Format>
+Float16<Format> directed_half(double x, Rounding how) {
+    return isfinite(x) && x != 0 ? directed_half<Format>(exact(x), how) : Float16<Format>(x);
+}
+template <typename Format, typename I>
+Float16<Format> half_from(I x, Rounding how) {
+    if (!x) return Float16<Format>(0.0f);
+    return directed_half<Format>(exact_integer(x < 0 ? -static_cast<uint64_t>(x) : static_cast<uint64_t>(x), x < 0), how);
+}
+}  // namespace simulator
+#define SIMULATOR_CONVERSIONS(half, Half, Format)                                                                          \
+    inline Half __float2##half(float a) { return a; }                                                                      \
+    inline Half __double2##half(double a) { return a; }                                                                    \
+    inline float __##half##2float(Half a) { return a; }                                                                    \
+    inline unsigned short __##half##_as_ushort(Half a) { return a.bits; }                                                  \
+    inline short __##half##_as_short(Half a) { return static_cast<short>(a.bits); }                                        \
+    inline Half __ushort_as_##half(unsigned short a) { return Half::from_bits(a); }                                        \
+    inline Half __short_as_##half(short a) { return Half::from_bits(static_cast<unsigned short>(a)); }                     \
+    inline signed char __##half##2char_rz(Half a) { return simulator::to_integer<signed char>(truncf(a)); }                \
+    inline unsigned char __##half##2uchar_rz(Half a) { return simulator::to_integer<unsigned char>(truncf(a)); }           \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, rn, nearbyint, nearest)                                              \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, rz, trunc, zero)                                                     \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, ru, ceil, up)                                                        \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, rd, floor, down)
+#define SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, mode, round, how)                                                \
+    inline Half __float2##half##_##mode(float a) { return simulator::directed_half<Format>(a, simulator::Rounding::how); } \
+    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, short, short)                                               \
+    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, unsigned short, ushort)                                     \
+    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, int, int)                                                   \
+    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, unsigned, uint)                                             \
+    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, long long, ll)                                              \
+    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, unsigned long long, ull)
+#define SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, I, i)                                                   \
+    inline I __##half##2##i##_##mode(Half a) { return simulator::to_integer<I>(round(static_cast<double>(static_cast<float>(a)))); } \
+    inline Half __##i##2##half##_##mode(I a) { return simulator::half_from<Format>(a, simulator::Rounding::how); }

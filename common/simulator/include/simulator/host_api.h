@@ -8,41 +8,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "errors.h"
 #include "language.h"
 
 // ---- types and constants
-#define SIMULATOR_ERRORS(X)                                                          \
-    X(cudaSuccess, 0, "no error")                                                    \
-    X(cudaErrorInvalidValue, 1, "invalid argument")                                  \
-    X(cudaErrorMemoryAllocation, 2, "out of memory")                                 \
-    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")            \
-    X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                      \
-    X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                           \
-    X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")      \
-    X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version") \
-    X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable") \
-    X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                 \
-    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                  \
-    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
-    X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device") \
-    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
-    X(cudaErrorNotReady, 600, "device not ready")                                    \
-    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")      \
-    X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
-    X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")        \
-    X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")      \
-    X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")        \
-    X(cudaErrorAssert, 710, "device-side assert triggered")                          \
-    X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped") \
-    X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region") \
-    X(cudaErrorMisalignedAddress, 716, "misaligned address")                         \
-    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
-    X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch") \
-    X(cudaErrorNotSupported, 801, "operation not supported")                         \
-    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
-    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
-    X(cudaErrorInvalidClusterSize, 912, "cluster misconfiguration")                  \
-    X(cudaErrorUnknown, 999, "unknown error")
 // What samples ask with #ifdef.
 #define __DRIVER_TYPES_H__
 #define __CUDA_RUNTIME_H__
@@ -57,15 +26,8 @@ enum cudaError { SIMULATOR_ERRORS(SIMULATOR_ERROR_CODE) };
 using cudaError_t = cudaError;
 
 struct CUgraph_st;
-struct CUstream_st {
-    CUgraph_st* capturing = nullptr;  // what is launched here goes into the graph, and does not run
-    unsigned flags = 0;
-    int priority = 0;
-};
-struct CUevent_st {
-    timespec time;
-    CUgraph_st* capturing = nullptr;  // of the stream where it was recorded
-};
+struct CUstream_st;
+struct CUevent_st;
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 
@@ -154,6 +116,12 @@ enum {
     cudaHostRegisterDefault = 0,
     cudaHostRegisterPortable = 1,
     cudaHostRegisterMapped = 2,
+    cudaHostRegisterIoMemory = 4,
+    cudaHostRegisterReadOnly = 8,
+    cudaEventRecordDefault = 0,
+    cudaEventRecordExternal = 1,
+    cudaEventWaitDefault = 0,
+    cudaEventWaitExternal = 1,
     cudaEventInterprocess = 4,
     cudaOccupancyDefault = 0,
     cudaDeviceScheduleAuto = 0,
@@ -221,30 +189,52 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
 cudaError_t copy_symbol(void* to, const void* from, size_t bytes);
 cudaError_t fill(void* address, int value, size_t bytes, Position at);
 void written_by_host(const void* address, size_t bytes);
+size_t heap_limit();
+cudaError_t set_heap_limit(size_t bytes);
+// Which handles there are; an address alone may be that of one that is gone.
+enum class Handle { stream, event, graph, graph_exec, pool };
+void born(const void* handle, Handle kind);
+bool is_alive(const void* handle, Handle kind);
+bool dies(const void* handle, Handle kind);  // false: there is none
+// Of the capture that this host thread has begun.
+struct CaptureState {
+    bool forbids = false;    // calls that might wait, or allocate
+    bool blocking = false;   // the stream waits for the legacy stream
+    bool invalid = false;
+};
+CaptureState& capture_state();
+cudaError_t capture_forbids(cudaError_t error);  // that error, if it does: the capture is lost
+cudaError_t capture_forbids_legacy();
 cudaError_t finished(cudaError_t error);  // remembers an error for cudaGetLastError() and returns it
 }  // namespace simulator
 
 // ---- memory
 template <typename T>
 cudaError_t cudaMalloc(T** address, size_t bytes, simulator::Position at = simulator::here()) {
+    if (!address) return simulator::finished(cudaErrorInvalidValue);
+    if (const cudaError_t error = simulator::capture_forbids(cudaErrorStreamCaptureUnsupported)) return error;
     return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::device, at);
 }
 template <typename T>
 cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t, simulator::Position at = simulator::here()) {
-    return cudaMalloc(address, bytes, at);
+    if (!address) return simulator::finished(cudaErrorInvalidValue);
+    return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::device, at);
 }
 template <typename T>
-cudaError_t cudaMallocManaged(T** address, size_t bytes, unsigned = cudaMemAttachGlobal,
+cudaError_t cudaMallocManaged(T** address, size_t bytes, unsigned flags = cudaMemAttachGlobal,
                               simulator::Position at = simulator::here()) {
+    if (!address || !bytes || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
+        return simulator::finished(cudaErrorInvalidValue);
     return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::managed, at);
 }
 template <typename T>
-cudaError_t cudaMallocHost(T** address, size_t bytes, unsigned = 0, simulator::Position at = simulator::here()) {
+cudaError_t cudaMallocHost(T** address, size_t bytes, unsigned flags = 0, simulator::Position at = simulator::here()) {
+    if (!address || flags > 7) return simulator::finished(cudaErrorInvalidValue);
     return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::host, at);
 }
 template <typename T>
-cudaError_t cudaHostAlloc(T** address, size_t bytes, unsigned, simulator::Position at = simulator::here()) {
-    return cudaMallocHost(address, bytes, 0, at);
+cudaError_t cudaHostAlloc(T** address, size_t bytes, unsigned flags, simulator::Position at = simulator::here()) {
+    return cudaMallocHost(address, bytes, flags, at);
 }
 inline cudaError_t cudaFree(void* address, simulator::Position at = simulator::here()) {
     return simulator::release(address, at);
@@ -253,25 +243,34 @@ inline cudaError_t cudaFreeAsync(void* address, cudaStream_t, simulator::Positio
     return cudaFree(address, at);
 }
 inline cudaError_t cudaFreeHost(void* address, simulator::Position at = simulator::here()) {
-    return cudaFree(address, at);
+    const simulator::MemoryKind kind = simulator::kind_of(address);
+    if (address && (kind == simulator::MemoryKind::device || kind == simulator::MemoryKind::managed))
+        return simulator::finished(cudaErrorInvalidValue);
+    return simulator::release(address, at);
 }
 
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                               simulator::Position at = simulator::here()) {
+    if (const cudaError_t error = simulator::capture_forbids_legacy()) return error;
     return simulator::copy(to, from, bytes, kind, at);
 }
 inline cudaError_t cudaMemset(void* address, int value, size_t bytes, simulator::Position at = simulator::here()) {
+    if (const cudaError_t error = simulator::capture_forbids_legacy()) return error;
     return simulator::fill(address, value, bytes, at);
 }
 template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
-                               cudaMemcpyKind = cudaMemcpyHostToDevice) {
+                               cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+    if (kind != cudaMemcpyHostToDevice && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault)
+        return simulator::finished(cudaErrorInvalidMemcpyDirection);
     if (offset + bytes > sizeof(T)) return simulator::finished(cudaErrorInvalidValue);
     return simulator::copy_symbol((char*)&symbol + offset, from, bytes);
 }
 template <typename T>
 cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
-                                 cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+    if (kind != cudaMemcpyDeviceToHost && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault)
+        return simulator::finished(cudaErrorInvalidMemcpyDirection);
     if (offset + bytes > sizeof(T)) return simulator::finished(cudaErrorInvalidValue);
     return simulator::copy_symbol(to, (const char*)&symbol + offset, bytes);
 }

@@ -170,23 +170,6 @@ inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
                                      simulator::wants_cooperation(*config), at, simulator::wanted_cluster(*config));
 }
 
-// ---- nodes of graphs
-struct cudaKernelNodeParams {
-    void* func;
-    dim3 gridDim_, blockDim_;
-    unsigned sharedMemBytes;
-    void** kernelParams;
-    void** extra;
-};
-inline cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t,
-                                          const cudaKernelNodeParams* p, simulator::Position at = simulator::here()) {
-    const simulator::RegisteredKernel* kernel = simulator::registered_kernel(p->func);
-    if (!kernel) return simulator::finished(cudaErrorInvalidDeviceFunction);
-    return simulator::add_node(node, graph, [=, bound = kernel->bind(p->func, p->kernelParams), p = *p] {
-        simulator::launch_bound(kernel->name, bound, p.gridDim_, p.blockDim_, p.sharedMemBytes, nullptr, false, at);
-    });
-}
-
 // ---- attributes and occupancy
 template <typename F>
 cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int value) {
@@ -247,4 +230,28 @@ template <typename F>
 cudaError_t cudaOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, F* kernel, size_t bytes = 0, int limit = 0,
                                                         unsigned = 0) {
     return cudaOccupancyMaxPotentialBlockSize(grid, block, kernel, bytes, limit);
+}
+template <typename F, typename Bytes>
+cudaError_t cudaOccupancyMaxPotentialBlockSizeVariableSMemWithFlags(int* grid, int* block, F* kernel, Bytes bytes_of, int limit = 0,
+                                                                    unsigned = 0) {
+    return cudaOccupancyMaxPotentialBlockSizeVariableSMem(grid, block, kernel, bytes_of, limit);
+}
+template <typename F>
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, F* kernel, int blocks, int) {
+    cudaFuncAttributes attributes;
+    cudaDeviceProp p;
+    SIMULATOR_NEED(bytes && blocks > 0, cudaErrorInvalidValue);
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel)) return error;
+    cudaGetDeviceProperties(&p, 0);
+    const size_t used = attributes.sharedSizeBytes + p.reservedSharedMemPerBlock;
+    const size_t each = p.sharedMemPerMultiprocessor / static_cast<size_t>(blocks);
+    *bytes = each > used ? each - used : 0;
+    if (*bytes > p.sharedMemPerBlockOptin - attributes.sharedSizeBytes) *bytes = p.sharedMemPerBlockOptin - attributes.sharedSizeBytes;
+    return cudaSuccess;
+}
+inline cudaError_t cudaFuncGetName(const char** name, const void* kernel) {
+    const simulator::RegisteredKernel* known = simulator::registered_kernel(kernel);
+    SIMULATOR_NEED(name, cudaErrorInvalidValue);
+    SIMULATOR_NEED(known, cudaErrorInvalidDeviceFunction);
+    return *name = known->name, cudaSuccess;
 }

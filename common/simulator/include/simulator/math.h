@@ -39,6 +39,7 @@ inline float rsqrtf(float x) noexcept { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) noexcept { return 1.0 / sqrt(x); }
 inline float rsqrt(float x) noexcept { return rsqrtf(x); }
 inline float rcbrtf(float x) noexcept { return 1.0f / cbrtf(x); }
+inline float fdivide(float a, float b) noexcept { return a / b; }
 inline float fdividef(float a, float b) noexcept { return a / b; }
 inline float sinpif(float x) noexcept { return static_cast<float>(sin(M_PI * static_cast<double>(x))); }
 inline float cospif(float x) noexcept { return static_cast<float>(cos(M_PI * static_cast<double>(x))); }
@@ -54,6 +55,7 @@ inline float __log2f(float x) noexcept { return log2f(x); }
 inline float __log10f(float x) noexcept { return log10f(x); }
 inline float __sinf(float x) noexcept { return sinf(x); }
 inline float __cosf(float x) noexcept { return cosf(x); }
+inline float __tanhf(float x) noexcept { return tanhf(x); }
 inline float __tanf(float x) noexcept { return tanf(x); }
 inline float __powf(float x, float y) noexcept { return powf(x, y); }
 inline float __fdividef(float a, float b) noexcept { return a / b; }
@@ -148,10 +150,19 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 }
 inline unsigned __sad(int a, int b, unsigned c) { return c + static_cast<unsigned>(a < b ? b - a : a - b); }
 inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return c + (a < b ? b - a : a - b); }
-inline int __dp4a(int a, int b, int c) {
-    for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
-    return c;
-}
+// Four bytes by four; two halves by the low or the high two bytes.
+#define SIMULATOR_DOT(T, Byte, Half)                                                                       \
+    inline T __dp4a(T a, T b, T c) {                                                                       \
+        for (int i = 0; i < 32; i += 8) c += static_cast<Byte>(a >> i) * static_cast<Byte>(b >> i);        \
+        return c;                                                                                          \
+    }                                                                                                      \
+    inline T __dp2a_lo(T a, T b, T c) {                                                                    \
+        return c + static_cast<Half>(a) * static_cast<Byte>(b) + static_cast<Half>(a >> 16) * static_cast<Byte>(b >> 8); \
+    }                                                                                                      \
+    inline T __dp2a_hi(T a, T b, T c) { return __dp2a_lo(a, b >> 16, c); }
+SIMULATOR_DOT(int, int8_t, int16_t)
+SIMULATOR_DOT(unsigned, uint8_t, uint16_t)
+#undef SIMULATOR_DOT
 
 // ---- loads and stores with a cache hint
 #define SIMULATOR_LOAD(name)   \

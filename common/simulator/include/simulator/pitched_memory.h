@@ -34,6 +34,7 @@ constexpr size_t PITCH_ALIGNMENT = 512;
 
 inline cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                              cudaMemcpyKind kind, Position at) {
+    if (!height || !width) return cudaSuccess;
     if (width > to_pitch || width > from_pitch) return finished(cudaErrorInvalidPitchValue);
     for (size_t row = 0; row < height; ++row)
         if (const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch,
@@ -42,7 +43,7 @@ inline cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t
     return cudaSuccess;
 }
 inline cudaError_t fill_rows(void* address, size_t pitch, int value, size_t width, size_t height, Position at) {
-    if (width > pitch) return finished(cudaErrorInvalidPitchValue);
+    if (width > pitch && height > 1) return finished(cudaErrorInvalidPitchValue);
     for (size_t row = 0; row < height; ++row)
         if (const cudaError_t error = fill(static_cast<char*>(address) + row * pitch, value, width, at)) return error;
     return cudaSuccess;
@@ -53,10 +54,12 @@ inline cudaError_t fill_rows(void* address, size_t pitch, int value, size_t widt
 template <typename T>
 cudaError_t cudaMallocPitch(T** address, size_t* pitch, size_t width, size_t height,
                             simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(address && pitch, cudaErrorInvalidValue);
     *pitch = (width + simulator::PITCH_ALIGNMENT - 1) / simulator::PITCH_ALIGNMENT * simulator::PITCH_ALIGNMENT;
     return cudaMalloc(address, *pitch * height, at);
 }
 inline cudaError_t cudaMalloc3D(cudaPitchedPtr* p, cudaExtent extent, simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
     *p = {nullptr, 0, extent.width, extent.height};
     return cudaMallocPitch(&p->ptr, &p->pitch, extent.width, extent.height * extent.depth, at);
 }
@@ -85,23 +88,8 @@ inline cudaError_t cudaMemset3D(cudaPitchedPtr p, int value, cudaExtent extent, 
             return error;
     return cudaSuccess;
 }
-struct cudaMemsetParams {
-    void* dst;
-    size_t pitch;
-    unsigned value, elementSize;
-    size_t width, height;  // in elements, in rows
-};
-inline cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t,
-                                          const cudaMemsetParams* params, simulator::Position at = simulator::here()) {
-    return simulator::add_node(node, graph, [p = *params, at] {
-        const size_t row_bytes = p.width * p.elementSize;
-        std::vector<char> row(row_bytes);
-        for (size_t i = 0; i < row_bytes; ++i) row[i] = static_cast<char>(p.value >> 8 * (i % p.elementSize));
-        for (size_t y = 0; y < p.height; ++y)
-            simulator::copy(static_cast<char*>(p.dst) + y * p.pitch, row.data(), row_bytes, cudaMemcpyDefault, at);
-    });
-}
 inline cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p, simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
     if (p->srcArray || p->dstArray) return simulator::finished(cudaErrorNotSupported);
     const auto row = [](const cudaPitchedPtr& of, const cudaPos& pos, size_t z) {
         return static_cast<char*>(of.ptr) + ((pos.z + z) * of.ysize + pos.y) * of.pitch + pos.x;
@@ -113,7 +101,33 @@ inline cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p, simulator::Position 
             return error;
     return cudaSuccess;
 }
-inline cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t,
-                                          const cudaMemcpy3DParms* params, simulator::Position at = simulator::here()) {
-    return simulator::add_node(node, graph, [p = *params, at] { cudaMemcpy3D(&p, at); });
+inline cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream = nullptr,
+                                     simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
+    return simulator::in_stream(stream, [p = *p, at] { return cudaMemcpy3D(&p, at); }, cudaGraphNodeTypeMemcpy);
+}
+inline cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t stream = nullptr,
+                                     simulator::Position at = simulator::here()) {
+    return simulator::in_stream(stream, [=] { return cudaMemset3D(p, value, extent, at); }, cudaGraphNodeTypeMemset);
+}
+struct cudaMemcpy3DPeerParms {
+    struct cudaArray* srcArray;
+    cudaPos srcPos;
+    cudaPitchedPtr srcPtr;
+    int srcDevice;
+    struct cudaArray* dstArray;
+    cudaPos dstPos;
+    cudaPitchedPtr dstPtr;
+    int dstDevice;
+    cudaExtent extent;
+};
+inline cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms* p, cudaStream_t stream = nullptr,
+                                         simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
+    SIMULATOR_NEED(!p->srcDevice && !p->dstDevice, cudaErrorInvalidDevice);
+    const cudaMemcpy3DParms same = {p->srcArray, p->srcPos, p->srcPtr, p->dstArray, p->dstPos, p->dstPtr, p->extent, cudaMemcpyDeviceToDevice};
+    return cudaMemcpy3DAsync(&same, stream, at);
+}
+inline cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* p, simulator::Position at = simulator::here()) {
+    return cudaMemcpy3DPeerAsync(p, nullptr, at);
 }

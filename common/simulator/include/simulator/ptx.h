@@ -88,6 +88,21 @@ SIMULATOR_PTX T high_product(T a, T b) {
     __extension__ using Wide = __int128;
     return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b) >> sizeof(T) * 8);
 }
+// `in` and `out` are the carry flag, 0 or 1; of a difference it is what was borrowed.
+template <typename T>
+SIMULATOR_PTX T sum_with_carry(T a, T b, Register in, Register& out, bool sets) {
+    T sum;
+    const bool carries = __builtin_add_overflow(a, b, &sum) | __builtin_add_overflow(sum, static_cast<T>(in), &sum);
+    if (sets) out = carries;
+    return sum;
+}
+template <typename T>
+SIMULATOR_PTX T difference_with_carry(T a, T b, Register in, Register& out, bool sets) {
+    T difference;
+    const bool borrows = __builtin_sub_overflow(a, b, &difference) | __builtin_sub_overflow(difference, static_cast<T>(in), &difference);
+    if (sets) out = borrows;
+    return difference;
+}
 template <typename T>
 SIMULATOR_PTX T minimum(T a, T b) {
     return a != a ? b : b < a ? b : a;

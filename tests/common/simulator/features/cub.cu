@@ -44,6 +44,16 @@ __global__ void warp_parts(const int* in, int* out) {
     out[2 * t + 1] = inclusive;
 }
 
+__global__ void sort_block(const float* in, float* out, int* from) {
+    using Sort = cub::BlockRadixSort<float, 64, 2, int>;
+    __shared__ typename Sort::TempStorage storage;
+    float keys[2];
+    int places[2];
+    for (int i = 0; i < 2; ++i) keys[i] = in[2 * threadIdx.x + i], places[i] = 2 * threadIdx.x + i;
+    Sort(storage).Sort(keys, places);
+    for (int i = 0; i < 2; ++i) out[2 * threadIdx.x + i] = keys[i], from[2 * threadIdx.x + i] = places[i];
+}
+
 int main() {
     const int n = THREADS * ITEMS;
     Buffer<int> in(n), sums(2), before(n), most(1), stored(n), warps(128);
@@ -77,5 +87,26 @@ int main() {
     cudaFree(storage);
     sums.fetch(), before.fetch();
     EXPECT(sums[0] == sum && before[n - 1] == sum && before[0] == in[0]);
+    // Radix sorts: of a block, and of the device with values and both buffers.
+    Buffer<float> keys(128), sorted(128);
+    Buffer<int> order(128), ordered(128);
+    for (int i = 0; i < 128; ++i) keys[i] = (i * 37 % 128 - 64) / 4.0f, order[i] = i;
+    sort_block<<<1, 64>>>(keys.device(), sorted.device(), ordered.device());
+    sorted.fetch(), ordered.fetch();
+    for (int i = 0; i < 128; ++i) EXPECT(sorted[i] == (i - 64) / 4.0f && keys[ordered[i]] == sorted[i]);
+    float *from = keys.device(), *to = sorted.device();
+    int *values = order.device(), *values_out = ordered.device();
+    EXPECT(cub::DeviceRadixSort::SortPairsDescending(nullptr, bytes, from, to, values, values_out, 128) == cudaSuccess);
+    cudaMalloc(&storage, bytes);
+    EXPECT(cub::DeviceRadixSort::SortPairsDescending(storage, bytes, from, to, values, values_out, 128) == cudaSuccess);
+    sorted.fetch(), ordered.fetch();
+    for (int i = 0; i < 128; ++i) EXPECT(sorted[i] == (63 - i) / 4.0f && keys[ordered[i]] == sorted[i]);
+    cub::DoubleBuffer<float> both(from, to);
+    cudaFree(storage), bytes = 0;
+    cub::DeviceRadixSort::SortKeys(nullptr, bytes, both, 128);
+    cudaMalloc(&storage, bytes);
+    EXPECT(cub::DeviceRadixSort::SortKeys(storage, bytes, both, 128) == cudaSuccess);
+    cudaMemcpy(sorted.host.data(), both.Current(), 512, cudaMemcpyDeviceToHost), cudaFree(storage);
+    for (int i = 0; i < 128; ++i) EXPECT(sorted[i] == (i - 64) / 4.0f);
     return done();
 }

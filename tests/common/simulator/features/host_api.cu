@@ -103,7 +103,42 @@ static void questions() {
     EXPECT(cudaDeviceGetStreamPriorityRange(&least, &greatest) == cudaSuccess && greatest <= least);
 }
 
+// A volume there and back, a copy between devices that are one, and managed memory that is asked to move.
+static void volumes() {
+    int in[24], out[24], result = 0, *a, *b, device = -1;
+    for (int& v : in) v = 7;
+    cudaPitchedPtr p;
+    cudaStream_t stream;
+    cudaMemcpy3DParms m = {};
+    cudaMalloc3D(&p, make_cudaExtent(16, 3, 2)), cudaStreamCreate(&stream);
+    EXPECT(cudaMemset3DAsync(p, 0, make_cudaExtent(16, 3, 2), stream) == cudaSuccess);
+    m.srcPtr = make_cudaPitchedPtr(in, 16, 4, 3), m.dstPtr = p;
+    m.extent = make_cudaExtent(16, 3, 2), m.kind = cudaMemcpyHostToDevice;
+    EXPECT(cudaMemcpy3DAsync(&m, stream) == cudaSuccess);
+    m.srcPtr = p, m.dstPtr = make_cudaPitchedPtr(out, 16, 4, 3), m.kind = cudaMemcpyDeviceToHost;
+    EXPECT(cudaMemcpy3DAsync(&m, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess && out[23] == 7);
+    cudaMalloc(&a, 4), cudaMalloc(&b, 4), cudaMemcpy(a, in, 4, cudaMemcpyHostToDevice);
+    EXPECT(cudaMemcpyPeerAsync(b, 0, a, 0, 4, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess);
+    EXPECT(cudaMemcpy(&result, b, 4, cudaMemcpyDeviceToHost) == cudaSuccess && result == 7);
+    cudaFree(p.ptr), cudaFree(a), cudaFree(b);
+    float* managed;
+    cudaMallocManaged(&managed, 64), cudaGetDevice(&device);
+#if CUDART_VERSION >= 13000
+    cudaMemLocation place = {};
+    place.type = cudaMemLocationTypeDevice, place.id = device;
+    EXPECT(cudaMemPrefetchAsync(managed, 64, place, 0) == cudaSuccess);
+    EXPECT(cudaMemPrefetchAsync(managed, 64, place, 0, stream) == cudaSuccess);
+#endif
+#if CUDART_VERSION < 13000 || defined(CUDA_SIMULATOR)  // here both are there
+    EXPECT(cudaMemPrefetchAsync(managed, 64, device, NULL) == cudaSuccess);
+    EXPECT(cudaMemPrefetchAsync(managed, 64, 0, 0) == cudaSuccess);
+    EXPECT(cudaMemPrefetchAsync(managed, 64, cudaCpuDeviceId, stream) == cudaSuccess);
+#endif
+    cudaFree(managed), cudaStreamDestroy(stream);
+}
+
 int main() {
+    volumes();
     by_address();
     graphs();
     pitched();

@@ -137,6 +137,17 @@ __global__ void matrices(const T* a, const T* b, float* c) {
     for (int i = 0; i < 4; ++i) c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
 }
 
+// The carry flag, within one asm statement; rounding up.
+__global__ void carry(unsigned* out) {
+    const unsigned most = 0xffffffffu, factor = 0xfffffff0u;
+    float up;
+    asm("add.cc.u32 %0, %3, 1;\n\taddc.cc.u32 %1, %3, 0;\n\taddc.u32 %2, 0, 0;" : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]) : "r"(most));
+    asm("mad.lo.cc.u32 %0, %2, %2, %2;\n\tmadc.hi.u32 %1, %2, %2, %3;" : "=r"(out[3]), "=r"(out[4]) : "r"(factor), "r"(7));
+    asm("sub.cc.u32 %0, %2, %3;\n\tsubc.u32 %1, %4, %2;" : "=r"(out[5]), "=r"(out[6]) : "r"(1), "r"(2), "r"(5));
+    asm("cvt.rp.f32.s32 %0, %1;" : "=f"(up) : "r"(16777217));
+    out[7] = static_cast<unsigned>(up);
+}
+
 template <typename T>
 void check_matrices() {
     Buffer<T> a(256), b(128);
@@ -192,6 +203,11 @@ int main() {
     vectors<<<1, 4>>>(quads.device(), turned.device());
     turned.fetch();
     for (int i = 0; i < 4; ++i) EXPECT(turned[i].x == 30 + i && turned[i].w == 3 * i + 20 && turned[i].z == 10 + i);
+    Buffer<unsigned> carried(8);
+    carry<<<1, 1>>>(carried.device());
+    carried.fetch();
+    const unsigned sums[8] = {0, 0, 1, 240, 0xffffffe8u, 0xffffffffu, 3, 16777218};
+    for (int i = 0; i < 8; ++i) EXPECT(carried[i] == sums[i]);
     check_matrices<__half>();
     check_matrices<__nv_bfloat16>();
     return done();

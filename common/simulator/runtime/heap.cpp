@@ -1,0 +1,161 @@
+// heap.cpp - the device heap: what malloc() and new in kernels give out, a piece of device memory of the size that
+// cudaDeviceSetLimit(cudaLimitMallocHeapSize) asks for. It lives as long as the program.
+//
+// Memory is given out in turn, from the beginning again when the end is reached, so that what was freed stays unused for
+// long: the checked build then knows a use after free.
+#include <map>
+#include <mutex>
+
+#include "../include/simulator/heap.h"
+#include "worker.h"
+#ifdef SIMULATOR_CHECKED
+#include "checker.h"
+#endif
+
+namespace simulator {
+
+constexpr size_t HEAP_ALIGNMENT = 16;
+#ifdef SIMULATOR_CHECKED
+constexpr size_t HEAP_GAP = 256;  // what runs past a block's end shall not come into the next one
+#else
+constexpr size_t HEAP_GAP = 0;
+#endif
+constexpr size_t HEAP_HEADER = 16;   // what a GPU's heap takes of the limit for each block
+constexpr size_t HEAP_REGIONS = 4;   // how much address space there is for each byte of the limit
+
+static uintptr_t heap_start, heap_end;  // known before any constructor has run: operator delete asks
+
+static struct Heap {
+    std::mutex lock;
+    size_t limit = 8 << 20, used = 0;
+    uintptr_t next = 0;
+    std::map<uintptr_t, HeapBlock> blocks;  // by their beginning; in the checked build also those that were freed
+}& heap = *new Heap;  // never destroyed: the report comes late
+using HeapLock = std::lock_guard<std::mutex>;
+
+size_t heap_limit() { return heap.limit; }
+cudaError_t set_heap_limit(size_t bytes) {
+    HeapLock lock(heap.lock);
+    if (heap_start) return finished(cudaErrorInvalidValue);  // too late: a kernel has used it
+    if (bytes > size_t(8) << 30) return finished(cudaErrorMemoryAllocation);
+    return heap.limit = bytes, cudaSuccess;
+}
+static bool in_heap(uintptr_t p) { return p >= heap_start && p < heap_end; }
+
+static void open_heap() {
+    const size_t bytes = (heap.limit * HEAP_REGIONS + (1 << 20)) & ~size_t(4095);
+    heap_start = heap.next = take_device_memory(bytes);
+    if (!heap_start) return;
+    heap_end = heap_start + bytes;
+#ifdef SIMULATOR_CHECKED
+    check_heap_opens(heap_start, bytes);
+#endif
+}
+
+// Room for so many bytes after what was given out last; 0: there is none.
+static uintptr_t find_room(size_t bytes) {
+    for (int turn = 0; turn < 2; ++turn) {
+        uintptr_t start = turn ? heap_start : heap.next;
+        auto one = heap.blocks.lower_bound(start);
+        while (start + bytes <= heap_end) {
+            while (one != heap.blocks.end() && one->second.freed && one->first < start + bytes) one = heap.blocks.erase(one);
+            if (one == heap.blocks.end() || one->first >= start + bytes) return start;
+            start = one->first + one->second.taken;
+            ++one;
+        }
+    }
+    return 0;
+}
+
+void* heap_new(size_t bytes, Position at) {
+    if (!on_device()) return malloc(bytes);
+    HeapLock lock(heap.lock);
+#ifdef SIMULATOR_CHECKED
+    const Quiet quiet;
+#endif
+    const size_t needed = (bytes + HEAP_ALIGNMENT - 1) / HEAP_ALIGNMENT * HEAP_ALIGNMENT;
+    if (!heap_start) open_heap();
+    if (!heap_start || needed < bytes || heap.used + needed + HEAP_HEADER > heap.limit) return nullptr;
+    const size_t taken = needed + HEAP_GAP + (needed ? 0 : HEAP_ALIGNMENT);
+    const uintptr_t start = find_room(taken);
+    if (!start) return nullptr;
+    heap.next = start + taken;
+    heap.used += needed + HEAP_HEADER;
+    heap.blocks[start] = {bytes, taken, needed + HEAP_HEADER, at, {}, false};
+    memset(reinterpret_cast<void*>(start), 0xff, bytes);  // NaN, so that reading fresh memory shows
+#ifdef SIMULATOR_CHECKED
+    check_heap_given(start, taken);
+#endif
+    return reinterpret_cast<void*>(start);
+}
+void* heap_malloc(size_t bytes, Position at) { return on_device() && !bytes ? nullptr : heap_new(bytes, at); }
+
+void heap_free(void* address, Position at) {
+    const uintptr_t start = reinterpret_cast<uintptr_t>(address);
+    if (!on_device() && !in_heap(start)) return free(address);
+    if (!address) return;
+    const char* wrong = "which malloc() and new have not given out in a kernel";
+    HeapBlock before = {};
+    {
+        HeapLock lock(heap.lock);
+#ifdef SIMULATOR_CHECKED
+        const Quiet quiet;
+#endif
+        const auto one = heap.blocks.find(start);
+        if (!on_device()) {
+            wrong = "in host code: a kernel's memory can only be freed by kernels";
+        } else if (one != heap.blocks.end() && !one->second.freed) {
+            heap.used -= one->second.counted;
+#ifdef SIMULATOR_CHECKED
+            one->second.freed = true, one->second.freed_at = at;
+#else
+            heap.blocks.erase(one);
+#endif
+            return;
+        } else if (one != heap.blocks.end()) {
+            wrong = "which has been freed before";
+            before = one->second;
+        }
+    }
+#ifdef SIMULATOR_CHECKED
+    check_heap_freed_wrongly(before, at);
+#endif
+    fail("%s:%d: free or delete of an address %s", at.file, at.line, wrong);
+}
+
+static thread_local Position deleted_at = {"delete", 0};
+void deletes_here(Position at) { deleted_at = at; }
+
+const std::pair<const uintptr_t, HeapBlock>* heap_block_at(uintptr_t p) {
+    if (!in_heap(p)) return nullptr;
+    auto next = heap.blocks.upper_bound(p);
+    return next == heap.blocks.begin() ? nullptr : &*std::prev(next);
+}
+void for_each_heap_leak(void (*visit)(const HeapBlock& block, void* data), void* data) {
+    for (auto& [start, block] : heap.blocks) {
+        if (!block.freed && !block.told) visit(block, data);
+        block.told = true;
+    }
+}
+void heap_is_told() { for_each_heap_leak([](const HeapBlock&, void*) {}, nullptr); }
+
+}  // namespace simulator
+
+// This library's operator delete, of one and of several, with and without their size. What host code deletes comes from
+// malloc(), as everything from the standard library's operator new.
+static void delete_any(void* address) {
+    using namespace simulator;
+    if (in_heap(reinterpret_cast<uintptr_t>(address)))
+        heap_free(address, deleted_at);
+    else
+        free(address);
+}
+#ifdef __GLIBC__
+#define SIMULATOR_DELETE(name, symbol) \
+    extern "C" __attribute__((visibility("hidden"), used)) void name(void* address) __asm__(symbol); \
+    void name(void* address) { delete_any(address); }
+SIMULATOR_DELETE(simulator_delete, "_ZdlPv")
+SIMULATOR_DELETE(simulator_delete_several, "_ZdaPv")
+SIMULATOR_DELETE(simulator_delete_sized, "_ZdlPvm")
+SIMULATOR_DELETE(simulator_delete_several_sized, "_ZdaPvm")
+#endif
