@@ -229,12 +229,16 @@ class RunnerProcess(ChildProcess):
             return [self._taken(answer) for _ in range(outputs)]
 
         try:
+            self._ready()
             return self._asked(b"C" + _text(operator) + head + packed, copies)
         finally:
             for one, value in zip(arguments, given, strict=True):
                 if one.written and value is not one.value:
                     one.value.copy_(value)
             self._used = before
+
+    def _ready(self) -> None:
+        """Just before an operator is called."""
 
     def _packed(self, one: Argument, value: Tensor | float | None) -> bytes:
         kind = one.kind | OPTIONAL * one.optional
