@@ -25,6 +25,7 @@ FOR_STUDENTS: dict[str, str] = {
 }
 FOR_INSTRUCTORS: dict[str, str] = {
     "grade": "grade submissions, each in a sandbox; a table, grades.csv, a page for each",
+    "gradebook": "points, late days and comments by hand: grades.csv, Canvas's CSV, feedback pages",
     "rehearse": "grade a made-up class, hostile submissions among them",
     "attack": "run every known attack on the grader",
     "release": "the student's edition, in a folder",

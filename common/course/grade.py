@@ -10,17 +10,28 @@ import argparse
 import os
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from common.compiling.manifest import tasks
 from common.console.paths import ROOT
 from common.console.terminal import say
-from common.course.grading.gathered import print_class, write_grades
+from common.console.words import error_words
+from common.course.grading.gathered import print_class
+from common.course.grading.gradebook import read_adjustments, read_settings, write_class
 from common.course.grading.outcome import Outcome
 from common.course.grading.running import grade_all, grade_on_slurm, workshop
 from common.course.grading.salt import salt_in
-from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind, closed_to_others, why_no_bubblewrap
+from common.course.grading.sandbox import (
+    KINDS,
+    Limits,
+    NoSandbox,
+    choose_kind,
+    closed_to_others,
+    why_no_bubblewrap,
+    why_readable,
+)
 
 FINE, PROBLEMS, NOTHING = 0, 1, 2  # exit statuses
 WARNING = {
@@ -76,12 +87,25 @@ def run(options: argparse.Namespace) -> int:
             say(console, WARNING[kind].format(why=why), "bold red" if kind == "trusted" else "yellow")
         if kind == "user" and not closed_to_others(ROOT):
             say(console, READABLE.format(root=ROOT), "bold red")
+        readable = [why for folder in (ROOT, options.out) if (why := why_readable(folder))]
+        if kind == "bubblewrap" and readable:
+            raise ValueError(readable[0])
         options.out.mkdir(parents=True, exist_ok=True)
         os.chmod(options.out, 0o700)
-        salt = salt_in(options.out)
-    except (NoSandbox, ValueError, OSError) as error:
+        with FileLock(options.out / ".lock", timeout=0):
+            read_settings(options.out)
+            read_adjustments(options.out)
+            return _graded(console, options, names, kind, salt_in(options.out))
+    except Timeout:
+        say(console, f"{options.out}: another grader is at work there; start this one when it is done", "red")
+    except (NoSandbox, ValueError) as error:
         say(console, error, "red")
-        return NOTHING
+    except OSError as error:
+        say(console, f"{error_words(error)}. What is graded is kept, and the same command goes on from there", "red")
+    return NOTHING
+
+
+def _graded(console: Console, options: argparse.Namespace, names: tuple[str, ...], kind: str, salt: bytes) -> int:
     sources = list(dict.fromkeys(options.submissions))
     parent = options.out if options.slurm else None
     try:
@@ -92,19 +116,20 @@ def run(options: argparse.Namespace) -> int:
             else:
                 running = grade_all(sources, options.out, shop, options.jobs)
             outcomes = _with_bar(console, running, len(sources))
-    except ValueError as error:
-        say(console, error, "red")
-        return NOTHING
     except KeyboardInterrupt:
         say(console, "\ninterrupted; what is graded is kept, and the same command goes on from there", "yellow")
         return PROBLEMS
-    write_grades(options.out / "grades.csv", outcomes, names)
     print_class(console, outcomes, names)
+    for words in write_class(options.out, names):
+        say(console, words, "yellow")
     if options.likeness:
         from common.course.grading.likeness import compare
 
         compare(console, options.out, [one.name for one in outcomes])
-    say(console, f"\n{options.out}/grades.csv, and {options.out}/NAME/ with report.html, results.json, build.log")
+    say(
+        console,
+        f"\n{options.out}/grades.csv, and {options.out}/NAME/ with report.html, feedback.html, results.json, build.log",
+    )
     return PROBLEMS if any(one.problem for one in outcomes) else FINE
 
 

@@ -163,12 +163,20 @@ def _nan_from(
         places[UNUSED_BITS] = replace(around, unused=True)
     found = {}
     for bits, other in places.items():
-        try:
-            again = caller.call(case, inputs, other).out
-        except CallFailed:
+        again = _again(caller, case, inputs, other, out)
+        if again is None:
             return None
         found[bits] = nameless & ~torch.isnan(again)
     return found
+
+
+def _again(caller: Caller, case: Case, inputs: dict[str, Tensor], around: Around, out: Tensor) -> Tensor | None:
+    """The output of a further call; None if there is none, or one of another form than the first call's."""
+    try:
+        again = caller.call(case, inputs, around).out
+    except CallFailed:  # the first call gave an output: that is what matters
+        return None
+    return again if again is not None and (again.shape, again.dtype) == (out.shape, out.dtype) else None
 
 
 def _scores_told(
@@ -218,10 +226,7 @@ def _explain(
                 lambda: previous,
             )
         )
-    try:
-        repeated = caller.call(case, inputs, around).out
-    except CallFailed:  # the first call gave an output: that is what matters
-        repeated = None
+    repeated = _again(caller, case, inputs, around, out)
     nan_from = _nan_from(caller, case, inputs, out, ref, around)
     found = diagnose(
         out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from, bool(case.values)

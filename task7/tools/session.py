@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from common.cli.options import say_backend
 from common.compiling import toolchain
+from common.compiling.manifest import has_solutions
 from common.console.terminal import say, working
 from common.kernels.gpt2.request import check_request
 from task7.given.operators import load_engine_kernels, load_kernels
@@ -120,8 +121,5 @@ def explain_gap(console, gap):
     """What to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
     say(console, gap, "red")
     without = " --engine transformers needs none of task 7's." if "task7/" in str(gap) else ""
-    say(
-        console,
-        "Fill it in and run that task's own test, then come back; or add --solution to use the "
-        f"reference solution's kernels.{without}",
-    )
+    solution = "; or add --solution to use the reference solution's kernels" if has_solutions() else ""
+    say(console, f"Fill it in and run that task's own test, then come back{solution}.{without}")

@@ -1,18 +1,14 @@
-"""A class: the table, the histogram, what it fails most, grades.csv."""
+"""A class: the table, the histogram, what it fails most."""
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from common.console.files import write_whole
 from common.console.terminal import say, wide
 from common.console.words import counted
 from common.course.grading.outcome import Outcome
@@ -91,20 +87,3 @@ def failed_most(outcomes: Sequence[Outcome]) -> list[tuple[tuple[str, str, str],
         if case.status != "pass"
     )
     return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MOST_CASES]
-
-
-def write_grades(file: Path, outcomes: Sequence[Outcome], tasks: Sequence[str]) -> None:
-    """grades.csv: a row for each submission, with the points of every task."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["submission", *tasks, "points", "possible", "look", "problem", "source"])
-    for one in sorted(outcomes, key=lambda outcome: outcome.name):
-        earned = {task.task: round(task.earned, 4) for task in one.tasks}
-        row = [one.name, *(earned.get(task, 0) for task in tasks), one.earned, one.possible, len(one.flags)]
-        writer.writerow([_plain(value) for value in (*row, one.problem, one.source)])
-    write_whole(file, text.getvalue())
-
-
-def _plain(value: object) -> object:
-    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value

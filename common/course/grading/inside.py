@@ -1,7 +1,7 @@
 """What runs in the sandbox: a nursery whose workers build a task, load it and call its operators.
 
 Nothing here knows a seed, a reference or a verdict. A worker is told a task first,
-{"do": "begin", "task": "task2"}, and is then asked for calls as any other (common/testing/worker).
+{"do": "begin", "task": "task2", "compiled": true}, and is then asked for calls as any other (common/testing/worker).
 """
 
 from __future__ import annotations
@@ -81,18 +81,24 @@ def _work(root: str, cpu: int, connection: Connection) -> None:
     if begin.get("timed"):
         _timed(begin["task"], begin["timed"], connection)
         return
-    child.work(served(begin["task"]), connection)
+    child.work(served(begin["task"], begin["compiled"]), connection)
 
 
-def served(task: str):
-    """What a worker of this task can do."""
+def served(task: str, compiled: bool):
+    """What a worker of this task can do; where nothing is compiled, with no operators."""
     from common.compiling.load import load
+    from common.compiling.operators import Operators
     from common.compiling.request import BuildRequest
     from common.testing.hidden_inputs import HiddenInputs
     from common.testing.worker.child import Served
 
+    def operators() -> Operators:
+        if not compiled:
+            return Operators(task, "student", "simulator", [])
+        return load(BuildRequest(task, "student", "simulator", counted=True))
+
     return Served(
-        lambda: load(BuildRequest(task, "student", "simulator", counted=True)),
+        operators,
         partial(cases_of, task),
         lambda ops: {"log": _log(ops)},
         caller=HiddenInputs,

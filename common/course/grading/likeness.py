@@ -1,5 +1,7 @@
 """Which submissions are like each other, or like the solution: compare(console, out, names), by copydetect.
 
+The texts are compared in a process with limits of its own (apart.py).
+
 copydetect compares tokens by winnowing (Schleimer, Wilkerson, Aiken 2003), as MOSS does. Much alike is a reason to look
 and to ask, and no more: the gaps of the early tasks are a few lines that can hardly be written in two ways.
 """
@@ -16,20 +18,25 @@ from rich.console import Console
 
 from common.compiling.skeletons import skeleton_of, solution_files
 from common.console.terminal import say
+from common.course.grading.apart import Refused, call_apart
+from common.course.grading.gradebook import write_csv
 
 SHARE = 0.6  # of one's own code, that the other has as well
 TOKENS, WINDOW = 12, 8  # a run that counts; one of so many runs is kept
 MOST_PAIRS = 20  # that are said
+SECONDS = 3600
+THE_SOLUTION = "the solution"
 
 
-def alike(out: Path, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
+def alike(folder: str, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
     """(share of the first's own code, the first, the second, the file), the most alike first; copydetect must be there.
 
-    What the skeleton holds counts for neither.
+    Pairs with the solution come before all others. What the skeleton holds counts for neither.
     """
     import copydetect
     import numpy as np
 
+    out = Path(folder)
     found = []
     for solution in solution_files():
         file = f"{solution.parents[1].name}/{solution.name}"
@@ -41,7 +48,7 @@ def alike(out: Path, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
             language = ".py" if solution.suffix == ".py" else ".cpp"
             skeleton = copydetect.CodeFingerprint(language, TOKENS, 1, fp=io.StringIO(given))  # every run of tokens
             boilerplate = np.array(sorted(skeleton.hashes))
-            for name, path in {**texts, "the solution": solution}.items():
+            for name, path in {**texts, THE_SOLUTION: solution}.items():
                 prints[name] = copydetect.CodeFingerprint(
                     str(path.with_suffix(language)),
                     TOKENS,
@@ -57,16 +64,22 @@ def alike(out: Path, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
                     _, shares, _ = copydetect.compare_files(prints[first], prints[second])
                     if max(shares) >= SHARE:
                         found.append((float(max(shares)), first, second, file))
-    return sorted(found, key=lambda one: (-one[0], one[1:]))
+    return sorted(found, key=lambda one: (THE_SOLUTION not in one, -one[0], one[1:]))
 
 
 def compare(console: Console, out: Path, names: Sequence[str]) -> None:
-    """Prints the pairs that are most alike."""
+    """Writes all pairs into likeness.csv and prints the first."""
     try:
-        pairs = alike(out, names)
+        pairs = call_apart(f"{__name__}:alike", [str(out), list(names)], seconds=SECONDS)
     except ImportError:
         say(console, "--likeness needs copydetect: pip install -e '.[grade]' -c constraints.txt", "red")
         return
+    except Refused as error:
+        say(console, f"--likeness: {error}", "red")
+        return
+    write_csv(
+        out / "likeness.csv", [["share", "first", "second", "file"], *([f"{pair[0]:.2f}", *pair[1:]] for pair in pairs)]
+    )
     say(
         console,
         f"\nmuch alike ({SHARE:.0%} and more of what is not given, by copydetect); a reason to look, no verdict",
@@ -74,6 +87,6 @@ def compare(console: Console, out: Path, names: Sequence[str]) -> None:
     for share, first, second, file in pairs[:MOST_PAIRS]:
         say(console, f"  {share:4.0%}  {first} and {second}: {file}")
     if len(pairs) > MOST_PAIRS:
-        say(console, f"  and {len(pairs) - MOST_PAIRS} more pairs")
+        say(console, f"  and {len(pairs) - MOST_PAIRS} more pairs, in {out}/likeness.csv")
     if not pairs:
         say(console, "  none")

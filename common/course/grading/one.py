@@ -9,6 +9,7 @@ kernels did the work: one hidden case runs once more with inputs that host code 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import math
@@ -28,7 +29,6 @@ from common.compiling.skeletons import skeleton_of
 from common.console.words import counted
 from common.course.grading.at_work import idle_blocks, too_few
 from common.course.grading.clean_tree import with_submission
-from common.course.grading.flags import flags_of
 from common.course.grading.hidden import HiddenCase, hidden_cases
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.salt import mark_of, seed_of
@@ -51,6 +51,7 @@ PART_SECONDS = 400  # of a FairClock
 STALLED = 25  # of one; after an error that took longer the part's other cases are not tried
 MOST_BOXES = 12  # sandboxes in a row for one submission; each is ended by its watcher before there is a next one
 PYTORCHS_OWN = ("scaled_dot_product", "multi_head_attention", "flex_attention", "_transformer_encoder")
+GRADER_FAILED = "The grader failed at this case; please tell your instructor."
 MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
 
 
@@ -95,7 +96,7 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     torch.set_num_threads(1)  # several submissions share the cores, and threads that wait would count as work
     begun, cpu = time.monotonic(), _cpu()
     outcome = Outcome(submission.name, source, sandbox=workshop.kind, key=workshop.key(submission))
-    outcome.flags = flags_of(submission.files)
+    outcome.flags, outcome.notes = [*submission.flags, *submission.notes], list(submission.notes)
     boxes = _Boxes(submission, workshop)
     shown: dict[str, bool] = {}  # "task6 update": whether its kernels were found to do the work
     try:
@@ -103,6 +104,7 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
             outcome.tasks.append(_task(task, submission, workshop, boxes, shown))
             for part in outcome.tasks[-1].parts:
                 outcome.flags += idle_blocks(f"{task} {part.part}", part.kernel)
+                outcome.flags += [f"{task} {part.part}: {GRADER_FAILED}" for case in part.cases if _failed_here(case)]
         if workshop.speed:
             boxes.leave()
             for task in outcome.tasks:
@@ -135,29 +137,32 @@ class _Boxes:
         self._tree = workshop.folder / f"tree-{id(self)}-{time.monotonic_ns()}"
         files = {**_skeletons(), **submission.files}
         with_submission(workshop.base, self._tree, files, copy=workshop.kind == "trusted")
+        self._clock = FairClock()
         self._box: Sandbox | None = None
         self._nursery: Nursery | None = None
         self._made = 0
         self.peak_bytes, self.cpu_seconds = 0, 0.0
         self.marks: list[str] = []
 
-    def worker(self, task: str) -> SandboxedWorker:
+    def worker(self, task: str, compiled: bool = True) -> SandboxedWorker:
         """A worker, in a new process once it is used.
 
         Raises:
-            NotLoaded: too many sandboxes were ended.
+            NotLoaded: too many sandboxes were ended, or the submission's time is over.
         """
         self.check()
         if self._box is None:
             if self._made >= MOST_BOXES:
                 raise NotLoaded(f"The code's sandbox was ended {MOST_BOXES} times; it gets no further one.", "ended")
             self._made += 1
-            limits = self._workshop.limits
-            shop = self._workshop
+            limits, shop = self._workshop.limits, self._workshop
+            if (left := limits.seconds - self._clock.seconds()) <= 0:
+                raise NotLoaded(f"The submission took longer than {limits.seconds:g} seconds.", "not in time")
+            limits = replace(limits, seconds=round(left, 1))
             self._box = Sandbox(self._tree, shop.runtime, shop.kind, shop.tasks, limits)
             self.marks.append(self._box.mark)
             self._nursery = Nursery(None, elsewhere=self._box.socket)
-        return SandboxedWorker(self._box, self._nursery, task)
+        return SandboxedWorker(self._box, self._nursery, task, compiled)
 
     def check(self) -> None:
         """Takes a sandbox away that was ended, or whose nursery does not answer any more."""
@@ -213,6 +218,7 @@ def _speed(task: TaskOutcome, workshop: Workshop, boxes: _Boxes) -> list[str]:
     return implausible(task.task, timed)
 
 
+@functools.cache
 def _skeletons() -> dict[str, str]:
     """What stands for a missing file: the one with gaps."""
     found = {}
@@ -263,16 +269,17 @@ def _task(task: str, submission: Submission, workshop: Workshop, boxes: _Boxes, 
     if workshop.parts is not None:
         parts = [part for part in parts if part in workshop.parts]
     outcome = TaskOutcome(task, files=_problems(manifest, submission))
+    python = getattr(importlib.import_module(f"{task}.cases.hidden"), "IN_PYTORCH", ()) if hidden else ()
     not_loaded = ""
     for part in parts:
         cases = [case for case in every if case.part == part]
         of_part = [one for one in hidden if one.case.part == part]
         shown[f"{task} {part}"] = False
-        if not_loaded:
-            outcome.parts.append(_nothing(part, cases, not_loaded))
+        if why := _not_begun(manifest, submission, part in python) or ("" if part in python else not_loaded):
+            outcome.parts.append(_nothing(part, cases, why))
             continue
         try:
-            with boxes.worker(task) as worker:
+            with boxes.worker(task, part not in python) as worker:
                 worker.load()
                 outcome.log = outcome.log or worker.about["log"]
                 outcome.parts.append(_part(task, part, cases, of_part, worker, workshop, shown))
@@ -289,6 +296,15 @@ def _task(task: str, submission: Submission, workshop: Workshop, boxes: _Boxes, 
 def _problems(manifest: Manifest, submission: Submission) -> dict[str, str]:
     names = [f"{manifest.task}/{name}" for name in manifest.files]
     return {name: submission.problems[name] for name in names if name in submission.problems}
+
+
+def _not_begun(manifest: Manifest, submission: Submission, python: bool) -> str:
+    """Why there is nothing to run of a part, in Python or in kernels: its files are as they were given out. Or ""."""
+    names = [f"{manifest.task}/{name}" for name in manifest.with_gaps if name.endswith(".py") == python]
+    given = _skeletons()
+    if any(submission.files.get(name, given[name]).split() != given[name].split() for name in names):
+        return ""
+    return f"Not implemented: {' and '.join(names)}."
 
 
 def _nothing(part: str, cases: Sequence[Case], why: str) -> PartOutcome:
@@ -319,7 +335,7 @@ def _part(
         if stopped:
             verdict = Verdict(case, NOT_RUN, diagnosis=[stopped])
         else:
-            verdict = judge(case, worker, seed_of(workshop.salt, f"{task} {title}"))
+            verdict = _judged(case, worker, seed_of(workshop.salt, f"{task} {title}"))
             stopped = _stopped_by(verdict, clock.seconds() - begun)
         verdicts.append(verdict)
         outcomes.append(_case_outcome(verdict, title, is_hidden))
@@ -329,6 +345,18 @@ def _part(
         why, kernel = _who_did_the_work(task, part, hidden, worker, workshop, shown)
     shown[f"{task} {part}"] = bool(earned) and not why
     return PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
+
+
+def _judged(case: Case, worker: SandboxedWorker, seed: int, bare: bool = False) -> Verdict:
+    """As judge(); an answer that the grader cannot deal with costs its case, not the submission."""
+    try:
+        return judge(case, worker, seed, bare)
+    except Exception as error:
+        return Verdict(case, ERROR, diagnosis=[f"{GRADER_FAILED} {type(error).__name__}: {error}"])
+
+
+def _failed_here(case: CaseOutcome) -> bool:
+    return any(line.startswith(GRADER_FAILED) for line in case.diagnosis)
 
 
 def _stopped_by(verdict: Verdict, seconds: float) -> str:
@@ -380,7 +408,7 @@ def _who_did_the_work(
 def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop: Workshop) -> tuple[str, dict]:
     worker.hide = True
     try:
-        verdict = judge(one.case, worker, seed_of(workshop.salt, f"{task} {one.title} closed"), bare=True)
+        verdict = _judged(one.case, worker, seed_of(workshop.salt, f"{task} {one.title} closed"), bare=True)
     finally:
         worker.hide = False
     counts = {name: value for name, value in worker.more.items() if isinstance(value, int)}
@@ -409,7 +437,7 @@ def _kernels_alone(task: str, one: HiddenCase, worker: SandboxedWorker, workshop
 def _without_pytorchs_attention(task: str, one: HiddenCase, worker: SandboxedWorker, workshop: Workshop) -> str:
     worker.watch = True
     try:
-        judge(one.case, worker, seed_of(workshop.salt, f"{task} {one.title} watched"))
+        _judged(one.case, worker, seed_of(workshop.salt, f"{task} {one.title} watched"))
         used = [str(name) for name in worker.more.get("operators", ["no answer"])]
     except (CallFailed, TypeError, AttributeError):
         used = ["no answer"]

@@ -69,6 +69,7 @@ class Outcome:
         tasks: see there.
         problem: why nothing was graded; "" if it was.
         not_graded: "task4 speed" -> (points, why) of what could not be graded on this machine.
+        notes: what the student should know of what was taken.
         flags: what a human should look at; no verdict.
         sandbox: the kind, see sandbox.KINDS.
         key: of what was graded with what: the files, the salt, the course.
@@ -81,6 +82,7 @@ class Outcome:
     tasks: list[TaskOutcome] = field(default_factory=list)
     problem: str = ""
     not_graded: dict[str, tuple[float, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     sandbox: str = ""
     key: str = ""

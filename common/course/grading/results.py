@@ -1,6 +1,7 @@
 """The files that an outcome becomes, in a folder of the submission's own.
 
 result.json    everything, as plain data (outcome.py)
+feedback.html  for the student, see feedback.py; written with the class's files
 results.json   Gradescope's: https://gradescope-autograders.readthedocs.io/en/latest/specs/
 report.html    a page for the instructor
 build.log      what the compilers said
@@ -10,13 +11,16 @@ files/         the files that were graded
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from common.console.files import write_whole
 from common.course.grading.at_work import at_work, at_work_in_block
-from common.course.grading.outcome import Outcome, PartOutcome, TaskOutcome
+from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.submissions import Submission
+from common.testing.case import NOT_RUN
 
 SHOWN = "visible"
 SHOWN_COUNTS = ("launches", "threads", "read_back")
@@ -47,19 +51,20 @@ def gradescope(outcome: Outcome) -> dict:
     """results.json: a test for each part. The sizes of hidden cases are not said, nor what a human shall look at."""
     tests = []
     for task in outcome.tasks:
-        for part in task.parts:
+        for part, why in _whys(task):
             tests.append(
                 {
                     "name": f"{task.task}: {part.part}",
                     "score": part.earned,
                     "max_score": part.possible,
                     "status": "passed" if part.earned >= part.possible else "failed",
-                    "output": _told(task, part)[:MOST_OUTPUT],
+                    "output": _told(part, why)[:MOST_OUTPUT],
                     "output_format": "text",
                     "visibility": SHOWN,
                 }
             )
     said = [outcome.problem] if outcome.problem else []
+    said += outcome.notes
     said += [f"{name}: {why}" for task in outcome.tasks for name, why in task.files.items()]
     said += [
         f"{name} ({points:g} points) is not graded here: {why}." for name, (points, why) in outcome.not_graded.items()
@@ -75,15 +80,38 @@ def gradescope(outcome: Outcome) -> dict:
     }
 
 
-def _told(task: TaskOutcome, part: PartOutcome) -> str:
+def _whys(task: TaskOutcome) -> list[tuple[PartOutcome, str]]:
+    """Each part with why it lacks points; what several have in common is said at the first."""
+    found, at = [], {}
+    for part in task.parts:
+        first = at.setdefault(part.why, part.part)
+        found.append((part, part.why if not part.why or first == part.part else f"As in the part {first}."))
+    return found
+
+
+def _diagnoses(cases: Sequence[CaseOutcome]) -> list[tuple[CaseOutcome, list[str]]]:
+    """Each case with what is said of it; what several have in common is said at the first, with their number."""
+    number = Counter(tuple(case.diagnosis) for case in cases if case.status != "pass" and case.diagnosis)
+    found = []
+    for case in cases:
+        said = tuple(case.diagnosis) if case.status != "pass" else ()
+        times = number.pop(said, 0)
+        found.append((case, [*said, f"({times} cases say this.)"][: len(said) + (times > 1)] if times else []))
+    return found
+
+
+def _told(part: PartOutcome, why: str) -> str:
     """What a student reads about a part."""
-    lines = [part.why] if part.why else []
+    lines = [why] if why else []
+    if why and all(case.status == NOT_RUN for case in part.cases):
+        return why
+    seen = {case.title: said for case, said in _diagnoses([one for one in part.cases if not one.hidden])}
     for case in part.cases:
         title = "a hidden case: other shapes, other numbers" if case.hidden else case.title
         star = " *" if case.required else ""
         lines.append(f"{case.status:>16}  {title}{star}" + (f"  ({case.points:g})" if case.points else ""))
-        if case.status != "pass" and not case.hidden:
-            lines += [f"                  {line}" for line in case.diagnosis]
+        if not case.hidden:
+            lines += [f"                  {line}" for line in seen[case.title]]
     if any(case.required and case.status != "pass" for case in part.cases):
         lines.append("The part earns nothing before every case marked * passes.")
     return "\n".join(lines)
@@ -122,9 +150,9 @@ def page(outcome: Outcome) -> str:
     for task in outcome.tasks:
         body.append(f"<h2>{escape(task.task)}: {task.earned:g} of {task.possible:g}</h2>")
         body += [f"<p class=error>{escape(name)}: {escape(why)}</p>" for name, why in task.files.items()]
-        for part in task.parts:
+        for part, why in _whys(task):
             body.append(f"<h3>{escape(part.part)}: {part.earned:g} of {part.possible:g}</h3>")
-            body += [f"<pre class=error>{escape(part.why)}</pre>"] if part.why else []
+            body += [f"<pre class=error>{escape(why)}</pre>"] if why else []
             if part.kernel:
                 counted = ", ".join(f"{name.replace('_', ' ')} {part.kernel.get(name, 0):,}" for name in SHOWN_COUNTS)
                 working = (
@@ -132,14 +160,14 @@ def page(outcome: Outcome) -> str:
                 )
                 body.append(f"<p>With inputs that only kernels can see: {escape(counted)}; threads: {working}.</p>")
             body.append("<table><tr><th>case<th>verdict<th>points<th>max error<th>bound</tr>")
-            for case in part.cases:
+            for case, said in _diagnoses(part.cases):
                 numbers = "".join(f"<td>{'' if x is None else f'{x:.1e}'}" for x in (case.max_error, case.bound))
                 star = " *" if case.required else ""
                 points = f"{case.points:g}" if case.points else ""
                 verdict = f"<td class='{escape(case.status.split()[0])}'>{escape(case.status)}"
                 body.append(f"<tr><td>{escape(case.title)}{star}{verdict}<td>{points}{numbers}</tr>")
-                if case.status != "pass" and case.diagnosis:
-                    body.append(f"<tr><td colspan=5><pre>{escape(chr(10).join(case.diagnosis))}</pre></tr>")
+                if said:
+                    body.append(f"<tr><td colspan=5><pre>{escape(chr(10).join(said))}</pre></tr>")
             body.append("</table>")
         if task.log:
             body.append(f"<details><summary>What the compilers said</summary><pre>{escape(task.log)}</pre></details>")

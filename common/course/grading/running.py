@@ -9,23 +9,31 @@ Each is graded by a process of its own, so that what goes wrong with one costs t
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
+import errno
 import hashlib
 import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from common.compiling.objects import compile_objects
 from common.compiling.plan import plans_of
 from common.compiling.request import BuildRequest
+from common.console.words import error_words
 from common.course.grading.clean_tree import make_base
 from common.course.grading.one import Workshop, course_hash, grade
 from common.course.grading.outcome import Outcome
@@ -34,6 +42,10 @@ from common.course.grading.sandbox import Limits
 from common.course.grading.submissions import NoSubmission, name_of, read_submission
 
 PR_SET_PDEATHSIG = 1
+PREFIX, JUST_MADE = "grading-", 60  # of workshops' folders; seconds in which nobody takes one for left
+# Names under --out that are no submission's.
+TAKEN = ("salt", "grades.csv", "adjustments.csv", "gradebook.csv", "likeness.csv", "roster.csv", "class.json", "slurm")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -48,7 +60,10 @@ def workshop(
     """
     in_main = threading.current_thread() is threading.main_thread()
     terminated = signal.signal(signal.SIGTERM, _end_tidily) if in_main else None
-    folder = Path(tempfile.mkdtemp(prefix="grading-", dir=parent))
+    _clean(Path(parent or tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    held = FileLock(folder / ".lock")
+    held.acquire()
     runtime = folder / "runtime"
     places = {"ATTENTION_BUILD_DIR": str(runtime), "ATTENTION_CACHE_DIR": str(runtime / "cache")}
     before = {name: os.environ.get(name) for name in places}
@@ -71,8 +86,20 @@ def workshop(
             else:
                 os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
+        held.release()
         if in_main:
             signal.signal(signal.SIGTERM, terminated)
+
+
+def _clean(parent: Path) -> None:
+    """Takes the workshops away that killed graders left: those of this user whose lock nobody holds any more."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError, Timeout):
+            about = folder.lstat()
+            old = time.time() - about.st_mtime > JUST_MADE
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and old:
+                with FileLock(folder / ".lock", timeout=0):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_tidily(*_) -> None:
@@ -81,12 +108,17 @@ def _end_tidily(*_) -> None:
 
 
 def names_of(sources: Sequence[str]) -> dict[str, str]:
-    """source -> its folder under --out: its name, and where two have the same, a few digits of its path as well."""
+    """source -> its folder under --out: its name, and where that is taken, a few digits of its path as well."""
     names = [name_of(source) for source in sources]
-    return {
-        source: name if names.count(name) == 1 else f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:6]}"
-        for source, name in zip(sources, names, strict=True)
-    }
+    number = Counter(names)
+    found: dict[str, str] = {}
+    for source, name in zip(sources, names, strict=True):
+        digits = hashlib.sha256(os.fsencode(source)).hexdigest()
+        free = number[name] == 1 and name.lower() not in TAKEN and not name.lower().startswith(PREFIX)
+        found[source] = name if free else f"{name}-{digits[:6]}"
+        if not free and found[source] in number:  # somebody's submission is called so
+            found[source] = f"{name}-{digits}"
+    return found
 
 
 def end_with_parent() -> None:
@@ -96,23 +128,28 @@ def end_with_parent() -> None:
 
 def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, bool]:
     """Grades one submission unless it is graded already: (its outcome as JSON, whether anything was to be done)."""
-    folder = Path(out) / name
+    folder, submission = Path(out) / name, None
+    shown = os.fsencode(source).decode(errors="replace")
     try:
-        submission = read_submission(source, shop.tasks)
-    except NoSubmission as error:
-        outcome = Outcome(name, source, problem=str(error))
-        write_outcome(folder, outcome, None)
-        return outcome.as_json(), True
-    known = read_outcome(folder)
-    if known is not None and known.key == shop.key(submission) and not known.problem:
-        return known.as_json(), False
-    (folder / "result.json").unlink(missing_ok=True)
-    try:
-        outcome = grade(submission, source, shop)
+        submission = read_submission(source, shop.tasks, shop.folder)
+        known = read_outcome(folder)
+        if known is not None and known.key == shop.key(submission) and not known.problem:
+            return known.as_json(), False
+        (folder / "result.json").unlink(missing_ok=True)
+        outcome = grade(submission, shown, shop)
         outcome.name = name
-    except Exception:
-        outcome = Outcome(name, source, problem=f"the grader failed: {traceback.format_exc(limit=-3)}")
-    write_outcome(folder, outcome, submission)
+    except NoSubmission as error:
+        outcome = Outcome(name, shown, problem=os.fsencode(str(error)).decode(errors="replace"))
+    except Exception as error:
+        if getattr(error, "errno", 0) in FULL:  # it hits all that come after it as well
+            raise
+        outcome = Outcome(name, shown, problem=f"the grader failed: {traceback.format_exc(limit=-3)}")
+    try:
+        write_outcome(folder, outcome, submission)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        outcome.problem = f"its results could not be written: {error_words(error)}"
     return outcome.as_json(), True
 
 
@@ -156,12 +193,14 @@ def grade_on_slurm(
         parameters: of submitit's executor, such as slurm_partition.
 
     Raises:
-        ValueError: submitit is not installed.
+        ValueError: submitit or Slurm is not installed.
     """
     try:
         import submitit
     except ImportError:
         raise ValueError("--slurm needs submitit: pip install -e '.[grade]' -c constraints.txt") from None
+    if cluster == "slurm" and not shutil.which("srun"):
+        raise ValueError("--slurm needs Slurm's srun and sbatch on this machine: run it where jobs are submitted")
     executor = submitit.AutoExecutor(folder=out / "slurm", cluster=cluster)
     shared = {"timeout_min": 120, "cpus_per_task": 1, "mem_gb": 8, "name": "grading", **parameters}
     if cluster == "slurm":

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import resource
+import re
 import secrets
 import shutil
 import signal
@@ -43,7 +43,6 @@ from common.course.grading.cgroup import ControlGroup
 from common.testing.worker.process_stat import stat_of
 
 KINDS = ("bubblewrap", "user", "trusted")
-PAGE = resource.getpagesize()
 FIRST_USER, USERS = 61_000, 2_000  # of the kind "user": each sandbox one of its own
 MOST_PATIENCE = 8.0
 LOOK_EVERY = 0.1  # seconds
@@ -58,7 +57,7 @@ class Limits:
         memory: bytes, of all its processes together.
         build: bytes that its builds may take; temporary: of /tmp.
         processes: at a time; and THREADS times as many threads.
-        seconds: of wall clock, for all of it.
+        seconds: of wall clock, for all of it, however many sandboxes it takes.
         cpu: seconds of CPU for one process.
         file: bytes of a file that it writes.
         call, load: seconds of wall clock for one call, and for building and loading a task.
@@ -175,6 +174,14 @@ def may_be_another_user() -> bool:
 def closed_to_others(path: Path) -> Path | None:
     """The folder on the way to it that other users may not enter."""
     return next((one for one in (path.resolve(), *path.resolve().parents) if not one.stat().st_mode & 0o001), None)
+
+
+def why_readable(folder: Path) -> str:
+    """Why code in bubblewrap could read this folder; "" if it could not."""
+    inside = next(
+        (one for one in ("/usr", *_interpreter()) if folder.resolve().is_relative_to(Path(one).resolve())), ""
+    )
+    return f"{folder} is below {inside}, which every submission can read: move it elsewhere" if inside else ""
 
 
 def _links() -> list[str]:
@@ -319,7 +326,7 @@ class Sandbox:
         numbers = [str(int(one)) for one in (number, limits.cpu, limits.file, THREADS * limits.processes, self._gpu)]
         inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
         if self.kind != "bubblewrap":
-            self._own = Path(tempfile.mkdtemp(prefix="grading-"))
+            self._own = Path(tempfile.mkdtemp(prefix="box-", dir=tree.parent))  # it goes with the workshop
             for name in ("build", "tmp"):
                 (self._own / name).mkdir()
             shutil.copytree(runtime, self._own / "build", dirs_exist_ok=True)
@@ -345,6 +352,7 @@ class Sandbox:
             *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox"),
             *("--ro-bind", "/usr", "/usr", *_links()),
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"),
+            *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,
             *("--ro-bind", str(tree), "/course"),
             *("--size", str(limits.build), "--tmpfs", "/build"),
@@ -356,7 +364,7 @@ class Sandbox:
     def _grouped(self) -> ControlGroup | None:
         """All its processes in a control group: none of them has run anything of a submission's yet."""
         limits = self.limits
-        memory = limits.memory + limits.memory // 2 + limits.build + limits.temporary  # the watcher comes first
+        memory = limits.memory + limits.memory // 2 + limits.build + 2 * limits.temporary  # the watcher comes first
         group = ControlGroup.made(f"grading-{self.mark}", THREADS * limits.processes, memory)
         inside: set[int] = set()
         while group and (new := set(self._processes()) - inside):
@@ -372,7 +380,7 @@ class Sandbox:
         while not self._over.wait(LOOK_EVERY):
             seconds = clock.seconds()
             processes = self._processes()
-            memory = sum(map(_own_bytes, processes))
+            memory = sum(map(_own_bytes, processes)) + _memfd_bytes(processes)
             self.peak_bytes = max(self.peak_bytes, memory)
             self.cpu_seconds = max(self.cpu_seconds, sum(map(_cpu_seconds, processes)))
             if memory > limits.memory:
@@ -456,9 +464,21 @@ def _threads(process: int) -> int:
 
 
 def _own_bytes(process: int) -> int:
-    """Memory that it shares with nobody's file: the libraries of all workers are the same pages."""
-    try:
-        _, resident, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * PAGE
+    """Memory that is no file's, shared memory included: the libraries of all workers are the same pages."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{process}/status").read_bytes()
+        return 1024 * sum(map(int, re.findall(rb"^Rss(?:Anon|Shmem):\s*(\d+) kB", status, re.MULTILINE)))
+    return 0
+
+
+def _memfd_bytes(processes: Sequence[int]) -> int:
+    """Of files in memory (memfd_create) that are open: nothing else counts what is mapped nowhere."""
+    found = {}
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for one in os.scandir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(one.path).startswith("/memfd:"):
+                        about = os.stat(one.path)
+                        found[about.st_dev, about.st_ino] = 512 * about.st_blocks
+    return sum(found.values())

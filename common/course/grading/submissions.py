@@ -1,12 +1,13 @@
 """What a student handed in: read_submission(path) -> the files that the manifests name, and nothing else.
 
 A submission is a folder, a .zip, a .tar (also compressed) or a git repository: a .bundle, a bare repository, or an
-address to clone from. The tasks' folders may lie anywhere in it, all in the same place. A file that lies there without
-its task's folder counts where only one task has a file of that name.
+address to clone from. The tasks' folders may be anywhere in it, all in the same place. A file without its task's folder
+counts where only one task has a file of that name. It is read in a process with limits of its own (apart.py).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import subprocess
@@ -14,15 +15,20 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from common.compiling.manifest import read_manifest, tasks
+from common.course.grading.apart import Refused, call_apart
+from common.course.grading.flags import flags_of
 
 MOST_BYTES = 1 << 20  # of a file
 MOST_ENTRIES = 50_000  # of a submission
 MOST_UNPACKED = 1 << 29  # bytes that are read of a compressed tar
+MOST_KEPT = 1 << 25  # bytes of all files that are named as those of the tasks
+MOST_NAME, MOST_NOTE = 100, 400  # characters of a submission's name, of a note
 GIT_SECONDS = 120
+LINK = "This is a link; a submission holds the file itself."
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,15 @@ class Submission:
         name: of the folder or the archive.
         files: "task2/attention_kernel.cu" -> its text.
         problems: the same -> why a file is not taken, a sentence.
-        other: names of files beside them, the first few: nobody looks at them.
+        notes: what the student should know of what was taken, a sentence each.
+        flags: what a human should look at, see flags.py.
     """
 
     name: str
     files: dict[str, str]
     problems: dict[str, str] = field(default_factory=dict)
-    other: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
 
 
 class NoSubmission(ValueError):
@@ -56,28 +64,47 @@ def name_of(source: str) -> str:
     name = PurePosixPath(source.rstrip("/")).name
     for ending in (".tar.gz", ".tar.xz", ".tar.bz2", ".tgz", ".tar", ".zip", ".bundle", ".git"):
         name = name.removesuffix(ending)
-    return "".join(c if c.isalnum() or c in "._-@+" else "_" for c in name).lstrip(".") or "submission"
+    kept = "".join(c if c.isalnum() or c in "._-@+" else "_" for c in name).lstrip(".")
+    return kept[:MOST_NAME] or "submission"
 
 
-def read_submission(source: str, graded: Sequence[str] | None = None) -> Submission:
+def read_submission(source: str, graded: Sequence[str] | None = None, folder: Path | None = None) -> Submission:
     """Reads it.
 
     Args:
         source: path or address.
-        graded: the tasks that count when a file lies there without its task's folder; None: all.
+        graded: the tasks that count when a file is there without its task's folder; None: all.
+        folder: for temporary files.
 
     Raises:
-        NoSubmission: there is none, or it is too large.
+        NoSubmission: there is none, it is too large, or takes too long.
     """
-    entries = {}
     try:
-        for number, entry in enumerate(_entries(source)):
-            if number >= MOST_ENTRIES:
-                raise NoSubmission(f"{source}: more than {MOST_ENTRIES:,} files")
-            entries.setdefault(entry.path, entry)
-        return _chosen(name_of(source), entries, graded or tasks())
-    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
-        raise NoSubmission(f"{source}: cannot be read: {type(error).__name__}: {error}") from None
+        return Submission(**call_apart(f"{__name__}:parsed_as_json", [source, graded], folder))
+    except Refused as error:
+        raise NoSubmission(f"{source}: {str(error).removeprefix(f'{source}: ')}") from None
+
+
+def parsed_as_json(source: str, graded: Sequence[str] | None) -> dict:
+    """As parsed(), with the flags."""
+    found = parsed(source, graded)
+    return asdict(replace(found, flags=flags_of(found.files)))
+
+
+def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:
+    """As read_submission, but in this process; raises also what zipfile, tarfile and their decompressors raise."""
+    entries: dict[str, _Entry] = {}
+    twice, size = set(), 0
+    for number, entry in enumerate(_entries(source)):
+        if number >= MOST_ENTRIES:
+            raise NoSubmission(f"more than {MOST_ENTRIES:,} files")
+        size += len(entry.data)
+        if size > MOST_KEPT:
+            raise NoSubmission(f"its files of the names that the tasks ask for have more than {MOST_KEPT:,} bytes")
+        if entries.get(entry.path, entry).data != entry.data:
+            twice.add(entry.path)
+        entries[entry.path] = entry  # the last one counts, as where an archive is unpacked
+    return _chosen(name_of(source), entries, graded or tasks(), twice)
 
 
 @dataclass(frozen=True)
@@ -88,27 +115,43 @@ class _Entry:
     data: bytes | str
 
 
-def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str]) -> Submission:
+def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice: set[str]) -> Submission:
     names = wanted()
     roots = [path[: -len(one)] for path in entries for one in names if path == one or path.endswith(f"/{one}")]
-    root = max(set(roots), key=lambda r: (roots.count(r), -len(r), r)) if roots else ""
-    files, problems = {}, {}
+
+    def weight(root: str) -> tuple[int, int]:
+        return roots.count(root), -root.count("/")
+
+    root = max(sorted(set(roots)), key=weight) if roots else ""
+    files, problems, notes = {}, {}, []
     bare = [one.split("/")[1] for one in names if one.split("/")[0] in graded]
     for one in names:
         task, alone = one.split("/")
-        entry = entries.get(root + one)
-        if entry is None and not roots and task in graded and bare.count(alone) == 1:
-            entry = next((entries[path] for path in sorted(entries) if PurePosixPath(path).name == alone), None)
-        if entry is None:
+        others = [f"{other}{one}" for other in sorted(set(roots) - {root}) if f"{other}{one}" in entries]
+        if root + one in entries:
+            path, equal = root + one, [other for other in others if weight(other[: -len(one)]) == weight(root)]
+        elif not roots and task in graded and bare.count(alone) == 1:
+            equal = sorted(path for path in entries if PurePosixPath(path).name == alone)
+            path = equal[0] if equal else ""
+        else:
+            path, equal = others[0] if others else "", others
+        if not path:
             problems[one] = "The file is missing."
             continue
-        text, problem = _text(entry.data)
+        data = entries[path].data
+        if unlike := [other for other in equal if entries[other].data != data]:
+            problems[one] = f"There are different copies, {path} and {unlike[0]}: hand in one."
+            continue
+        text, problem = _text(data)
         if problem:
             problems[one] = problem
-        else:
-            files[one] = text
-    taken = {root + one for one in names}
-    return Submission(name, files, problems, sorted(path for path in entries if path not in taken)[:20])
+            continue
+        files[one] = text
+        if path in twice:
+            notes.append(f"{path} is there more than once; the last one was graded.")
+        if unlike := [other for other in others if entries[other].data != data]:
+            notes.append(f"{path} was graded, and not the other copy, {unlike[0]}.")
+    return Submission(name, files, problems, [note[:MOST_NOTE] for note in notes])
 
 
 def _text(data: bytes | str) -> tuple[str, str]:
@@ -129,7 +172,7 @@ def _entries(source: str) -> Iterator[_Entry]:
     path = Path(source)
     if path.is_dir():
         if (path / "HEAD").is_file() and (path / "objects").is_dir():
-            return _cloned(str(path.resolve()))
+            return _in_bare(path.resolve())
         return _in_folder(path)
     if path.is_file():
         if path.suffix == ".bundle":
@@ -138,26 +181,34 @@ def _entries(source: str) -> Iterator[_Entry]:
             return _in_zip(path)
         if tarfile.is_tarfile(path):
             return _in_tar(path)
-        raise NoSubmission(f"{source}: neither a folder nor a zip, tar or git bundle")
+        raise NoSubmission("neither a folder nor a zip, tar or git bundle")
     if "://" in source or source.startswith("git@"):
         return _cloned(source)
-    raise NoSubmission(f"{source}: no such file or folder")
+    raise NoSubmission("no such file or folder")
+
+
+@functools.cache
+def _wanted_names() -> set[str]:
+    return {one.split("/")[1] for one in wanted()}
+
+
+def _is_wanted(path: str) -> bool:
+    return PurePosixPath(path).name in _wanted_names()
 
 
 def _in_folder(folder: Path) -> Iterator[_Entry]:
-    endings = tuple(one.split("/")[1] for one in wanted())
     for place, below, names in os.walk(folder, followlinks=False):
         below[:] = sorted(one for one in below if one not in (".git", "build", "__pycache__"))
         for name in sorted(names):
             path = Path(place) / name
-            shown = str(PurePosixPath(*path.relative_to(folder).parts)).encode(errors="replace").decode()
-            yield _Entry(shown, _read_regular(folder, path) if name in endings else b"")
+            shown = str(PurePosixPath(*path.relative_to(folder).parts))
+            yield _Entry(shown, _read_regular(folder, path) if _is_wanted(name) else b"")
 
 
 def _read_regular(folder: Path, path: Path) -> bytes | str:
     """Its first bytes; why not, for a link, a pipe, a device, or a file that lies elsewhere."""
     if not path.resolve().is_relative_to(folder.resolve()) or path.is_symlink():
-        return "This is a link; a submission holds the file itself."
+        return LINK
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -169,43 +220,50 @@ def _read_regular(folder: Path, path: Path) -> bytes | str:
 
 
 def _in_zip(path: Path) -> Iterator[_Entry]:
-    endings = tuple(one.split("/")[1] for one in wanted())
     with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist()[: MOST_ENTRIES + 1]:
-            if info.is_dir():
-                continue
+        for info in archive.infolist():
+            name = info.filename.replace("\\", "/").removeprefix("./")  # as some programs for Windows write it
             kind = info.external_attr >> 16
+            if name.endswith("/"):
+                continue
             if stat.S_IFMT(kind) not in (0, stat.S_IFREG):
-                yield _Entry(info.filename, "This is a link; a submission holds the file itself.")
-            elif not info.filename.endswith(endings):
-                yield _Entry(info.filename, b"")
+                yield _Entry(name, LINK)
+            elif not _is_wanted(name):
+                yield _Entry(name, b"")
             else:
                 with archive.open(info) as opened:
-                    yield _Entry(info.filename, opened.read(MOST_BYTES + 1))
+                    yield _Entry(name, opened.read(MOST_BYTES + 1))
 
 
 def _in_tar(path: Path) -> Iterator[_Entry]:
-    endings = tuple(one.split("/")[1] for one in wanted())
     seen = 0
     with tarfile.open(path, "r|*") as archive:
         for info in archive:
             seen += 512 + info.size
             if seen > MOST_UNPACKED:
-                raise NoSubmission(f"{path}: unpacked it has more than {MOST_UNPACKED:,} bytes")
+                raise NoSubmission(f"unpacked it has more than {MOST_UNPACKED:,} bytes")
             name = info.name.removeprefix("./")
             if info.isdir():
                 continue
             if not info.isreg():
-                yield _Entry(name, "This is a link; a submission holds the file itself.")
-            elif not name.endswith(endings):
+                yield _Entry(name, LINK)
+            elif not _is_wanted(name):
                 yield _Entry(name, b"")
             else:
                 yield _Entry(name, archive.extractfile(info).read(MOST_BYTES + 1))
 
 
+def _in_bare(folder: Path) -> Iterator[_Entry]:
+    """A bare repository; not one whose objects are elsewhere."""
+    elsewhere = [one for one in ("objects/info/alternates", "commondir") if (folder / one).exists()]
+    elsewhere += [path.name for path in folder.rglob("*") if path.is_symlink()]
+    if elsewhere:
+        raise NoSubmission(f"the repository refers to files outside of it, by {elsewhere[0]}")
+    yield from _cloned(str(folder))
+
+
 def _cloned(address: str) -> Iterator[_Entry]:
     """What HEAD holds, read out of a clone of our own: nothing of the repository's configuration counts."""
-    endings = tuple(one.split("/")[1] for one in wanted())
     with tempfile.TemporaryDirectory() as folder:
         _git(["clone", "--quiet", "--bare", "--depth=1", "--no-local", "--", address, f"{folder}/clone"])
         listed = _git(["--git-dir", f"{folder}/clone", "ls-tree", "-r", "-z", "--long", "HEAD"])
@@ -215,8 +273,8 @@ def _cloned(address: str) -> Iterator[_Entry]:
             about, path = line.split("\t", 1)
             mode, _, key, size = about.split()
             if not mode.startswith("100"):
-                yield _Entry(path, "This is a link; a submission holds the file itself.")
-            elif not path.endswith(endings):
+                yield _Entry(path, LINK)
+            elif not _is_wanted(path):
                 yield _Entry(path, b"")
             elif int(size) > MOST_BYTES:
                 yield _Entry(path, f"The file has more than {MOST_BYTES:,} bytes.")
@@ -226,6 +284,7 @@ def _cloned(address: str) -> Iterator[_Entry]:
 
 def _git(arguments: list[str]) -> bytes:
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+    quiet["GIT_NO_LAZY_FETCH"] = "1"
     command = ["git", "-c", "safe.directory=*", "-c", "protocol.ext.allow=never", *arguments]
     try:
         done = subprocess.run(

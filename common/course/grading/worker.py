@@ -20,6 +20,7 @@ class SandboxedWorker(Worker):
         box: a sandbox that runs.
         nursery: the one in it.
         task: "task2".
+        compiled: whether its kernels are built and loaded; False: for a part in Python alone.
 
     Attributes:
         hide: the next calls get inputs that only kernels can see, see common.testing.hidden_inputs.
@@ -28,9 +29,9 @@ class SandboxedWorker(Worker):
 
     most_bytes = MOST_BYTES
 
-    def __init__(self, box: Sandbox, nursery: Nursery, task: str) -> None:
+    def __init__(self, box: Sandbox, nursery: Nursery, task: str, compiled: bool = True) -> None:
         super().__init__(None, nursery)
-        self._box, self.task = box, task
+        self._box, self.task, self.compiled = box, task, compiled
         self.hide = self.watch = False
 
     @property
@@ -61,7 +62,7 @@ class SandboxedWorker(Worker):
         self._printed.close()
 
     def _begin(self) -> None:
-        send(self._connection, {"do": "begin", "task": self.task})
+        send(self._connection, {"do": "begin", "task": self.task, "compiled": self.compiled})
 
     def _further(self) -> dict:
         return {"hide": self.hide, "watch": self.watch}

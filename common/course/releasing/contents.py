@@ -15,7 +15,7 @@ from common.course.releasing.words import for_students
 
 LEFT_OUT = re.compile(
     r"tests/|\.ci/|docs/.*\.py$|mkdocs\.yml$|task\d+/solution/|task\d+/cases/hidden\.py$|"
-    r"common/course/(grading|releasing|templates)/|common/course/(grade|attack|rehearse|release|autograder)\.py$|"
+    r"common/course/(grading|releasing|templates)/|common/course/(grade|gradebook|attack|rehearse|release|autograder)\.py$|"
     r"common/course/(README|questions)\.md$|common/mutants/|common/(skeleton|nvcc_check)\.py$|common/README\.md$|"
     r"common/testing/hidden_inputs\.py$"
 )

@@ -10,7 +10,9 @@ import pytest
 from rich.console import Console
 
 from common.console.paths import ROOT
-from common.course.grading.gathered import failed_most, histogram, print_class, write_grades
+from common.course.grading.feedback import feedback
+from common.course.grading.gathered import failed_most, histogram, print_class
+from common.course.grading.gradebook import Adjustment, Settings, write_grades
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.results import gradescope, page, read_outcome, write_outcome
 from common.course.grading.submissions import Submission
@@ -54,6 +56,23 @@ def test_the_page_escapes_what_a_submission_says() -> None:
     assert SECRET in text  # the instructor's
 
 
+def test_the_feedback_page_holds_nothing_hidden_and_what_was_added_by_hand() -> None:
+    text = feedback(outcome("<ann>"), Adjustment(2.5, -0.1, ["<well> done"]), Settings("x", 1, 25))
+    assert SECRET not in text and "dlsym" not in text and "log &lt;x&gt;" not in text
+    assert "<script>alert" not in text and "&lt;ann&gt;: 0.15 of 1 points" in text and "&lt;well&gt; done" in text
+    assert "Late by 2.5 days, of which 1 are free: 50% less. Points given by hand: -0.1." in text
+
+
+def test_what_several_cases_say_is_said_once() -> None:
+    gap = ["not implemented: x.cu:5"]
+    cases = [CaseOutcome(str(number), "not implemented", 0.1, diagnosis=gap) for number in range(10)]
+    parts = [PartOutcome("one", 0, 1, "", {}, cases), *(PartOutcome(name, 0, 1, "No <build>") for name in "ab")]
+    made = Outcome("ann", "/in/ann", [TaskOutcome("task2", parts)])
+    for text in (page(made), feedback(made, Adjustment(), Settings())):
+        assert text.count(gap[0]) == 1 and "(10 cases say this.)" in text
+        assert text.count("No &lt;build&gt;") == 1 and "As in the part a." in text
+
+
 def test_files_are_written_and_read_again(tmp_path: Path) -> None:
     write_outcome(tmp_path, outcome(), Submission("ann", {"task2/attention_kernel.cu": "// x\n"}))
     assert read_outcome(tmp_path) == outcome()
@@ -66,9 +85,10 @@ def test_a_class_is_a_table_a_histogram_and_what_fails_most(tmp_path: Path) -> N
     every = [outcome("ann"), outcome("=cmd()", 1.0), Outcome("bob", "/in/bob", problem="cannot be read")]
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     print_class(console, every, ["task2"])
-    write_grades(tmp_path / "grades.csv", every, ["task2"])
+    write_grades(tmp_path / "grades.csv", every, ["task2"], {"bob": Adjustment(points=0.25)}, Settings())
     rows = list(csv.DictReader((tmp_path / "grades.csv").open()))
-    assert [(row["submission"], row["points"]) for row in rows] == [("'=cmd()", "1.0"), ("ann", "0.5"), ("bob", "0")]
+    told = [(row["submission"], row["points"], row["total"]) for row in rows]
+    assert told == [("'=cmd()", "1.0", "1.0"), ("ann", "0.5", "0.5"), ("bob", "0", "0.25")]
     assert failed_most(every) == [(("task2", "softmax", "<script>alert(1)</script>"), 2)]
     bars = histogram([0.5, 1.0, 0.0], 1.0)
     assert [line.split()[3] for line in bars[2:]] == ["1", "0", "0", "0", "1", "0", "0", "0", "0", "1"]

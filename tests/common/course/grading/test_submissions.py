@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.course.grading import submissions
-from common.course.grading.submissions import NoSubmission, name_of, read_submission
+from common.course.grading.submissions import NoSubmission, Submission, name_of, parsed, read_submission
 
 TEXT = "// kernels\n"
 NAME = "task2/attention_kernel.cu"
@@ -64,18 +64,15 @@ def test_only_the_files_that_tasks_name_are_taken(tmp_path: Path, packed, root: 
         root + "difflib.py": b"",
         "build/x.so": b"",
     }
-    found = read_submission(str(packed(tmp_path, files)))
+    found = parsed(str(packed(tmp_path, files)))
     assert found.files == {NAME: TEXT}
     assert found.problems["task1/attention.py"] == "The file is missing."
-    assert root + "common/__init__.py" in found.other
 
 
 def test_a_file_without_its_folder_counts_where_its_name_belongs_to_one_task(tmp_path: Path) -> None:
-    found = read_submission(
-        str(in_folder(tmp_path, {"attention_kernel.cu": TEXT.encode(), "attention.py": b"x = 1\n"}))
-    )
+    found = parsed(str(in_folder(tmp_path, {"attention_kernel.cu": TEXT.encode(), "attention.py": b"x = 1\n"})))
     assert list(found.files) == [NAME]  # attention.py could be that of three tasks
-    assert list(read_submission(str(tmp_path), ["task3"]).files) == ["task3/attention.py"]
+    assert list(parsed(str(tmp_path), ["task3"]).files) == ["task3/attention.py"]
 
 
 @pytest.mark.parametrize(
@@ -88,12 +85,12 @@ def test_a_file_without_its_folder_counts_where_its_name_belongs_to_one_task(tmp
 )
 @pytest.mark.parametrize("packed", [in_folder, zipped, tarred])
 def test_a_file_that_is_no_text_is_not_taken(tmp_path: Path, packed, data: bytes, words: str) -> None:
-    found = read_submission(str(packed(tmp_path, {NAME: data})))
+    found = parsed(str(packed(tmp_path, {NAME: data})))
     assert words in found.problems[NAME] and not found.files
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
-    assert read_submission(str(in_folder(tmp_path, {NAME: b"\xef\xbb\xbf" + TEXT.encode()}))).files == {NAME: TEXT}
+    assert parsed(str(in_folder(tmp_path, {NAME: b"\xef\xbb\xbf" + TEXT.encode()}))).files == {NAME: TEXT}
 
 
 def test_links_and_pipes_are_not_taken(tmp_path: Path) -> None:
@@ -102,16 +99,16 @@ def test_links_and_pipes_are_not_taken(tmp_path: Path) -> None:
     folder = tmp_path / "one" / "task2"
     folder.mkdir(parents=True)
     os.symlink(secret, folder / "attention_kernel.cu")
-    assert "link" in read_submission(str(tmp_path / "one")).problems[NAME]
+    assert "link" in parsed(str(tmp_path / "one")).problems[NAME]
     (folder / "attention_kernel.cu").unlink()
     os.mkfifo(folder / "attention_kernel.cu")
-    assert "no regular file" in read_submission(str(tmp_path / "one")).problems[NAME]
+    assert "no regular file" in parsed(str(tmp_path / "one")).problems[NAME]
     (folder / "attention_kernel.cu").unlink()
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "attention_kernel.cu").write_text("x")
     os.symlink(tmp_path / "elsewhere", folder)
-    assert NAME not in read_submission(str(tmp_path / "one")).files
+    assert NAME not in parsed(str(tmp_path / "one")).files
 
 
 def test_a_link_in_an_archive_is_not_taken(tmp_path: Path) -> None:
@@ -119,28 +116,88 @@ def test_a_link_in_an_archive_is_not_taken(tmp_path: Path) -> None:
         info = tarfile.TarInfo(NAME)
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(info)
-    assert "link" in read_submission(str(tmp_path / "one.tar")).problems[NAME]
+    assert "link" in parsed(str(tmp_path / "one.tar")).problems[NAME]
     with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
         info = zipfile.ZipInfo(NAME)
         info.external_attr = 0o120777 << 16
         archive.writestr(info, "/etc/passwd")
-    assert "link" in read_submission(str(tmp_path / "one.zip")).problems[NAME]
+    assert "link" in parsed(str(tmp_path / "one.zip")).problems[NAME]
 
 
 def test_what_is_too_large_or_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submissions, "MOST_ENTRIES", 3)
     with pytest.raises(NoSubmission, match="more than 3 files"):
-        read_submission(str(zipped(tmp_path, {f"{i}.txt": b"" for i in range(5)})))
+        parsed(str(zipped(tmp_path, {f"{i}.txt": b"" for i in range(5)})))
     monkeypatch.setattr(submissions, "MOST_UNPACKED", 1000)
     with pytest.raises(NoSubmission, match="unpacked it has more than 1,000 bytes"):
-        read_submission(str(tarred(tmp_path, {"video": bytes(2000)})))
+        parsed(str(tarred(tmp_path, {"video": bytes(2000)})))
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(NoSubmission, match="neither a folder nor"):
-        read_submission(str(tmp_path / "notes.txt"))
+        parsed(str(tmp_path / "notes.txt"))
     with pytest.raises(NoSubmission, match="no such file"):
-        read_submission(str(tmp_path / "nothing"))
+        parsed(str(tmp_path / "nothing"))
     (tmp_path / "broken.zip").write_bytes(b"PK\x05\x06" + bytes(18))
-    assert not read_submission(str(tmp_path / "broken.zip")).files
+    assert not parsed(str(tmp_path / "broken.zip")).files
+
+
+def test_it_is_read_in_a_process_that_has_limits(tmp_path: Path) -> None:
+    assert read_submission(str(in_folder(tmp_path / "one", {NAME: b"dlopen(0);\n"}))) == Submission(
+        "one",
+        {NAME: "dlopen(0);\n"},
+        {name: "The file is missing." for name in submissions.wanted() if name != NAME},
+        flags=[f"{NAME}:1 says dlopen"],
+    )
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(100):
+            archive.writestr(f"{number}/{NAME}", bytes(submissions.MOST_BYTES))
+    with pytest.raises(NoSubmission, match=r"bomb.zip: its files .* have more than 33,554,432 bytes$"):
+        read_submission(str(tmp_path / "bomb.zip"))
+    with pytest.raises(NoSubmission, match=r"nothing: no such file or folder$"):
+        read_submission(str(tmp_path / "nothing"))
+    damaged = bytearray(zipped(tmp_path, {NAME: TEXT.encode() * 99}).read_bytes())
+    damaged[80] ^= 1
+    (tmp_path / "damaged.zip").write_bytes(damaged)
+    with pytest.raises(NoSubmission, match=r"damaged.zip: BadZipFile: Bad CRC-32"):
+        read_submission(str(tmp_path / "damaged.zip"))
+
+
+def test_a_zip_with_backslashes_is_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "one.zip", "w") as archive:
+        for name in ("hw\\task2\\", "hw\\task2\\attention_kernel.cu"):
+            info = zipfile.ZipInfo(name)
+            info.filename = name
+            archive.writestr(info, TEXT)
+    assert parsed(str(tmp_path / "one.zip")).files == {NAME: TEXT}
+
+
+def test_of_two_copies_none_is_chosen_in_silence(tmp_path: Path) -> None:
+    other = TEXT.encode() + b"// other\n"
+    same = {f"a/{NAME}": TEXT.encode(), f"b/{NAME}": TEXT.encode()}
+    assert (found := parsed(str(in_folder(tmp_path / "same", same)))).files == {NAME: TEXT} and not found.notes
+    found = parsed(str(in_folder(tmp_path / "equal", same | {f"b/{NAME}": other})))
+    assert found.problems[NAME] == f"There are different copies, a/{NAME} and b/{NAME}: hand in one."
+    found = parsed(str(in_folder(tmp_path / "bare", {"a/attention_kernel.cu": b"a", "b/attention_kernel.cu": b"b"})))
+    assert "different copies" in found.problems[NAME]
+    found = parsed(str(in_folder(tmp_path / "below", {NAME: TEXT.encode(), f"old/{NAME}": other})))
+    assert found.files == {NAME: TEXT} and found.notes == [f"{NAME} was graded, and not the other copy, old/{NAME}."]
+    found = parsed(str(in_folder(tmp_path / "apart", {NAME: TEXT.encode(), "b/task1/attention.py": b"x = 1\n"})))
+    assert set(found.files) == {NAME, "task1/attention.py"}
+    with tarfile.open(tmp_path / "twice.tar", "w") as archive:  # as `tar --append` writes a newer one
+        for data in (other, TEXT.encode()):
+            info = tarfile.TarInfo(NAME)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    found = parsed(str(tmp_path / "twice.tar"))
+    assert found.files == {NAME: TEXT} and "more than once; the last one" in found.notes[0]
+
+
+def test_a_repository_whose_objects_are_elsewhere_is_refused(tmp_path: Path) -> None:
+    bundle = committed(tmp_path, {NAME: TEXT.encode()})
+    subprocess.run(["git", "clone", "-q", "--bare", bundle, tmp_path / "bare.git"], check=True)
+    assert parsed(str(tmp_path / "bare.git")).files == {NAME: TEXT}
+    subprocess.run(["git", "clone", "-q", "--bare", "--shared", tmp_path / "work", tmp_path / "b.git"], check=True)
+    with pytest.raises(NoSubmission, match="outside of it, by objects/info/alternates"):
+        parsed(str(tmp_path / "b.git"))
 
 
 def test_names_are_safe_for_folders() -> None:

@@ -1,0 +1,213 @@
+"""The files of a class: what an instructor writes into them survives every regrade.
+
+    write_class(out, tasks)     all files from the results in `out`; sentences that the instructor should read
+
+adjustments.csv  submission, late_days, points, comment: by hand; a row is made for each submission
+class.json       the settings: the assignment's name in Canvas, late days that are free, percent for each further one
+roster.csv       Canvas's export of the gradebook, or a CSV with the columns submission, Student, ID: if there is one
+grades.csv       a row for each submission
+gradebook.csv    for Canvas's import, where there is a roster
+NAME/feedback.html  for the student, see feedback.py
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from common.console.files import write_whole
+from common.course.grading.feedback import feedback
+from common.course.grading.outcome import Outcome
+from common.course.grading.results import read_outcome
+
+BY_HAND = ["submission", "late_days", "points", "comment"]
+CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+FILE_OF_CANVAS = re.compile(r"[^_]+_(LATE_)?(\d+)_\d+_")  # what Canvas calls the files that it gives out
+
+
+@dataclass(frozen=True)
+class Settings:
+    """class.json. late_penalty: percent of the graded points for each day that is begun after the free ones."""
+
+    assignment: str = "Attention assignment"
+    free_late_days: float = 0
+    late_penalty: float = 0
+
+
+@dataclass
+class Adjustment:
+    """What the rows of a submission say together."""
+
+    late_days: float = 0.0
+    points: float = 0.0
+    comments: list[str] = field(default_factory=list)
+
+    def late_share(self, settings: Settings) -> float:
+        """Of the graded points, what lateness costs: 0 to 1."""
+        days = max(0, math.ceil(self.late_days - settings.free_late_days))
+        return min(1.0, days * settings.late_penalty / 100)
+
+    def total(self, earned: float, settings: Settings) -> float:
+        """What counts in the end."""
+        return round(max(0.0, earned * (1 - self.late_share(settings)) + self.points), 4)
+
+
+def read_settings(out: Path) -> Settings:
+    """Raises ValueError for a class.json that is not as it must be."""
+    file = out / "class.json"
+    if not file.exists():
+        write_whole(file, json.dumps(asdict(Settings()), indent=1) + "\n")
+    try:
+        found = Settings(**json.loads(file.read_text(encoding="utf-8")))
+        if not 0 <= found.late_penalty <= 100 or not found.free_late_days >= 0:
+            raise ValueError("late_penalty is a percentage, and free_late_days a number of days")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: {error}") from None
+    return found
+
+
+def read_adjustments(out: Path) -> dict[str, Adjustment]:
+    """Submission -> what was written by hand; {} before there is a file.
+
+    Raises:
+        ValueError: a row cannot be read; the message names the line.
+    """
+    file, found = out / "adjustments.csv", {}
+    for number, row in enumerate(_rows(file, "submission"), 2):
+        of_name = found.setdefault(row["submission"].removeprefix("'"), Adjustment())
+        for column in ("late_days", "points"):
+            text = row.get(column) or "0"
+            try:
+                value = float(text.replace(",", "."))
+                if not math.isfinite(value) or (column == "late_days" and value < 0):
+                    raise ValueError
+            except ValueError:
+                raise ValueError(f"{file}, row {number}: {column} is {text!r}; it must be a number") from None
+            setattr(of_name, column, getattr(of_name, column) + value)
+        if row.get("comment"):
+            of_name.comments.append(row["comment"])
+    return found
+
+
+def _rows(file: Path, *needed: str) -> list[dict[str, str]]:
+    """Of a CSV file as spreadsheets write it, with commas or semicolons; [] if there is none."""
+    if not file.is_file():
+        return []
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is not UTF-8: save it as CSV UTF-8") from None
+    head = text.partition("\n")[0]
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;", key=head.count))
+    if missing := [name for name in needed if name not in (reader.fieldnames or ())]:
+        raise ValueError(f"{file} has no column {missing[0]!r}")
+    return [{name: (value or "").strip() for name, value in row.items() if name} for row in reader]
+
+
+def write_class(out: Path, tasks: Sequence[str] = ()) -> list[str]:
+    """Writes the files of all results in a folder, whichever run graded them.
+
+    Args:
+        out: of `grade`.
+        tasks: that have a column, beside those that were graded.
+
+    Raises:
+        ValueError: a file of the instructor's is not as it must be. OSError: something cannot be written.
+    """
+    settings, by_hand = read_settings(out), read_adjustments(out)
+    every = [one for folder in sorted(out.iterdir()) if folder.is_dir() and (one := read_outcome(folder))]
+    said = [
+        f"adjustments.csv: no submission is called {name!r}" for name in by_hand.keys() - {one.name for one in every}
+    ]
+    _add_rows(out / "adjustments.csv", [one.name for one in every if one.name not in by_hand])
+    by_hand = {one.name: by_hand.get(one.name, Adjustment()) for one in every}
+    for one in every:
+        write_whole(out / one.name / "feedback.html", feedback(one, by_hand[one.name], settings))
+        if (marked := FILE_OF_CANVAS.match(one.name)) and marked[1] and not by_hand[one.name].late_days:
+            said.append(f"{one.name}: Canvas calls it late, and adjustments.csv does not say how many days")
+    columns = sorted({*tasks, *(task.task for one in every for task in one.tasks)})
+    write_grades(out / "grades.csv", every, columns, by_hand, settings)
+    roster = _rows(out / "roster.csv")
+    if roster:
+        totals = {one.name: by_hand[one.name].total(one.earned, settings) for one in every}
+        possible = max((one.possible for one in every), default=0)
+        said += write_gradebook(out / "gradebook.csv", roster, totals, possible, settings.assignment)
+    return said
+
+
+def _add_rows(file: Path, names: Iterable[str]) -> None:
+    """Rows to be filled in; what is there stays as it is, to the byte."""
+    text = file.read_bytes().decode("utf-8") if file.exists() else ",".join(BY_HAND) + "\n"
+    head = text.partition("\n")[0]
+    delimiter = max(",;", key=head.count)
+    columns = next(csv.reader([head.lstrip("\ufeff").strip()], delimiter=delimiter))
+    more = "".join(
+        delimiter.join(str(_plain(name)) if column == "submission" else "" for column in columns) + "\n"
+        for name in names
+    )
+    write_whole(file, text + ("" if text.endswith("\n") or not more else "\n") + more)
+
+
+def write_grades(
+    file: Path,
+    outcomes: Sequence[Outcome],
+    tasks: Sequence[str],
+    by_hand: Mapping[str, Adjustment],
+    settings: Settings,
+) -> None:
+    """grades.csv: a row for each submission, with the points of every task, and the total."""
+    rows = [["submission", *tasks, "points", "possible", "late_days", "by_hand", "total", "look", "problem", "source"]]
+    for one in sorted(outcomes, key=lambda outcome: outcome.name):
+        earned, added = {task.task: round(task.earned, 4) for task in one.tasks}, by_hand.get(one.name, Adjustment())
+        row = [one.name, *(earned.get(task, 0) for task in tasks), one.earned, one.possible, added.late_days]
+        rows.append([*row, added.points, added.total(one.earned, settings), len(one.flags), one.problem, one.source])
+    write_csv(file, rows)
+
+
+def write_gradebook(
+    file: Path, roster: Sequence[Mapping[str, str]], totals: Mapping[str, float], possible: float, assignment: str
+) -> list[str]:
+    """What Canvas imports; sentences on what has no place in it.
+
+    Who handed in nothing has an empty cell, which changes nothing in Canvas. Nobody gets a cell whose submission cannot
+    be told.
+    """
+    known = [name for name in roster[0] if re.fullmatch(rf"{re.escape(assignment)} \(\d+\)", name)]
+    rows = [[*CANVAS, known[0] if known else assignment], ["    Points Possible", "", "", "", "", possible]]
+    said, left = [], set(totals)
+    for student in roster:
+        if student.get("Student") == "Points Possible":
+            continue
+        names = [name for name in sorted(totals) if _is_of(name, student)]
+        left -= set(names)
+        who = student.get("Student") or student.get("submission") or student.get("ID", "")
+        if len(names) != 1:
+            said.append(f"roster.csv: {who} has " + (f"several submissions: {', '.join(names)}" if names else "none"))
+        total = totals[names[0]] if len(names) == 1 else ""
+        rows.append([who, *(student.get(column, "") for column in CANVAS[1:]), total])
+    write_csv(file, rows)
+    return said + [f"roster.csv: no student there belongs to the submission {name}" for name in sorted(left)]
+
+
+def _is_of(name: str, student: Mapping[str, str]) -> bool:
+    ids = {student.get(column, "").lower() for column in ("submission", "ID", "SIS User ID", "SIS Login ID")} - {""}
+    from_canvas = FILE_OF_CANVAS.match(name)
+    return name.lower() in ids or bool(from_canvas and from_canvas[2] == student.get("ID"))
+
+
+def write_csv(file: Path, rows: Iterable[Sequence[object]]) -> None:
+    """Writes a CSV file that a spreadsheet takes for data and nothing else."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[_plain(value) for value in row] for row in rows])
+    write_whole(file, text.getvalue())
+
+
+def _plain(value: object) -> object:
+    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value

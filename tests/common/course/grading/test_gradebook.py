@@ -1,0 +1,101 @@
+"""A class's files: what is written by hand survives, Canvas's roster finds its submissions."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from common.course import gradebook as command
+from common.course.grading.gradebook import Settings, read_adjustments, read_settings, write_class
+from common.course.grading.outcome import Outcome, PartOutcome, TaskOutcome
+from common.course.grading.results import write_outcome
+
+EXPORT = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Attention (77),Other (78)
+    Points Possible,,,,,4,10
+"Ann, A.",11,s11,ann,1,,9
+"Bob, B.",12,s12,bob,1,,8
+"Cid, C.",13,s13,cid,1,,7
+"""
+
+
+def graded(out: Path, **earned: float) -> Path:
+    for name, points in earned.items():
+        parts = [PartOutcome("softmax", points, 4.0)]
+        write_outcome(out / name, Outcome(name, f"/in/{name}.zip", [TaskOutcome("task2", parts)]), None)
+    (out / "salt").touch()
+    return out
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def test_what_is_written_by_hand_survives_a_regrade(tmp_path: Path) -> None:
+    file = graded(tmp_path, ann=3.0, bob=2.0) / "adjustments.csv"
+    assert write_class(tmp_path) == []
+    assert file.read_text() == "submission,late_days,points,comment\nann,,,\nbob,,,\n"
+    by_hand = '\ufeffcomment;submission;points;late_days\r\nwell: "done";ann;0,5;2\r\n;bob;;\r\n'
+    file.write_text(by_hand, newline="")  # as a spreadsheet in Europe saves it
+    (tmp_path / "class.json").write_text('{"late_penalty": 10, "free_late_days": 1}')
+    graded(tmp_path, ann=4.0, cid=1.0)
+    assert write_class(tmp_path) == []
+    assert file.read_bytes().decode() == by_hand + ";cid;;\n"
+    assert write_class(tmp_path) == [] and file.read_bytes().decode() == by_hand + ";cid;;\n"
+    assert [(row["submission"], row["points"], row["total"]) for row in rows(tmp_path / "grades.csv")] == [
+        ("ann", "4.0", "4.1"), ("bob", "2.0", "2.0"), ("cid", "1.0", "1.0")
+    ]  # fmt: skip
+    page = (tmp_path / "ann" / "feedback.html").read_text()
+    assert "4.1 of 4" in page and "well: &quot;done&quot;" in page and "10% less" in page
+
+
+def test_canvas_gets_its_own_columns(tmp_path: Path) -> None:
+    graded(tmp_path, ann=3.0, bobb_LATE_12_900_hw=2.0, dan=1.0)
+    (tmp_path / "roster.csv").write_text(EXPORT)
+    (tmp_path / "class.json").write_text('{"assignment": "Attention"}')
+    said = write_class(tmp_path)
+    assert rows(tmp_path / "gradebook.csv") == [
+        dict(zip(["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "Attention (77)"], row, strict=True))
+        for row in (
+            ["    Points Possible", "", "", "", "", "4.0"],
+            ["Ann, A.", "11", "s11", "ann", "1", "3.0"],
+            ["Bob, B.", "12", "s12", "bob", "1", "2.0"],
+            ["Cid, C.", "13", "s13", "cid", "1", ""],
+        )
+    ]
+    assert len(said) == 3 and "Canvas calls it late" in said[0] and "Cid, C. has none" in said[1]
+    assert "no student there belongs to the submission dan" in said[2]
+    graded(tmp_path, bob=1.0)
+    assert any("has several submissions: bob, bobb_LATE_12_900_hw" in one for one in write_class(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name, text, words",
+    [
+        ("adjustments.csv", "submission,points\nann,many\n", "row 2: points is 'many'"),
+        ("adjustments.csv", "submission,late_days\nann,-1\n", "row 2: late_days is '-1'"),
+        ("adjustments.csv", "name,points\nann,1\n", "no column 'submission'"),
+        ("class.json", '{"late": 1}', "late"),
+        ("class.json", '{"late_penalty": 200}', "a percentage"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (graded(tmp_path, ann=1.0) / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name}.*{words}"):
+        write_class(tmp_path)
+    assert (tmp_path / name).read_text() == text
+
+
+def test_the_command_says_what_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    options = argparse.Namespace(out=graded(tmp_path / "out", ann=1.0))
+    assert command.run(options) == 0 and read_settings(options.out) == Settings()
+    (options.out / "adjustments.csv").write_text("submission,points\nanne,1\n")
+    assert command.run(options) == 1 and "no submission is called 'anne'" in capsys.readouterr().out
+    assert read_adjustments(options.out)["anne"].points == 1
+    with FileLock(options.out / ".lock"):
+        assert command.run(options) == 2 and "grade is at work there" in capsys.readouterr().out
+    assert command.run(argparse.Namespace(out=tmp_path)) == 2
