@@ -24,7 +24,7 @@ from common.console.words import counted
 from common.course import grade
 from common.course.grading.attacking import TASK
 from common.course.grading.made_up import FULL, HOSTILE, MadeUp, made_up
-from common.course.grading.results import read_outcome
+from common.course.grading.results import FAILED, read_outcome
 from common.course.grading.sandbox import KINDS, memory_below
 
 FINE, FOUND, NOTHING = 0, 1, 2  # exit statuses
@@ -98,7 +98,7 @@ def lost(every: list[MadeUp], sources: dict[str, str], out: Path) -> list[str]:
             wrong.append(f"{one.name} was not graded: {outcome.problem}")
         elif one.kind in FULL and outcome.earned < outcome.possible:
             wrong.append(f"{one.name} is right and earned {outcome.earned:g} of {outcome.possible:g}")
-        elif "the grader failed" in outcome.problem or outcome.left_behind:
+        elif FAILED in outcome.problem or outcome.left_behind:
             wrong.append(f"{one.name}: {outcome.problem or 'processes are left'}")
     return wrong
 

@@ -21,18 +21,18 @@ def feedback(outcome: Outcome, by_hand: Adjustment, settings: Settings) -> str:
         settings: of the class.
     """
     told, total = gradescope(outcome), by_hand.total(outcome.earned, settings)
-    title = escape(f"{outcome.name}: {total:g} of {outcome.possible:g} points")
+    title = escape(f"{outcome.name}: {total:g}" + f" of {outcome.possible:g}" * bool(outcome.tasks) + " points")
     body = [f"<h1>{title}</h1>"]
     sums = [f"The tests give {outcome.earned:g} points."]
     if by_hand.late_days:
-        sums.append(f"Late by {by_hand.late_days:g} days, of which {settings.free_late_days:g} are free")
-        sums[-1] += f": {by_hand.late_share(settings):.0%} less."
+        free, share = settings.free_late_days, by_hand.late_share(settings)
+        sums.append(f"Days late: {by_hand.late_days:g} ({free:g} free): {share:.0%} less.")
     if by_hand.points:
         sums.append(f"Points given by hand: {by_hand.points:+g}.")
     body += [f"<p>{escape(' '.join(sums))}</p>"] if len(sums) > 1 else []
     body += [f"<div class=look><p>{escape(comment)}</p></div>" for comment in by_hand.comments]
     body += [f"<p>{escape(line)}</p>" for line in told["output"].splitlines()]
-    body.append("<table><tr><th>part<th>points<th>of</tr>")
+    body += ["<table><tr><th>part<th>points<th>of</tr>"] if told["tests"] else []
     for test in told["tests"]:
         name, state = escape(test["name"]), "pass" if test["status"] == "passed" else "FAIL"
         body.append(f"<tr><td class={state}>{name}<td>{test['score']:g}<td>{test['max_score']:g}</tr>")

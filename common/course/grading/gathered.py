@@ -12,6 +12,7 @@ from rich.table import Table
 from common.console.terminal import say, wide
 from common.console.words import counted
 from common.course.grading.outcome import Outcome
+from common.testing.case import NOT_RUN, PASS
 
 BINS, WIDEST = 10, 40  # of the histogram; characters of its longest bar
 MOST_CASES = 10  # that are listed
@@ -84,6 +85,6 @@ def failed_most(outcomes: Sequence[Outcome]) -> list[tuple[tuple[str, str, str],
         for task in one.tasks
         for part in task.parts
         for case in part.cases
-        if case.status != "pass"
+        if case.status not in (PASS, NOT_RUN)
     )
     return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MOST_CASES]

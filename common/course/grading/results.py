@@ -11,6 +11,7 @@ files/         the files that were graded
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -25,6 +26,8 @@ from common.testing.case import NOT_RUN
 SHOWN = "visible"
 SHOWN_COUNTS = ("launches", "threads", "read_back")
 MOST_OUTPUT = 20_000  # characters of one test's output
+FAILED = "The grader failed"
+WHOLE_LOG = re.compile(r"\n\(the compiler's whole output: .*\)$")  # names a file that was in the sandbox
 
 
 def write_outcome(folder: Path, outcome: Outcome, submission: Submission | None) -> None:
@@ -63,9 +66,13 @@ def gradescope(outcome: Outcome) -> dict:
                     "visibility": SHOWN,
                 }
             )
-    said = [outcome.problem] if outcome.problem else []
-    said += outcome.notes
-    said += [f"{name}: {why}" for task in outcome.tasks for name, why in task.files.items()]
+    failed = outcome.problem.startswith(FAILED)  # what follows is the grader's own
+    said = [f"{FAILED}; this is not your fault. Please tell your instructor." if failed else outcome.problem]
+    said = [*filter(None, said), *outcome.notes]
+    problems: dict[str, list[str]] = {}
+    for name, why in (one for task in outcome.tasks for one in task.files.items()):
+        problems.setdefault(why, []).append(name)
+    said += [f"{', '.join(names)}: {why}" for why, names in problems.items()]
     said += [
         f"{name} ({points:g} points) is not graded here: {why}." for name, (points, why) in outcome.not_graded.items()
     ]
@@ -85,8 +92,13 @@ def _whys(task: TaskOutcome) -> list[tuple[PartOutcome, str]]:
     found, at = [], {}
     for part in task.parts:
         first = at.setdefault(part.why, part.part)
-        found.append((part, part.why if not part.why or first == part.part else f"As in the part {first}."))
+        same = part.why and first != part.part
+        found.append((part, f"The same as for {first}." if same else WHOLE_LOG.sub("", part.why)))
     return found
+
+
+def _has_run(part: PartOutcome) -> bool:
+    return not part.why or any(case.status != NOT_RUN for case in part.cases)
 
 
 def _diagnoses(cases: Sequence[CaseOutcome]) -> list[tuple[CaseOutcome, list[str]]]:
@@ -103,7 +115,7 @@ def _diagnoses(cases: Sequence[CaseOutcome]) -> list[tuple[CaseOutcome, list[str
 def _told(part: PartOutcome, why: str) -> str:
     """What a student reads about a part."""
     lines = [why] if why else []
-    if why and all(case.status == NOT_RUN for case in part.cases):
+    if not _has_run(part):
         return why
     seen = {case.title: said for case, said in _diagnoses([one for one in part.cases if not one.hidden])}
     for case in part.cases:
@@ -159,6 +171,8 @@ def page(outcome: Outcome) -> str:
                     f"{at_work(part.kernel):,.0f} at work at a time, {at_work_in_block(part.kernel):,.0f} of a block"
                 )
                 body.append(f"<p>With inputs that only kernels can see: {escape(counted)}; threads: {working}.</p>")
+            if not _has_run(part):
+                continue
             body.append("<table><tr><th>case<th>verdict<th>points<th>max error<th>bound</tr>")
             for case, said in _diagnoses(part.cases):
                 numbers = "".join(f"<td>{'' if x is None else f'{x:.1e}'}" for x in (case.max_error, case.bound))

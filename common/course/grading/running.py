@@ -37,7 +37,7 @@ from common.console.words import error_words
 from common.course.grading.clean_tree import make_base
 from common.course.grading.one import Workshop, course_hash, grade
 from common.course.grading.outcome import Outcome
-from common.course.grading.results import read_outcome, write_outcome
+from common.course.grading.results import FAILED, read_outcome, write_outcome
 from common.course.grading.sandbox import Limits
 from common.course.grading.submissions import NoSubmission, name_of, read_submission
 
@@ -143,7 +143,7 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
     except Exception as error:
         if getattr(error, "errno", 0) in FULL:  # it hits all that come after it as well
             raise
-        outcome = Outcome(name, shown, problem=f"the grader failed: {traceback.format_exc(limit=-3)}")
+        outcome = Outcome(name, shown, problem=f"{FAILED}: {traceback.format_exc(limit=-3)}")
     try:
         write_outcome(folder, outcome, submission)
     except OSError as error:

@@ -28,6 +28,7 @@ MOST_UNPACKED = 1 << 29  # bytes that are read of a compressed tar
 MOST_KEPT = 1 << 25  # bytes of all files that are named as those of the tasks
 MOST_NAME, MOST_NOTE = 100, 400  # characters of a submission's name, of a note
 GIT_SECONDS = 120
+MISSING = "The file is missing."
 LINK = "This is a link; a submission holds the file itself."
 
 
@@ -82,13 +83,14 @@ def read_submission(source: str, graded: Sequence[str] | None = None, folder: Pa
     try:
         return Submission(**call_apart(f"{__name__}:parsed_as_json", [source, graded], folder))
     except Refused as error:
-        raise NoSubmission(f"{source}: {str(error).removeprefix(f'{source}: ')}") from None
+        raise NoSubmission(str(error)) from None
 
 
 def parsed_as_json(source: str, graded: Sequence[str] | None) -> dict:
     """As parsed(), with the flags."""
     found = parsed(source, graded)
-    return asdict(replace(found, flags=flags_of(found.files)))
+    refused = [f"{name}: {why}" for name, why in found.problems.items() if why != MISSING]
+    return asdict(replace(found, flags=[*refused, *flags_of(found.files)]))
 
 
 def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:
@@ -136,7 +138,7 @@ def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice:
         else:
             path, equal = others[0] if others else "", others
         if not path:
-            problems[one] = "The file is missing."
+            problems[one] = MISSING
             continue
         data = entries[path].data
         if unlike := [other for other in equal if entries[other].data != data]:

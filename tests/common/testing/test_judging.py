@@ -191,6 +191,18 @@ def test_a_wrong_result_that_varies_is_a_race() -> None:
     assert "without a barrier between them" in verdict.diagnosis[0]
 
 
+@pytest.mark.parametrize("second", [lambda x: torch.ones(3), lambda x: None, lambda x: x.double()])
+@pytest.mark.parametrize("first", [torch.ones_like, lambda x: torch.full_like(x, torch.nan)])
+def test_an_output_of_another_form_at_a_further_call_costs_the_case_alone(first, second) -> None:
+    calls = []
+
+    def changes(x):
+        calls.append(x)
+        return (second if len(calls) > 1 else first)(x)
+
+    assert judge(softmax_case(), fake_operators(softmax=changes)).status == "FAIL" and len(calls) > 1
+
+
 def test_inputs_depend_on_seed_name_and_draw_only() -> None:
     one, other = softmax_case(), softmax_case(name="other")
     first = judging.make_inputs(one, 0)["x"]

@@ -60,7 +60,7 @@ def test_the_feedback_page_holds_nothing_hidden_and_what_was_added_by_hand() -> 
     text = feedback(outcome("<ann>"), Adjustment(2.5, -0.1, ["<well> done"]), Settings("x", 1, 25))
     assert SECRET not in text and "dlsym" not in text and "log &lt;x&gt;" not in text
     assert "<script>alert" not in text and "&lt;ann&gt;: 0.15 of 1 points" in text and "&lt;well&gt; done" in text
-    assert "Late by 2.5 days, of which 1 are free: 50% less. Points given by hand: -0.1." in text
+    assert "Days late: 2.5 (1 free): 50% less. Points given by hand: -0.1." in text
 
 
 def test_what_several_cases_say_is_said_once() -> None:
@@ -70,7 +70,7 @@ def test_what_several_cases_say_is_said_once() -> None:
     made = Outcome("ann", "/in/ann", [TaskOutcome("task2", parts)])
     for text in (page(made), feedback(made, Adjustment(), Settings())):
         assert text.count(gap[0]) == 1 and "(10 cases say this.)" in text
-        assert text.count("No &lt;build&gt;") == 1 and "As in the part a." in text
+        assert text.count("No &lt;build&gt;") == 1 and "The same as for a." in text
 
 
 def test_files_are_written_and_read_again(tmp_path: Path) -> None:

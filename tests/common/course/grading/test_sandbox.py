@@ -146,3 +146,21 @@ def test_a_checkout_that_others_can_read_is_told(monkeypatch, capsys, tmp_path, 
     said = capsys.readouterr().out
     assert "run as another user" in said and "enough" in said
     assert ("`chmod -R go-rwx" in said) == (closed is None)
+
+
+@pytest.mark.parametrize("fill", ["mmap.mmap(-1, SIZE)[:] = x", "mmap.mmap(f, SIZE)[:] = x", "os.write(f, x)"])
+def test_shared_memory_counts(fill: str) -> None:
+    make = "import mmap, os; SIZE = 1 << 26; x = bytes(SIZE); f = os.memfd_create('x'); os.ftruncate(f, SIZE)"
+    name, _, rest = fill.partition("[:]")
+    fill = f"kept = {name}; kept[:]{rest}" if rest else fill
+    code = f"{make}; {fill}; del x; print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        counted = sandbox._own_bytes(process.pid) + sandbox._memfd_bytes([process.pid])
+        process.communicate(b"\n")
+    assert counted > 1 << 26
+
+
+def test_a_checkout_that_the_sandbox_shows_is_refused(tmp_path: Path) -> None:
+    assert "below /usr, which every submission can read" in sandbox.why_readable(Path("/usr/src/course"))
+    assert sandbox.why_readable(Path(sys.prefix) / "course") and not sandbox.why_readable(tmp_path)

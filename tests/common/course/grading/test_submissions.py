@@ -150,14 +150,14 @@ def test_it_is_read_in_a_process_that_has_limits(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(100):
             archive.writestr(f"{number}/{NAME}", bytes(submissions.MOST_BYTES))
-    with pytest.raises(NoSubmission, match=r"bomb.zip: its files .* have more than 33,554,432 bytes$"):
+    with pytest.raises(NoSubmission, match=r"^its files .* have more than 33,554,432 bytes$"):
         read_submission(str(tmp_path / "bomb.zip"))
-    with pytest.raises(NoSubmission, match=r"nothing: no such file or folder$"):
+    with pytest.raises(NoSubmission, match=r"^no such file or folder$"):
         read_submission(str(tmp_path / "nothing"))
     damaged = bytearray(zipped(tmp_path, {NAME: TEXT.encode() * 99}).read_bytes())
     damaged[80] ^= 1
     (tmp_path / "damaged.zip").write_bytes(damaged)
-    with pytest.raises(NoSubmission, match=r"damaged.zip: BadZipFile: Bad CRC-32"):
+    with pytest.raises(NoSubmission, match=r"^BadZipFile: Bad CRC-32"):
         read_submission(str(tmp_path / "damaged.zip"))
 
 
