@@ -16,7 +16,8 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -30,7 +31,17 @@ from common.compiling.plan import Plan, plans_of
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
 from common.console.paths import ROOT
-from common.course.grading.elf import ALLOCATED, FINI_ARRAY, IFUNC, INIT_ARRAY, PREINIT_ARRAY, Elf
+from common.course.grading.elf import (
+    ALLOCATED,
+    FINI_ARRAY,
+    FUNCTION,
+    IFUNC,
+    INIT_ARRAY,
+    OBJECT,
+    PREINIT_ARRAY,
+    Elf,
+    Symbol,
+)
 from common.simulator import rewriter
 
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
@@ -38,13 +49,25 @@ ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 MOST_LOG = 60_000  # characters
 UNKNOWN_ATTRIBUTE = 1097  # nvcc's number for it
 _ENTRY = re.compile(r"^\s*(?:\.\w+\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
-_VARIABLE = re.compile(r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M)
-_UNIQUE = re.compile(r"\d+_(?:GLOBAL__N|INTERNAL)_[0-9a-f]{8}_\d+_\w*?_cu_[0-9a-f]{8}(?:_\d+)?")
+_VARIABLE = re.compile(
+    r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
+)
+# What the simulator's headers and nvcc's call otherwise, and what nvcc puts before the names of one file
+_OTHERWISE = [
+    (re.compile(r"\b_INTERNAL_\w+::"), ""),
+    (re.compile(r"simulator::Float16<simulator::Fp16Format>"), "__half"),
+    (re.compile(r"simulator::Float16<simulator::Bf16Format>"), "__nv_bfloat16"),
+    (re.compile(r" (?=>)"), ""),
+]
 
 
-def serve(file: str, cpu: str, file_bytes: str) -> None:
+def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
     """Builds what is asked for until the grader closes its end: a task's name -> what build() gives."""
-    for what, most in ((resource.RLIMIT_CPU, int(cpu)), (resource.RLIMIT_FSIZE, int(file_bytes)), (resource.RLIMIT_CORE, 0)):
+    for what, most in (
+        (resource.RLIMIT_CPU, int(cpu)),
+        (resource.RLIMIT_FSIZE, int(file_bytes)),
+        (resource.RLIMIT_CORE, 0),
+    ):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
     if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
@@ -79,10 +102,22 @@ def build(task: str) -> tuple[dict, bytes]:
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
         raise BuildError(explain_failure(str(error), own, plan.log_file)) from None
-    symbols = Elf(library.read_bytes()).symbols
-    kernels = sorted({one.value for one in symbols if one.section and _plain(one.name) in entries})
-    known = sorted({(one.value, one.size) for one in symbols if one.section and _plain(one.name) in variables})
-    return {"name": plan.name, "kernels": kernels, "variables": known, "log": log[-MOST_LOG:]}, library.read_bytes()
+    symbols = [one for one in Elf(library.read_bytes()).symbols if one.section]
+    kernels = _found(entries, [one for one in symbols if one.type == FUNCTION])
+    known = _found(variables, [one for one in symbols if one.type == OBJECT])
+    places = {"kernels": [one.value for one in kernels], "variables": [(one.value, one.size) for one in known]}
+    return {"name": plan.name, "log": log[-MOST_LOG:], **places}, library.read_bytes()
+
+
+def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
+    """The symbols of these names. BuildError where more have one of them than nvcc has seen."""
+    named = [(one, name) for one, name in zip(symbols, _readable([one.name for one in symbols]), strict=True)]
+    number = Counter(name for _, name in named)
+    if many := [name for name in wanted if number[name] > wanted[name]]:
+        raise BuildError(
+            f"{many[0]} is a kernel or a variable of the device in one file and something else in another."
+        )
+    return [one for one, name in named if name in wanted]
 
 
 def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
@@ -117,25 +152,33 @@ def _look_at(elf: Elf, name: str) -> None:
         )
 
 
-def _as_nvcc_sees(plan: Plan) -> tuple[set[str], set[str]]:
-    """(the mangled names of the kernels, of the variables on the device) that nvcc finds.
+def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
+    """(the names of the kernels, of the variables on the device) that nvcc finds.
 
     Raises:
         CompilerFailed: nvcc refuses a file. BuildError: nvcc compiles another text than the simulator.
     """
     nvcc = toolchain.nvcc_for_build()
-    entries: set[str] = set()
-    variables: set[str] = set()
+    entries: Counter[str] = Counter()
+    variables: Counter[str] = Counter()
     flags = [LANGUAGE, f"-arch={ARCH}", "-Wno-deprecated-gpu-targets", *(UNFILLED_NVCC_FLAGS if plan.gaps else [])]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     for source in plan.place.kernels:
         ptx = plan.folder / f"{source.stem}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
         text = ptx.read_text(errors="replace")
-        entries |= {_plain(name) for name in _ENTRY.findall(text)}
-        variables |= {_plain(name) for name in _VARIABLE.findall(text)}
+        entries.update(_readable(_ENTRY.findall(text)))
+        variables.update(_readable(_VARIABLE.findall(text)))
         theirs = _run([nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source])
-        ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-std=c++20", "-xc++", "-DCUDA_SIMULATOR", "-DSIMULATOR_GRADED"]
+        ours = [
+            toolchain.host_compiler(),
+            "-E",
+            "-fdirectives-only",
+            "-std=c++20",
+            "-xc++",
+            "-DCUDA_SIMULATOR",
+            "-DSIMULATOR_GRADED",
+        ]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
         _compare(plan.place.name, source, theirs, _run(ours))
     return entries, variables
@@ -171,13 +214,16 @@ def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
     return found
 
 
-def _plain(name: str) -> str:
-    """A mangled name without what makes those of one file unique, and without marks of static functions."""
-    return re.sub(r"^_ZL", "_Z", _UNIQUE.sub("12_GLOBAL__N_1", name))
+def _readable(names: Sequence[str]) -> list[str]:
+    """Mangled names as C++ writes them, the same for both compilers."""
+    lines = _run(["c++filt"], "\n".join(names)).splitlines() if names else []
+    for pattern, other in _OTHERWISE:
+        lines = [pattern.sub(other, line) for line in lines]
+    return lines
 
 
-def _run(command: Sequence[object]) -> str:
-    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, errors="replace")
+def _run(command: Sequence[object], given: str = "") -> str:
+    done = subprocess.run([*map(str, command)], cwd=ROOT, input=given, capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise CompilerFailed(done.stdout + done.stderr)
     return done.stdout

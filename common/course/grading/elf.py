@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY, SYMTAB, NOBITS = 14, 15, 16, 2, 8
+INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY, SYMTAB = 14, 15, 16, 2
 ALLOCATED = 2  # a flag of sections: part of the program
-IFUNC = 10  # a type of symbols: the loader calls them
+OBJECT, FUNCTION, IFUNC = 1, 2, 10  # types of symbols; the loader calls an IFUNC
 LOCAL = 0
 
 
@@ -40,22 +40,27 @@ class Elf:
     """
 
     def __init__(self, data: bytes) -> None:
+        self._data = data
         try:
             if data[:6] != b"\x7fELF\2\1":
                 raise ValueError("no ELF file for 64 bits")
             table, count, names = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<2H", data, 60)
             heads = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * i) for i in range(count)]
-            text = lambda start, at: data[start + at : data.index(b"\0", start + at)].decode()  # noqa: E731
-            self.sections = [Section(text(heads[names][4], head[0]), head[1], head[2]) for head in heads]
+            self.sections = [Section(self._text(heads[names][4] + head[0]), head[1], head[2]) for head in heads]
             self.symbols = []
             for head in heads:
                 if head[1] == SYMTAB:
                     strings = heads[head[6]][4]
                     for at in range(head[4], head[4] + head[5], 24):
                         name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", data, at)
-                        self.symbols.append(Symbol(text(strings, name), info & 15, info >> 4, section, value, size))
+                        self.symbols.append(
+                            Symbol(self._text(strings + name), info & 15, info >> 4, section, value, size)
+                        )
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise ValueError(f"no ELF file that can be read: {error}") from None
+
+    def _text(self, start: int) -> str:
+        return self._data[start : self._data.index(b"\0", start)].decode()
 
     def defined(self) -> set[str]:
         """Names that other objects see."""

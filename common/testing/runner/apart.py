@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,13 +35,31 @@ DEVICE_SECONDS = 30  # for an answer of the device's process, which has nothing 
 NEW_BYTES = 0xFF  # of shared memory
 
 
+_SCHEMA = re.compile(r'm\.def\(\s*((?:"[^"\n]*"\s*)+)\)')
+
+
 @dataclass(frozen=True)
 class Built:
-    """A library for grading: where it is, and where in it kernels begin and variables lie (start, bytes)."""
+    """A library for grading.
+
+    Attributes:
+        library: where it is.
+        kernels: where in it they begin.
+        variables: of the device, (where in it, bytes) each.
+        schemas: of its operators, as the given binding has them: what host code says of them is not believed.
+    """
 
     library: Path
     kernels: tuple[int, ...]
     variables: tuple[tuple[int, int], ...]
+    schemas: tuple[str, ...]
+
+    @classmethod
+    def of(cls, library: Path, about: Mapping, binding: Path) -> Built:
+        """From what common.course.grading.build says of it, and the task's binding.cpp."""
+        texts = ["".join(re.findall(r'"([^"]*)"', one)) for one in _SCHEMA.findall(binding.read_text(encoding="utf-8"))]
+        variables = tuple((start, size) for start, size in about["variables"])
+        return cls(library, tuple(about["kernels"]), variables, tuple(f"{about['name']}::{one}" for one in texts))
 
 
 class ApartProcess(RunnerProcess):
@@ -63,6 +82,7 @@ class ApartProcess(RunnerProcess):
         """See RunnerProcess.begin."""
         self.counts = dict.fromkeys(COUNTS, 0)
         super().begin()
+        self.schemas = list(self._built.schemas)
 
     def call(self, operator: str, arguments: Sequence[Argument], outputs: int) -> list[Tensor]:
         """See RunnerProcess.call. What a kernel said when it failed comes before what host code made of it."""
@@ -117,10 +137,13 @@ class ApartProcess(RunnerProcess):
                 os.set_inheritable(file, False)
 
     def _status(self, process: int) -> int:
+        self._leave_device()
+        return super()._status(process)
+
+    def _leave_device(self) -> None:
         if self._device is not None:
             self._device.close()
             self._device = None
-        return super()._status(process)
 
     def _ready(self) -> None:
         first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # nothing is left of earlier calls

@@ -107,6 +107,8 @@ class RunnerProcess(ChildProcess):
         schemas: of the operators that they register, "task2::softmax(Tensor x) -> Tensor", once a process has started.
     """
 
+    call_seconds: float = CALL_SECONDS["simulator"]
+
     def __init__(self, program: Path, libraries: Sequence[Path]) -> None:
         import fcntl  # not everywhere, see is_available
 
@@ -286,8 +288,7 @@ class RunnerProcess(ChildProcess):
             kind, words = answer.text(), answer.text()
             return _ERRORS.get(kind, RuntimeError)(words)
 
-        seconds = CALL_SECONDS["simulator"]
-        answer = self._exchanged(lambda connection: connection.send_bytes(request), receive, seconds, when)
+        answer = self._exchanged(lambda connection: connection.send_bytes(request), receive, self.call_seconds, when)
         if isinstance(answer, Exception):
             raise answer
         return answer
