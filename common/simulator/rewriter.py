@@ -81,7 +81,7 @@ CHECKED_FLAGS = [
     "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
     "-fno-tree-slp-vectorize",
 ]
-# For kernels that are graded: each thread's work is counted, and host code runs apart, see runtime/work.cpp and apart.cpp.
+# For kernels that are graded: each thread's work is counted (runtime/work.cpp), and host code runs apart (apart.cpp).
 COUNTED_FLAGS = [_EVERY_BLOCK, "-DSIMULATOR_GRADED", *([] if _CLANG else ["-fno-gnu-unique"])]
 if _CLANG:  # it would leave out the read of `x += 1`
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1"]

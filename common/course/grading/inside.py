@@ -92,24 +92,7 @@ def served(task: str, compiled: bool):
     def operators() -> Operators:
         return _kernels(task) if compiled else Operators(task, "student", "simulator", [])
 
-    return Served(operators, partial(cases_of, task), caller=_caller)
-
-
-def _caller(ops):
-    from common.testing.calling import POISONED, CallFailed, InProcess
-    from common.testing.case import ERROR
-    from common.testing.worker.worker import NotLoaded
-
-    class Begun(InProcess):
-        def call(self, case, inputs, around=POISONED):
-            try:
-                if hasattr(self.ops, "memory"):
-                    self.ops.memory.begin()
-                return super().call(case, inputs, around)
-            except NotLoaded as error:
-                raise CallFailed(ERROR, str(error).splitlines()) from None
-
-    return Begun(ops)
+    return Served(operators, partial(cases_of, task))
 
 
 def _kernels(task: str):
@@ -127,9 +110,7 @@ def _kernels(task: str):
     class Kernels(ApartProcess):
         def call(self, *given):
             if self._process is None:
-                used = self._used
                 self.begin()
-                self._used = used
             return super().call(*given)
 
     @functools.cache
@@ -137,10 +118,10 @@ def _kernels(task: str):
         (place,) = places_of(name, Variant.STUDENT)
         about = json.loads((folder / f"{name}.json").read_text())
         built = Built.of(folder / f"{name}.so", about, place.binding)
-        process = Kernels(folder / "runner", built)
-        return RunnerOperators(
-            name, "student", [Library(about["name"], built.library, (*place.kernels, place.binding))], process
-        )
+        library = Library(about["name"], built.library, (*place.kernels, place.binding))
+        ops = RunnerOperators(name, "student", [library], Kernels(folder / "runner", built))
+        del ops.memory  # inputs are this process's, as all that the student's Python makes
+        return ops
 
     load.load = lambda request: made(request.task)
     return made(task)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR
-from common.testing.runner.process import MEMORY_BYTES, Argument, RunnerProcess
+from common.testing.runner.process import Argument, RunnerProcess
 from common.testing.worker.child_process import NO_ANSWER
 
 WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
@@ -74,6 +74,7 @@ class ApartProcess(RunnerProcess):
     def __init__(self, program: Path, built: Built) -> None:
         super().__init__(program, [built.library])
         self._built = built
+        self.schemas = list(built.schemas)
         self._device: socket.socket | None = None
         self._fresh, self._refused = NEW_BYTES, ""
         self.counts = dict.fromkeys(COUNTS, 0)
@@ -82,7 +83,7 @@ class ApartProcess(RunnerProcess):
         """See RunnerProcess.begin."""
         self.counts = dict.fromkeys(COUNTS, 0)
         super().begin()
-        self.schemas = list(self._built.schemas)
+        self.schemas = list(self._built.schemas)  # not those that host code tells
 
     def call(self, operator: str, arguments: Sequence[Argument], outputs: int) -> list[Tensor]:
         """See RunnerProcess.call. What a kernel said when it failed comes before what host code made of it."""
@@ -147,7 +148,7 @@ class ApartProcess(RunnerProcess):
 
     def _ready(self) -> None:
         first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # nothing is left of earlier calls
-        self._memory.madvise(mmap.MADV_REMOVE, first, MEMORY_BYTES - first)
+        self._memory.madvise(mmap.MADV_REMOVE, first, self._size - first)
         self._question(0)
 
     def _counted(self) -> tuple[str, bool]:
