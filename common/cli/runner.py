@@ -37,7 +37,7 @@ class RunnerOperators(Operators):
     """
 
     def __init__(self, task: str, variant: str, libraries: list[Library], process: RunnerProcess) -> None:
-        self.memory = process
+        self.memory = self._process = process
         self.simulators = [SimpleNamespace(ask=partial(process.ask, number)) for number in range(len(libraries))]
         super().__init__(task, variant, "simulator", libraries)
 
@@ -45,10 +45,10 @@ class RunnerOperators(Operators):
         name = f"{library.name}::{operator}"
 
         def call(*args, **kwargs):
-            schema = next((_parsed(one) for one in self.memory.schemas if one.startswith(f"{name}(")), None)
+            schema = next((_parsed(one) for one in self._process.schemas if one.startswith(f"{name}(")), None)
             if schema is None:
                 raise RuntimeError(f"the library does not register {name}")
-            outputs = self.memory.call(name, arguments_of(schema, args, kwargs), len(schema.returns))
+            outputs = self._process.call(name, arguments_of(schema, args, kwargs), len(schema.returns))
             return tuple(outputs) if len(outputs) > 1 else outputs[0] if outputs else None
 
         return call

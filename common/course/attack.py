@@ -21,11 +21,12 @@ from rich.table import Table
 
 from common.console.terminal import say, wide
 from common.course.grading.attacking import Attack, attacks_in
-from common.course.grading.one import Workshop, course_hash, grade
+from common.course.grading.one import grade
 from common.course.grading.outcome import Outcome
 from common.course.grading.running import end_with_parent, workshop
 from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind
 from common.course.grading.submissions import NoSubmission, Submission, read_submission
+from common.course.grading.workshop import Workshop, course_hash
 
 FOLDERS = {"cheats": "cheats", "hostile": "hostile", "honest": "variants"}
 LIMITS = Limits(

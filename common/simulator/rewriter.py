@@ -84,8 +84,8 @@ CHECKED_FLAGS = [
     "-fno-builtin-malloc",  # of memory that is freed again compilers leave out what is written to it
     "-fno-builtin-free",
 ]
-# For kernels whose threads' work is counted, see runtime/work.cpp.
-COUNTED_FLAGS = [_EVERY_BLOCK]
+# For kernels that are graded: each thread's work is counted (runtime/work.cpp), and host code runs apart (apart.cpp).
+COUNTED_FLAGS = [_EVERY_BLOCK, "-DSIMULATOR_GRADED", *([] if _CLANG else ["-fno-gnu-unique"])]
 if _CLANG:  # it would leave out the read of `x += 1`
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-distinguish-volatile=1"]
 else:

@@ -1,4 +1,4 @@
-"""What runs in the sandbox: a nursery whose workers build a task, load it and call its operators.
+"""What runs in the sandbox: a nursery whose workers run what goes through Python.
 
 Nothing here knows a seed, a reference or a verdict. A worker is told a task first,
 {"do": "begin", "task": "task2", "compiled": true}, and is then asked for calls as any other (common/testing/worker).
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
+import json
 import os
 import resource
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-MOST_LOG = 60_000  # characters of a compiler's output
 
 
 def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str, *tasks: str) -> None:
@@ -86,24 +86,45 @@ def _work(root: str, cpu: int, connection: Connection) -> None:
 
 def served(task: str, compiled: bool):
     """What a worker of this task can do; where nothing is compiled, with no operators."""
-    from common.compiling.load import load
     from common.compiling.operators import Operators
-    from common.compiling.request import BuildRequest
-    from common.testing.hidden_inputs import HiddenInputs
     from common.testing.worker.child import Served
 
     def operators() -> Operators:
-        if not compiled:
-            return Operators(task, "student", "simulator", [])
-        return load(BuildRequest(task, "student", "simulator", counted=True))
+        return _kernels(task) if compiled else Operators(task, "student", "simulator", [])
 
-    return Served(
-        operators,
-        partial(cases_of, task),
-        lambda ops: {"log": _log(ops)},
-        caller=HiddenInputs,
-        prepare=_prepare,
-    )
+    return Served(operators, partial(cases_of, task))
+
+
+def _kernels(task: str):
+    """The operators of libraries that are built: their kernels run in a process without Python, which sees no tensors
+    but those of a call. What is given loads those of other tasks beside them."""
+    from common.cli.runner import RunnerOperators
+    from common.compiling import load
+    from common.compiling.operators import Library
+    from common.compiling.places import places_of
+    from common.compiling.variant import Variant
+    from common.testing.runner.apart import ApartProcess, Built
+
+    folder = Path(os.environ["ATTENTION_BUILD_DIR"])
+
+    class Kernels(ApartProcess):
+        def call(self, *given):
+            if self._process is None:
+                self.begin()
+            return super().call(*given)
+
+    @functools.cache
+    def made(name: str) -> RunnerOperators:
+        (place,) = places_of(name, Variant.STUDENT)
+        about = json.loads((folder / f"{name}.json").read_text())
+        built = Built.of(folder / f"{name}.so", about, place.binding)
+        library = Library(about["name"], built.library, (*place.kernels, place.binding))
+        ops = RunnerOperators(name, "student", [library], Kernels(folder / "runner", built))
+        del ops.memory  # inputs are this process's, as all that the student's Python makes
+        return ops
+
+    load.load = lambda request: made(request.task)
+    return made(task)
 
 
 def _timed(task: str, whose: str, connection: Connection) -> None:
@@ -125,13 +146,3 @@ def cases_of(task: str) -> list:
     """A task's cases, and those that only grading runs."""
     module = importlib.import_module(f"{task}.cases")
     return [*module.cases(), *getattr(module, "graded", list)()]
-
-
-def _prepare(caller, request: Mapping) -> None:
-    caller.hide, caller.watch = bool(request.get("hide")), bool(request.get("watch"))
-
-
-def _log(ops) -> str:
-    """What the compilers said."""
-    logs = [library.path.parent / "compile.log" for library in ops.libraries]
-    return "\n".join(log.read_text(errors="replace") for log in logs if log.is_file())[-MOST_LOG:]

@@ -33,13 +33,15 @@ from filelock import FileLock, Timeout
 from common.compiling.objects import compile_objects
 from common.compiling.plan import plans_of
 from common.compiling.request import BuildRequest
+from common.compiling.runner import runner_program
 from common.console.words import error_words
 from common.course.grading.clean_tree import make_base
-from common.course.grading.one import Workshop, course_hash, grade
+from common.course.grading.one import grade
 from common.course.grading.outcome import Outcome
 from common.course.grading.results import FAILED, read_outcome, write_outcome
 from common.course.grading.sandbox import Limits
 from common.course.grading.submissions import NoSubmission, name_of, read_submission
+from common.course.grading.workshop import Workshop, course_hash
 
 PR_SET_PDEATHSIG = 1
 PREFIX, JUST_MADE = "grading-", 60  # of workshops' folders; seconds in which nobody takes one for left
@@ -75,9 +77,10 @@ def workshop(
         for task in tasks:  # what no submission has to compile again; nothing of a solution
             for plan in plans_of(BuildRequest(task, "student", "simulator", counted=True)):
                 compile_objects(plan.shared_jobs())
+        runner = runner_program()
         for path in folder.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        shared = (folder, base, runtime, kind, salt, course_hash(base), tuple(tasks), limits)
+            path.chmod(0o755 if path.is_dir() or path == runner else 0o644)
+        shared = (folder, base, runtime, runner, kind, salt, course_hash(base), tuple(tasks), limits)
         yield Workshop(*shared, speed=speed)
     finally:
         for name, value in before.items():

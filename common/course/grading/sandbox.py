@@ -34,7 +34,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -207,8 +207,25 @@ def _interpreter() -> list[str]:
     return [path for path in kept if not any(path.startswith(f"{other}/") for other in kept)]
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program in place of the nursery: all it sees is itself, its folder and a library.
+
+    Attributes:
+        path: of the program; its folder is bound.
+        library: its first argument.
+        files: numbers of open files, which follow; then Limits.cpu.
+        printed: the file that its stderr goes to.
+    """
+
+    path: Path
+    library: Path
+    files: tuple[int, ...]
+    printed: int
+
+
 class Sandbox:
-    """A nursery (inside.py) in a sandbox.
+    """A nursery (inside.py) in a sandbox, or another program.
 
     Args:
         tree: the course with the submission's files, see clean_tree.py; on disk.
@@ -217,9 +234,13 @@ class Sandbox:
         kind: one of KINDS.
         limits: see there.
         gpu: it may use NVIDIA GPUs.
+        serve: the function that runs in it, of common.course.grading.
+        program: runs in place of that.
+        closed: is called at the end of close().
 
     Attributes:
         socket: to the nursery.
+        process: the number of the process that all others come from.
         ended_because: why the watcher ended it; "" if it did not.
         peak_bytes: the most memory that its processes had together.
         cpu_seconds: that they and their children used, but for the last tenth of a second.
@@ -234,9 +255,13 @@ class Sandbox:
         tasks: Sequence[str],
         limits: Limits | None = None,
         gpu: bool = False,
+        serve: str = "inside.main",
+        program: Program | None = None,
+        closed: Callable[[Sandbox], None] = lambda box: None,
     ) -> None:
         self.kind, self.limits, self._gpu = kind, limits or Limits(), gpu
         self.ended_because, self.peak_bytes, self.cpu_seconds = "", 0, 0.0
+        self._closed = closed
         self.mark = secrets.token_hex(8)
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
@@ -246,18 +271,21 @@ class Sandbox:
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
-            command = self._command(tree, runtime, theirs.fileno(), tasks)
+            command = (
+                self._command(tree, runtime, theirs.fileno(), tasks, serve) if not program else self._alone(program)
+            )
             self._process = subprocess.Popen(
                 command,
-                pass_fds=[theirs.fileno()],
+                pass_fds=program.files if program else [theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                env=self._environment(tree),
+                stderr=program.printed if program else self._said,
+                env=self._environment(tree, program),
                 cwd="/" if kind == "bubblewrap" else tree,  # words about errors name files below it
                 start_new_session=True,
                 **({"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}),
             )
+        self.process = self._process.pid
         self._group = self._grouped()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
@@ -282,6 +310,13 @@ class Sandbox:
             self._group.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
+        self._closed(self)
+
+    def status(self) -> int:
+        """Of its first process after close(): as os.waitpid gives it."""
+        code = self._process.returncode or 0
+        number = -code if code < 0 else code - 128 if code > 128 else 0  # bubblewrap's way to tell of a signal
+        return number or code << 8
 
     def alive(self) -> bool:
         """Whether it runs."""
@@ -295,7 +330,10 @@ class Sandbox:
 
     # ---- how it starts
 
-    def _environment(self, tree: Path) -> dict[str, str]:
+    def _environment(self, tree: Path, program: Program | None) -> dict[str, str]:
+        if program:  # its libraries are beside it; it cannot tell where that is without /proc
+            beside = "/runner" if self.kind == "bubblewrap" else str(program.path.parent)
+            return {"GRADING_BOX": self.mark, "LANG": "C.UTF-8", "LD_LIBRARY_PATH": beside}
         build = "/build" if self.kind == "bubblewrap" else str(self._own / "build")
         home = "/tmp" if self.kind == "bubblewrap" else str(self._own / "tmp")
         return {
@@ -316,12 +354,32 @@ class Sandbox:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def _command(self, tree: Path, runtime: Path, number: int, tasks: Sequence[str]) -> list[str]:
+    def _alone(self, program: Program) -> list[str]:
+        arguments = [*map(str, program.files), str(self.limits.cpu)]
+        if self.kind != "bubblewrap":
+            return [str(program.path), str(program.library), *arguments]
+        return [
+            *self._namespaces(),
+            *("--ro-bind", str(program.path.parent), "/runner", "--ro-bind", str(program.library), "/library.so"),
+            *("--remount-ro", "/", "--chdir", "/", "--", f"/runner/{program.path.name}", "/library.so", *arguments),
+        ]
+
+    @staticmethod
+    def _namespaces() -> list[str]:
+        bound = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session"]
+        bound += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
+        bound += ["--ro-bind", "/usr", "/usr", *_links()]
+        for path in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"):
+            bound += ["--ro-bind-try", path, path]
+        return bound
+
+    def _command(self, tree: Path, runtime: Path, number: int, tasks: Sequence[str], serve: str) -> list[str]:
         limits = self.limits
+        module, function = serve.split(".")
         where = "/course" if self.kind == "bubblewrap" else str(tree)
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); "
-            "from common.course.grading.inside import main; main(*sys.argv[1:])"
+            f"from common.course.grading.{module} import {function}; {function}(*sys.argv[1:])"
         )
         numbers = [str(int(one)) for one in (number, limits.cpu, limits.file, THREADS * limits.processes, self._gpu)]
         inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
@@ -335,22 +393,11 @@ class Sandbox:
                     os.chown(path, self._user, self._user)
             return inner
         bound = [part for path in _interpreter() for part in ("--ro-bind", path, path)]
-        for path in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"):
-            bound += ["--ro-bind-try", path, path]
         devices = [*map(str, Path("/dev").glob("nvidia*")), "/dev/dxg"] if self._gpu else []
         bound += [part for path in devices for part in ("--dev-bind-try", path, path)]
         bound += ["--ro-bind-try", "/sys", "/sys"] if self._gpu else []
         return [
-            *(
-                shutil.which("bwrap") or "bwrap",
-                "--unshare-all",
-                "--die-with-parent",
-                "--new-session",
-                "--cap-drop",
-                "ALL",
-            ),
-            *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox"),
-            *("--ro-bind", "/usr", "/usr", *_links()),
+            *self._namespaces(),
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"),
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,

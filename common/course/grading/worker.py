@@ -1,11 +1,23 @@
-"""The grader's end of a worker in a sandbox."""
+"""The grader's end of what runs in a sandbox: a worker for what goes through Python, a runner for kernels."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from common.cli.runner import RunnerOperators
+from common.compiling.operators import Library
 from common.console.words import error_words
-from common.course.grading.sandbox import Sandbox, patience
+from common.course.grading.sandbox import Program, Sandbox, patience
+from common.testing.calling import POISONED, Around, Called, CallFailed, InProcess
+from common.testing.case import ERROR, Case
+from common.testing.runner.apart import ApartProcess, Built
+from common.testing.worker.child_process import WHILE_IT_RAN
 from common.testing.worker.messages import send
 from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded, Worker
@@ -20,19 +32,15 @@ class SandboxedWorker(Worker):
         box: a sandbox that runs.
         nursery: the one in it.
         task: "task2".
-        compiled: whether its kernels are built and loaded; False: for a part in Python alone.
-
-    Attributes:
-        hide: the next calls get inputs that only kernels can see, see common.testing.hidden_inputs.
-        watch: the next calls say which of PyTorch's operators they use.
+        compiled: whether it calls kernels; False: for a part in Python alone.
     """
 
     most_bytes = MOST_BYTES
+    backend, device = "simulator", torch.device("cpu")
 
     def __init__(self, box: Sandbox, nursery: Nursery, task: str, compiled: bool = True) -> None:
         super().__init__(None, nursery)
         self._box, self.task, self.compiled = box, task, compiled
-        self.hide = self.watch = False
 
     @property
     def load_seconds(self) -> float:
@@ -52,7 +60,7 @@ class SandboxedWorker(Worker):
             self.end_process()
             words = f"No process can be started in the sandbox: {error_words(error)}. {self._box.said}".strip()
             raise NotLoaded(self._box.ended_because or words, "ended") from None
-        if self.backend != "simulator" or not isinstance(self.about.get("log"), str):
+        if self.backend != "simulator":
             self.end_process()
             raise NotLoaded("The process that loaded the code gave no answer that can be read.", "ended")
 
@@ -63,9 +71,6 @@ class SandboxedWorker(Worker):
 
     def _begin(self) -> None:
         send(self._connection, {"do": "begin", "task": self.task, "compiled": self.compiled})
-
-    def _further(self) -> dict:
-        return {"hide": self.hide, "watch": self.watch}
 
     def _no_more(self) -> str:
         return self._box.ended_because or f"No process can be started in the sandbox. {self._box.said}".strip()
@@ -84,3 +89,67 @@ class SandboxedWorker(Worker):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self._printed.close()
+
+
+class SandboxedRunner(ApartProcess):
+    """A runner in a sandbox; `start` makes a Sandbox of what it is given."""
+
+    def __init__(self, program: Path, built: Built, start: Callable[..., Sandbox]) -> None:
+        super().__init__(program, built)
+        self._open_box = start
+        self._box: Sandbox | None = None
+
+    @property
+    def call_seconds(self) -> float:
+        """Of wall clock, as things are now."""
+        return round((self._box.limits.call if self._box else 60) * patience())
+
+    def _spawn(self, files: Sequence[int]) -> int:
+        program = Program(self._program, self._built.library, tuple(files), self._printed.fileno())
+        self._box = self._open_box(program=program)
+        return self._box.process
+
+    def _status(self, process: int) -> int:
+        self._leave_device()
+        box, self._box = self._box, None
+        box.close()
+        return box.status()
+
+    def _ending(self, when: str = WHILE_IT_RAN) -> list[str]:
+        box = self._box
+        words = super()._ending(when)
+        if box and box.ended_because:
+            return [box.ended_because]
+        return words if when == WHILE_IT_RAN else [*words, self._last_words()]  # nothing of the student's has run then
+
+    def _last_words(self) -> str:
+        return os.pread(self._printed.fileno(), 2000, 0).decode(errors="replace")
+
+    @staticmethod
+    def _show(words: str) -> None:
+        """What student code prints counts for nothing."""
+
+
+class SandboxedKernels(InProcess):
+    """Calls a task's operators there, from this process: nothing of the student's but kernels and launchers takes part.
+
+    `more` are the counts of the last call.
+    """
+
+    def __init__(self, task: str, library: Library, runner: SandboxedRunner) -> None:
+        super().__init__(RunnerOperators(task, "student", [library], runner))
+        self._runner = runner
+
+    def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
+        """See Caller.call."""
+        try:
+            self._runner.begin()
+            return super().call(case, inputs, around)
+        except NotLoaded as error:
+            raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
+        finally:
+            self.more = dict(self._runner.counts)
+
+    def close(self) -> None:
+        """Ends its sandbox."""
+        self._runner.close()

@@ -17,7 +17,7 @@ LEFT_OUT = re.compile(
     r"tests/|\.ci/|docs/.*\.py$|mkdocs\.yml$|task\d+/solution/|task\d+/cases/hidden\.py$|"
     r"common/course/(grading|releasing|templates)/|common/course/(grade|gradebook|attack|rehearse|release|autograder)\.py$|"
     r"common/course/(README|questions)\.md$|common/mutants/|common/(skeleton|nvcc_check)\.py$|common/README\.md$|"
-    r"common/testing/hidden_inputs\.py$"
+    r"common/testing/runner/apart\.py$"
 )
 DOCUMENTS = re.compile(r"(README|Results)\.md$|task\d+/README\.md$|AGENTS\.md$|docs/.*\.md$")
 TEMPLATES = ROOT / "common" / "course" / "templates"

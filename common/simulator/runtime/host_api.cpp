@@ -7,6 +7,7 @@
 
 #include "../include/simulator/device_api.h"
 #include "../include/simulator/launch_api.h"
+#include "apart.h"
 #include "worker.h"
 
 static thread_local cudaError_t last_error = cudaSuccess;
@@ -31,8 +32,9 @@ const char* cudaGetErrorName(cudaError_t error) {
 
 // ---- the device
 
-static int architecture = 890;  // __CUDA_ARCH__ of what is loaded
-simulator::CompiledFor::CompiledFor(int of) { architecture = of; }
+// __CUDA_ARCH__ of the library's kernels, see nvcc_names.h
+extern "C" __attribute__((weak, visibility("hidden"))) const int simulator_architecture;
+static int compiled_for() { return &simulator_architecture ? simulator_architecture : 890; }
 
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
@@ -44,6 +46,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device != 0) return simulator::finished(cudaErrorInvalidDevice);
     cudaDeviceProp p = {};
     snprintf(p.name, sizeof p.name, "CUDA simulator");
+    const int architecture = compiled_for();
     p.major = architecture / 100, p.minor = architecture / 10 % 10;
     p.totalGlobalMem = size_t(16) << 30;
     p.totalConstMem = 64 << 10;
@@ -174,18 +177,24 @@ KernelState& kernel_state(const void* address) {
     return state;
 }
 
+size_t static_bytes_of(const void* kernel) {
+    LaunchLock lock;
+    return kernel_state(kernel).static_bytes;
+}
+
 cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     LaunchLock lock;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     const size_t most = OPTIN_SHARED_LIMIT - kernel_state(kernel).static_bytes;
     if (value < 0 || static_cast<size_t>(value) > most) return finished(cudaErrorInvalidValue);
     kernel_state(kernel).dynamic_limit = static_cast<size_t>(value);
-    return cudaSuccess;
+    return is_host_alone() ? send_limit(kernel, static_cast<size_t>(value)) : cudaSuccess;
 }
 
 cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel) {
     LaunchLock lock;
-    const KernelState& state = kernel_state(kernel);
+    KernelState& state = kernel_state(kernel);
+    if (is_host_alone()) state.static_bytes = ask_static_bytes(kernel);
     *attributes = {};
     attributes->sharedSizeBytes = state.static_bytes;
     attributes->maxThreadsPerBlock = 1024;

@@ -19,6 +19,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "apart.h"
 #include "hopper.h"
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
@@ -73,6 +74,7 @@ static double seconds_from_environment(const char* name, double otherwise) {
 }
 
 static unsigned worker_limit() {
+    if (is_device_alone()) return 1;  // no thread can be started there any more
 #ifdef SIMULATOR_CHECKED
     return 1;  // one block after the other: see checker.h
 #endif
@@ -409,6 +411,13 @@ static uint64_t most_together(const Kernel& kernel, dim3 block, size_t dynamic_b
     return static_cast<uint64_t>(blocks) * processors;
 }
 
+void start_launching() {
+    prepare_reports();
+    if (!pool) pool = new Pool;
+    if (!workers[0]) workers[0] = new_worker();
+    if (!pool->watchdog_exists) start_thread(watchdog_main, nullptr), pool->watchdog_exists = true;
+}
+
 static uint64_t launches_counted = 0, most_threads = 0;  // of a launch; since count_launches()
 
 void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
@@ -451,11 +460,9 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     const uint64_t limit = together ? 1 : worker_limit();
     const unsigned count = static_cast<unsigned>(grid.block_count < limit ? grid.block_count : limit);
 
-    prepare_reports();
-    if (!pool) pool = new Pool;
-    for (unsigned i = 0; i < count; ++i)
+    start_launching();
+    for (unsigned i = 1; i < count; ++i)
         if (!workers[i]) workers[i] = new_worker();
-    if (!pool->watchdog_exists) start_thread(watchdog_main, nullptr), pool->watchdog_exists = true;
     for (; pool->helpers + 1 < count; ++pool->helpers) start_thread(helper_main, workers[pool->helpers + 1]);
     for (Worker* worker : workers)
         if (worker) worker->failed = false;
@@ -513,11 +520,10 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
 // For Python (common/testing/calling.py): why the last launch was refused; "" if it was not.
 extern "C" __attribute__((visibility("default"), used)) const char* simulator_refused() { return simulator::refused; }
 
-// For Python (common/testing/hidden_inputs.py): the launches of this library and the threads of the largest one, since
-// the last call.
-extern "C" __attribute__((visibility("default"), used)) void simulator_launches(uint64_t* launches, uint64_t* threads) {
-    simulator::LaunchLock lock;
-    *launches = simulator::launches_counted;
-    *threads = simulator::most_threads;
-    simulator::launches_counted = simulator::most_threads = 0;
+// The launches of this library and the threads of the largest one, since the last call.
+void simulator::take_launches(uint64_t* launches, uint64_t* threads) {
+    LaunchLock lock;
+    *launches = launches_counted;
+    *threads = most_threads;
+    launches_counted = most_threads = 0;
 }

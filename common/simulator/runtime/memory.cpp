@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "apart.h"
 #include "worker.h"
 
 namespace simulator {
@@ -39,8 +40,6 @@ struct Memory {
     size_t device_bytes = 0;             // given out
     unsigned open = 0;                   // how many launches and copies are at work
     bool closes = false;                 // the region is closed while there are none
-    std::map<uintptr_t, size_t> hidden;  // further pages that only device code may touch: see simulator_hide()
-    uint64_t read_back = 0;              // bytes of those that were copied to the host
 };
 static Memory& memory() {
     static auto* all = new Memory;  // never destroyed: frees may come late
@@ -51,7 +50,6 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 static void protect(Memory& m, int how) {
     const size_t bytes = (m.top - m.region + PAGE - 1) & ~(PAGE - 1);
     if (bytes && m.closes) mprotect(reinterpret_cast<void*>(m.region), bytes, how);
-    for (const auto& [start, size] : m.hidden) mprotect(reinterpret_cast<void*>(start), size, how);
 }
 
 OpenMemory::OpenMemory() {
@@ -74,12 +72,16 @@ void close_memory_to_host() {
 
 // ---- the region
 
+void prepare_region() {
+    Memory& m = memory();
+    if (m.region) return;
+    void* map = mmap(nullptr, REGION_OF_DEVICE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+    if (map != MAP_FAILED) m.region = m.top = reinterpret_cast<uintptr_t>(map);
+}
+
 static uintptr_t take_piece(Memory& m, size_t bytes) {
-    if (!m.region) {
-        void* map = mmap(nullptr, REGION_OF_DEVICE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
-        if (map == MAP_FAILED) return 0;
-        m.region = m.top = reinterpret_cast<uintptr_t>(map);
-    }
+    prepare_region();
+    if (!m.region) return 0;
     for (auto piece = m.pieces.begin(); piece != m.pieces.end(); ++piece) {
         if (piece->second < bytes) continue;
         const auto [start, size] = *piece;
@@ -122,6 +124,8 @@ static size_t rounded(size_t bytes) { return (bytes + GAP + ALIGNMENT - 1) & ~(A
 cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at) {
     *address = nullptr;
     if (!bytes) return cudaSuccess;
+    if (is_host_alone() && kind == MemoryKind::device) return send_allocate(address, bytes);
+    if (is_host_alone() && kind == MemoryKind::managed) return finished(cudaErrorNotSupported);
     Memory& m = memory();
     Lock lock(m.lock);
     const OpenMemory open;
@@ -158,6 +162,7 @@ void give_back(void* address) {
 
 cudaError_t release(void* address, [[maybe_unused]] Position at) {
     if (!address) return cudaSuccess;
+    if (is_host_alone() && is_device_address(address)) return send_release(address);
 #ifdef SIMULATOR_CHECKED
     return check_freed(address, at) ? cudaSuccess : finished(cudaErrorInvalidValue);
 #else
@@ -218,6 +223,27 @@ MemoryKind kind_of(const void* address) {
     if (one) return one->second.kind;
     const uintptr_t p = reinterpret_cast<uintptr_t>(address);
     return m.region && p >= m.region && p < m.region + REGION_OF_DEVICE ? MemoryKind::device : MemoryKind::unknown;
+}
+
+// ---- for host and device in two processes, see apart.cpp
+
+bool is_in_region(const void* address) {
+    const Memory& m = memory();
+    const uintptr_t p = reinterpret_cast<uintptr_t>(address);
+    return m.region && p >= m.region && p < m.region + REGION_OF_DEVICE;
+}
+bool is_allocated(const void* address, size_t bytes) {
+    Memory& m = memory();
+    Lock lock(m.lock);
+    const auto* one = allocation_at(m, address);
+    if (!one || one->second.kind != MemoryKind::device) return false;
+    const size_t offset = reinterpret_cast<uintptr_t>(address) - one->first;
+    return offset <= one->second.bytes && bytes <= one->second.bytes - offset;
+}
+// Nothing of device memory stays mapped, so no change of protection opens it.
+void close_for_host(void* tensors, size_t bytes) {
+    for (const auto& [start, size] : {std::pair{tensors, bytes}, {reinterpret_cast<void*>(memory().region), REGION_OF_DEVICE}})
+        mmap(start, size, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 // Without the lock: for signal handlers of the thread that failed.
@@ -291,18 +317,10 @@ cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyK
     return finished(cudaErrorInvalidValue);
 }
 
-static void count_read_back(const void* from, size_t bytes) {
-    Memory& m = memory();
-    Lock lock(m.lock);
-    const uintptr_t address = reinterpret_cast<uintptr_t>(from);
-    for (const auto& [start, size] : m.hidden)
-        if (address + bytes > start && address < start + size) m.read_back += bytes;
-}
-
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at) {
     if (const cudaError_t error = may_copy(to, from, bytes, kind, at)) return error;
+    if (is_host_alone()) return send_copy(to, from, bytes);
     const OpenMemory open;
-    if (kind != cudaMemcpyDeviceToDevice) count_read_back(from, bytes);
     if (bytes) memmove(to, from, bytes);
     written_by_host(to, bytes);
     return cudaSuccess;
@@ -310,6 +328,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
 
 // One side is a variable of the device.
 cudaError_t copy_symbol(void* to, const void* from, size_t bytes) {
+    if (is_host_alone()) return send_copy(to, from, bytes);
     const OpenMemory open;
     memcpy(to, from, bytes);
     written_by_host(to, bytes);
@@ -318,6 +337,7 @@ cudaError_t copy_symbol(void* to, const void* from, size_t bytes) {
 
 cudaError_t fill(void* address, int value, size_t bytes, Position at) {
     if (const cudaError_t error = may_touch(address, bytes, "are set from", at)) return error;
+    if (is_host_alone() && is_device_address(address)) return send_fill(address, value, bytes);
     const OpenMemory open;
     if (bytes) memset(address, value, bytes);
     written_by_host(address, bytes);
@@ -325,26 +345,3 @@ cudaError_t fill(void* address, int value, size_t bytes, Position at) {
 }
 
 }  // namespace simulator
-
-// ---- for Python (common/testing/hidden_inputs.py): exported functions
-
-// Whole pages that from now on only device code and the copies of the API may touch, as on a GPU: host code that reads
-// or writes them dies of SIGSEGV. Before a launch runs they are opened, after it closed.
-extern "C" __attribute__((visibility("default"), used)) void simulator_hide(void* start, size_t bytes) {
-    using namespace simulator;
-    Memory& m = memory();
-    Lock lock(m.lock);
-    m.hidden[reinterpret_cast<uintptr_t>(start)] = bytes;
-    m.read_back = 0;
-    mprotect(start, bytes, PROT_NONE);
-}
-
-// Opens all of them for good; gives how many of their bytes were copied to the host.
-extern "C" __attribute__((visibility("default"), used)) uint64_t simulator_show() {
-    using namespace simulator;
-    Memory& m = memory();
-    Lock lock(m.lock);
-    for (const auto& [start, size] : m.hidden) mprotect(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE);
-    m.hidden.clear();
-    return m.read_back;
-}

@@ -13,6 +13,7 @@
 
 #include <stdexcept>
 
+#include "apart.h"
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
 #include "checker.h"
@@ -106,11 +107,22 @@ __attribute__((noinline)) static std::string host_failure(int signal, const void
     return what + source_lines(nobody);
 }
 
+[[noreturn]] static void end_host(int signal, const void* address) {
+    const char* what = (signal == SIGSEGV || signal == SIGBUS) && is_device_address(address)
+                           ? "host code uses device memory, which a machine with a GPU does not allow\n"
+                           : "host code failed\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, what, strlen(what));
+    ::signal(signal, SIG_DFL);
+    raise(signal);
+    _exit(128 + signal);
+}
+
 static bool tells_crashes = false;
 
 static void on_signal(int signal, siginfo_t* info, void*) {
     if (!in_kernel()) {
         if (signal == INTERRUPT) return;
+        if (is_host_alone()) end_host(signal, info->si_addr);
         if (is_program()) end_program(host_failure(signal, info->si_addr));
         if (tells_crashes) {
             // A wild write may have broken what the words need: a second failure ends the process at once.
@@ -183,6 +195,7 @@ void use_signal_stack(Worker& worker, stack_t* previous) {
 // addr2line knows them: it comes with the compiler. Without it the message has no lines.
 std::string source_lines(const Worker& worker) {
     std::string addresses, result;
+    if (is_host_alone() || is_device_alone()) return result;  // no process can be started there
     Dl_info library = {}, here;
     dladdr(reinterpret_cast<void*>(&in_this_library), &here);
     for (int i = 1; i < worker.trace_size; ++i) {

@@ -1,6 +1,7 @@
 // runtime.cpp - the runtime of every build as one translation unit: its parts share headers that take longer to compile
 // than the code. The checked build adds checker.cpp and reports.cpp.
 #define SIMULATOR_RUNTIME
+#include "apart.cpp"
 #include "async_copy.cpp"
 #include "cluster.cpp"
 #include "copy_engine.cpp"

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include <mutex>
 #include <stdexcept>
 #include <vector>
 
@@ -352,11 +353,14 @@ void* shared_address(size_t offset) {
     return worker->arena + (place - SHARED_START);
 }
 
-int new_shared_slot() {
+int new_shared_slot(int* number) {
+    static std::mutex lock;
     static int count = 0;
-    if (count == static_cast<int>(MAX_SHARED_VARIABLES))
-        throw std::runtime_error("simulator: too many __shared__ declarations in one library");
-    return count++;
+    const std::lock_guard<std::mutex> locked(lock);
+    if (*number) return *number;  // another worker was first
+    if (count == static_cast<int>(MAX_SHARED_VARIABLES)) fail("simulator: too many __shared__ declarations in one library");
+    __atomic_store_n(number, ++count, __ATOMIC_RELAXED);
+    return count;
 }
 
 static NamespaceShared* namespace_shared = nullptr;

@@ -5,7 +5,7 @@
 // and what the runtime does has no such calls.
 //
 // A thread that does less than 1/32 of what the busiest one does is idle: it looks whether it has anything to do, and no
-// number of such threads makes a program parallel. Of all launches since the last simulator_work():
+// number of such threads makes a program parallel. Of all launches since the last take_work():
 //   work           of all threads that were not idle in their launch
 //   most_work      of the busiest one in each launch
 //   work_of_block, most_of_block    the same thread block by thread block
@@ -61,8 +61,8 @@ extern "C" __attribute__((visibility("hidden"), used)) SIMULATOR_UNCHECKED void 
 }
 #endif
 
-// For Python (common/testing/hidden_inputs.py): the four numbers, since the last call; 0 but in a counted build.
-extern "C" __attribute__((visibility("default"), used)) void simulator_work(uint64_t* four) {
-    simulator::LaunchLock lock;
-    for (uint64_t& one : simulator::counted) *four++ = one, one = 0;
+// The four numbers, since the last call; 0 but in a counted build.
+void simulator::take_work(uint64_t* four) {
+    LaunchLock lock;
+    for (uint64_t& one : counted) *four++ = one, one = 0;
 }

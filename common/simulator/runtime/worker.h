@@ -150,8 +150,11 @@ char* shared_address_in(Worker& worker, size_t offset);  // null: not there
 void begin_work(Worker& worker);  // of a block
 void end_work(const Worker& worker);
 void add_work(const Grid& grid);
+void take_work(uint64_t* four);
 
 // launch.cpp
+void take_launches(uint64_t* launches, uint64_t* threads);
+void start_launching();  // the first worker and the watchdog, before they are needed
 struct LaunchLock {  // launches run one at a time, and never while the process forks
     LaunchLock();
     ~LaunchLock();
@@ -187,6 +190,10 @@ const std::pair<const uintptr_t, HeapBlock>* heap_block_at(uintptr_t address);
 void for_each_heap_leak(void (*visit)(const HeapBlock& block, void* data), void* data);  // each once
 void heap_is_told();
 bool describe_device_address(const void* address, char* text, size_t size);
+void prepare_region();
+bool is_in_region(const void* address);                   // of device memory
+bool is_allocated(const void* address, size_t bytes);     // by cudaMalloc()
+void close_for_host(void* tensors, size_t bytes);
 
 // program.cpp
 bool is_program();
@@ -199,6 +206,7 @@ struct KernelState {
     size_t dynamic_limit = DEFAULT_SHARED_LIMIT;  // set by cudaFuncSetAttribute
     size_t static_bytes = 0;                      // as far as seen
 };
+size_t static_bytes_of(const void* kernel);
 // Under a LaunchLock. Null stands for the kernels whose address is not known (template arguments deduced from
 // converted arguments): what was set for any kernel holds for them.
 KernelState& kernel_state(const void* address);

@@ -107,18 +107,24 @@ class RunnerProcess(ChildProcess):
         schemas: of the operators that they register, "task2::softmax(Tensor x) -> Tensor", once a process has started.
     """
 
+    call_seconds: float = CALL_SECONDS["simulator"]
+
     def __init__(self, program: Path, libraries: Sequence[Path]) -> None:
         import fcntl  # not everywhere, see is_available
+        import resource
 
         super().__init__()
         self._program, self._libraries = program, tuple(libraries)
         self.schemas: list[str] = []
+        self._size = MEMORY_BYTES
+        if (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+            self._size = min(self._size, most)
         file = os.memfd_create("tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.truncate(file, MEMORY_BYTES)
+        os.truncate(file, self._size)
         # or else who makes it smaller ends the test, which looks into it
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._file = file
-        self._memory = mmap.mmap(file, MEMORY_BYTES)
+        self._memory = mmap.mmap(file, self._size)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._used = 0
 
@@ -129,7 +135,7 @@ class RunnerProcess(ChildProcess):
             NotLoaded: no process could be started, or the libraries not be loaded in it.
         """
         if self._used > KEPT_BYTES:
-            self._memory.madvise(mmap.MADV_REMOVE, 0, MEMORY_BYTES)
+            self._memory.madvise(mmap.MADV_REMOVE, 0, self._size)
         self._used = 0
         if self._process is not None:
             return
@@ -181,8 +187,8 @@ class RunnerProcess(ChildProcess):
         """A tensor of `count` elements, not initialized, in the memory that the runner sees; valid for one case."""
         begin = -(-self._used // ALIGNMENT) * ALIGNMENT
         end = begin + count * dtype.itemsize
-        if end > MEMORY_BYTES:
-            raise MemoryError(f"inputs and outputs have more than {MEMORY_BYTES:,} bytes")
+        if end > self._size:
+            raise MemoryError(f"inputs and outputs have more than {self._size:,} bytes")
         self._used = end
         return self._view(begin, count, dtype)
 
@@ -229,12 +235,16 @@ class RunnerProcess(ChildProcess):
             return [self._taken(answer) for _ in range(outputs)]
 
         try:
+            self._ready()
             return self._asked(b"C" + _text(operator) + head + packed, copies)
         finally:
             for one, value in zip(arguments, given, strict=True):
                 if one.written and value is not one.value:
                     one.value.copy_(value)
             self._used = before
+
+    def _ready(self) -> None:
+        """Just before an operator is called."""
 
     def _packed(self, one: Argument, value: Tensor | float | None) -> bytes:
         kind = one.kind | OPTIONAL * one.optional
@@ -254,7 +264,7 @@ class RunnerProcess(ChildProcess):
         if min((*shape, *strides), default=0) < 0:
             raise ValueError(f"a tensor of shape {shape} and strides {strides}")
         span = _span(shape, strides)
-        if offset % dtype.itemsize or offset + max(span, math.prod(shape)) * dtype.itemsize > MEMORY_BYTES:
+        if offset % dtype.itemsize or offset + max(span, math.prod(shape)) * dtype.itemsize > self._size:
             raise ValueError(f"a tensor of {span:,} elements at byte {offset:,}")
         return self._view(offset, span, dtype).as_strided(shape, strides).clone()
 
@@ -263,7 +273,7 @@ class RunnerProcess(ChildProcess):
 
         def told(answer: Message) -> bytes:
             offset, size = answer.take("QQ")
-            if offset + size > MEMORY_BYTES:
+            if offset + size > self._size:
                 raise ValueError(f"{size:,} bytes at byte {offset:,}")
             return self._memory[offset : offset + size]
 
@@ -282,8 +292,7 @@ class RunnerProcess(ChildProcess):
             kind, words = answer.text(), answer.text()
             return _ERRORS.get(kind, RuntimeError)(words)
 
-        seconds = CALL_SECONDS["simulator"]
-        answer = self._exchanged(lambda connection: connection.send_bytes(request), receive, seconds, when)
+        answer = self._exchanged(lambda connection: connection.send_bytes(request), receive, self.call_seconds, when)
         if isinstance(answer, Exception):
             raise answer
         return answer

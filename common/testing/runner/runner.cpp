@@ -1,6 +1,9 @@
 // runner.cpp - loads a built library and calls its operators, without Python and PyTorch. See __init__.py.
 //
-//     runner PARENT          PARENT: the process that must outlive it; it has opened SOCKET and MEMORY
+//     runner PARENT                       PARENT: the process that must outlive it; it has opened SOCKET and MEMORY
+//     runner LIBRARY SOCKET MEMORY DEVICE CPU    for grading: host code and device code in two processes, behind filters of
+//                                         system calls (doors.h); DEVICE: the socket to the device's process, see
+//                                         common/simulator/runtime/apart.cpp. CPU: seconds for each
 //
 // A message is its length, 4 bytes as networks have them, and what it says. Requests, and what answers them:
 //     'L' path                                            -> the schemas that the library registers
@@ -9,10 +12,13 @@
 // or why not: the kind of error and its words. Numbers are as the processor has them; texts follow their length.
 // used: how many bytes of the memory are taken.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <dlfcn.h>
+#include <link.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +29,7 @@
 #include <cstring>
 #include <new>
 
+#include "doors.h"
 #include "shim.h"
 
 namespace runner {
@@ -99,6 +106,7 @@ private:
 };
 
 std::vector<void*> libraries;
+bool is_apart = false;
 
 uint64_t offset_of(const void* data, size_t bytes) {
     const auto offset = static_cast<uint64_t>(static_cast<const char*>(data) - memory.start);
@@ -134,12 +142,13 @@ void put_tensor(Reply& reply, const Tensor& x) {
 }
 
 void load(Request& request, Reply& reply) {
-    const std::map<std::string, Operator> before = std::move(operators);
-    operators.clear();
-    void* library = dlopen(request.text().c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) throw std::runtime_error(dlerror());
-    libraries.push_back(library);
-    if (void* tell = dlsym(library, "simulator_tell_crashes")) reinterpret_cast<void (*)()>(tell)();
+    const std::string path = request.text();
+    const std::map<std::string, Operator> before = is_apart ? std::map<std::string, Operator>() : std::move(operators);
+    if (!is_apart) operators.clear();
+    void* library = is_apart ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // there it is loaded already
+    if (!library && !is_apart) throw std::runtime_error(dlerror());
+    if (library) libraries.push_back(library);
+    if (void* tell = dlsym(library, "simulator_tell_crashes"); tell && library) reinterpret_cast<void (*)()>(tell)();
     reply.put(static_cast<uint32_t>(operators.size()));
     for (const auto& [name, one] : operators) reply.text(name.substr(0, name.find(':')) + "::" + one.schema);
     operators.insert(before.begin(), before.end());
@@ -234,6 +243,95 @@ Reply answered(Request& request) {
     return reply;
 }
 
+bool map_memory() {
+    struct stat file;
+    if (fstat(MEMORY, &file)) return false;
+    memory.size = static_cast<size_t>(file.st_size);
+    // with nothing mapped around it: an index that runs away faults there, as on a GPU, and reaches no library
+    void* around = mmap(nullptr, memory.size + 2 * AROUND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (around == MAP_FAILED) return false;
+    memory.start = static_cast<char*>(around) + AROUND;
+    if (mmap(memory.start, memory.size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, MEMORY, 0) == MAP_FAILED) return false;
+    return !close(MEMORY);
+}
+
+[[noreturn]] void serve() {
+    static Request request;
+    while (request.receive()) {
+        const Reply reply = answered(request);
+        fflush(nullptr);
+        reply.send();
+    }
+    _exit(0);  // skip the library's exit handlers
+}
+
+// What the grader says first: how many kernels and variables the library has, and where, from the library's start.
+std::vector<uint64_t> table_from(int device, size_t* kernels, uint64_t base) {
+    uint64_t counts[2] = {};
+    if (recv(device, counts, sizeof counts, MSG_WAITALL) != sizeof counts || counts[0] + counts[1] > MOST_BYTES) _exit(1);
+    std::vector<uint64_t> table(counts[0] + 2 * counts[1] + 1);
+    const size_t bytes = (table.size() - 1) * sizeof(uint64_t);
+    if (bytes && recv(device, table.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) _exit(1);
+    for (size_t i = 0; i < table.size() - 1; ++i)
+        if (i < counts[0] || (i - counts[0]) % 2 == 0) table[i] += base;
+    *kernels = counts[0];
+    return table;
+}
+
+template <typename Function>
+Function* function_of(void* library, const char* name) {
+    void* found = dlsym(library, name);
+    if (!found) throw std::runtime_error(std::string("the library has no ") + name);
+    return reinterpret_cast<Function*>(found);
+}
+
+// Nothing of the student's has run when the process forks: the objects have no constructors (the build looks at that).
+int serve_apart(char** arguments) try {
+    enum { LIBRARY = 1, REQUESTS, TENSORS, DEVICE, CPU };
+    constexpr int GRADER = 5, PEER = 6, FREE = 20;
+    int files[] = {fcntl(atoi(arguments[REQUESTS]), F_DUPFD, FREE), fcntl(atoi(arguments[TENSORS]), F_DUPFD, FREE),
+                   fcntl(atoi(arguments[DEVICE]), F_DUPFD, FREE)};
+    for (int i = 0; i < 3; ++i) dup2(files[i], SOCKET + i);
+    static_assert(SOCKET + 1 == MEMORY && SOCKET + 2 == GRADER);
+    close_range(PEER, ~0u, 0);
+    const auto seconds = static_cast<rlim_t>(atoi(arguments[CPU]));
+    const std::pair<int, rlim_t> limits[] = {{RLIMIT_CPU, seconds}, {RLIMIT_FSIZE, 1 << 20}, {RLIMIT_CORE, 0}, {RLIMIT_NOFILE, 32}};
+    for (const auto& [what, most] : limits) {
+        const rlimit limit = {most, most};
+        setrlimit(what, &limit);
+    }
+    if (!map_memory()) return 1;
+    close_first_doors();
+    void* library = dlopen(arguments[LIBRARY], RTLD_NOW | RTLD_LOCAL);
+    if (!library) throw std::runtime_error(dlerror());
+    link_map* map = nullptr;
+    dlinfo(library, RTLD_DI_LINKMAP, &map);
+    size_t kernels = 0;
+    const std::vector<uint64_t> table = table_from(GRADER, &kernels, map->l_addr);
+    function_of<void(char*, size_t, const uint64_t*, size_t, const uint64_t*, size_t)>(library, "simulator_prepare_apart")(
+        memory.start, memory.size, table.data(), kernels, table.data() + kernels, (table.size() - 1 - kernels) / 2);
+    const auto become_device = function_of<void(int, int, void (*)())>(library, "simulator_become_device");
+    const auto become_host = function_of<void(int)>(library, "simulator_become_host");
+    memory.elsewhere = function_of<void(char*, size_t, uint64_t, size_t)>(library, "simulator_send_output");
+    is_apart = true;
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return 1;
+    const pid_t device = fork();
+    if (device < 0) return 1;
+    if (!device) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(SOCKET), dup2(pair[1], PEER), close_range(PEER + 1, ~0u, 0);
+        become_device(PEER, GRADER, close_device_doors);
+    }
+    dup2(pair[0], PEER), close(GRADER), close_range(PEER + 1, ~0u, 0);
+    become_host(PEER);
+    close_host_doors();
+    serve();
+} catch (const std::exception& error) {
+    fprintf(stderr, "%s\n", error.what());
+    return 1;
+}
+
 }  // namespace
 
 }  // namespace runner
@@ -243,21 +341,8 @@ Reply answered(Request& request) {
 int main(int count, char** arguments) {
     using namespace runner;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (count == 6) return serve_apart(arguments);
     if (count != 2 || getppid() != atoi(arguments[1])) return 1;  // it was gone already
-    struct stat file;
-    if (fstat(MEMORY, &file)) return 1;
-    memory.size = static_cast<size_t>(file.st_size);
-    // with nothing mapped around it: an index that runs away faults there, as on a GPU, and reaches no library
-    void* around = mmap(nullptr, memory.size + 2 * AROUND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (around == MAP_FAILED) return 1;
-    memory.start = static_cast<char*>(around) + AROUND;
-    if (mmap(memory.start, memory.size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, MEMORY, 0) == MAP_FAILED) return 1;
-    close(MEMORY);
-    static Request request;
-    while (request.receive()) {
-        const Reply reply = answered(request);
-        fflush(nullptr);
-        reply.send();
-    }
-    _exit(0);  // skip the library's exit handlers
+    if (!map_memory()) return 1;
+    serve();
 }

@@ -95,8 +95,10 @@ Tensor* new_tensor(const List& sizes, int32_t dtype) {
     const size_t bytes = x->bytes();
     if (!bytes) return x.release();
     x->data = memory.allocate_guarded(bytes);
-    if (!memory.poison) return x.release();
     const Dtype of = dtype_of(dtype);
+    if (memory.elsewhere)
+        memory.elsewhere(static_cast<char*>(x->data), bytes, of.fill, memory.poison ? std::min(of.bytes, sizeof of.fill) : 0);
+    if (!memory.poison || memory.elsewhere) return x.release();
     auto* data = static_cast<char*>(x->data);
     size_t filled = std::min(of.bytes, sizeof of.fill);
     memcpy(data, &of.fill, filled);
@@ -140,7 +142,7 @@ void runner::Memory::use(size_t bytes) {
     if (bytes > size) throw std::bad_alloc();
     const size_t needed = (bytes + page - 1) / page * page;
     const size_t low = std::min(needed, touchable), high = std::max(needed, touchable);
-    if (high > low && mprotect(start + low, high - low, needed > touchable ? PROT_READ | PROT_WRITE : PROT_NONE))
+    if (high > low && !elsewhere && mprotect(start + low, high - low, needed > touchable ? PROT_READ | PROT_WRITE : PROT_NONE))
         throw std::bad_alloc();
     touchable = needed;
     used = bytes;
@@ -156,6 +158,7 @@ void* runner::Memory::allocate(size_t bytes) {
 void* runner::Memory::allocate_guarded(size_t bytes) {
     if (bytes > size) throw std::bad_alloc();
     char* place = static_cast<char*>(allocate(bytes + GUARD));
+    if (elsewhere) return place;
     guards.push_back(static_cast<size_t>(place - start) + bytes);
     memset(place + bytes, 0xa5, GUARD);
     return place;

@@ -25,6 +25,8 @@ struct Tensor {
 struct Memory {
     char* start = nullptr;
     size_t size = 0, used = 0, touchable = 0;
+    // In grading: the device's process fills and guards an output; here its memory isn't mapped.
+    void (*elsewhere)(char* address, size_t bytes, uint64_t pattern, size_t width) = nullptr;
     bool poison = true;  // new tensors are filled: with NaN, integers with the largest value
 
     void use(size_t bytes);           // bytes of it are taken; throws std::bad_alloc, as does what follows

@@ -18,6 +18,7 @@ _MEANING = {
     signal.SIGILL: "the processor met an instruction that it does not know",
     signal.SIGKILL: "something killed it, as happens when memory runs out, or it closed its connection to the test",
     signal.SIGTERM: "something asked it to end",
+    signal.SIGSYS: "it asked the system for what graded code may not have: files, processes, threads, the network",
 }
 _SAID = {  # what glibc prints -> what it means
     "malloc(": "it found the heap damaged: something was written outside an array",

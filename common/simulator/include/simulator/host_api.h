@@ -168,10 +168,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 
 namespace simulator {
-// nvcc_names.h: what the library that holds it was compiled for, which is what its device is.
-struct CompiledFor {
-    explicit CompiledFor(int architecture);
-};
 cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dynamic_bytes);

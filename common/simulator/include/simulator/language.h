@@ -117,6 +117,25 @@ const void* address_of(void (*kernel)(Parameters...)) {
     return reinterpret_cast<const void*>(kernel);
 }
 
+// In a graded build host code has no device: a launch writes down what the kernel would be called with, and sends it,
+// see runtime/apart.cpp. `words`: of the arguments, 8 bytes each, at most.
+const void* begin_capture(const void* kernel, size_t words);  // a function to be called in the kernel's place
+void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative = false,
+                     dim3 cluster = {0, 0, 0});
+template <typename... Parameters>
+constexpr size_t words_of = (size_t{0} + ... + ((sizeof(Parameters) + 15) / 8));
+template <typename... Parameters>
+struct Capture {
+    const void* kernel;
+    void operator()(Parameters... arguments) const {
+        reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(begin_capture(kernel, words_of<Parameters...>)))(arguments...);
+    }
+};
+template <typename Late, typename... Parameters>
+Capture<Parameters...> capture_of(void (*kernel)(Parameters...)) {
+    return {reinterpret_cast<const void*>(kernel)};
+}
+
 // kernel<<<grid, block, bytes, stream>>>(arguments) is rewritten as
 //     ::simulator::Launcher(SIMULATOR_KERNEL(kernel), grid, block, bytes, stream)(arguments)
 template <typename Address, typename Call>
@@ -161,10 +180,15 @@ struct Launcher {
             capture(stream, [=, me = *this] { Launcher(me).on_stream(nullptr)(arguments...); });
             return;
         }
+#ifdef SIMULATOR_GRADED
+        call(arguments...);
+        launch_captured(name, position, grid, block, dynamic_bytes);
+#else
         auto one_thread = [&] { call(arguments...); };
         launch({name, position, address(Arguments<Types...>{}),
                 [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},
                grid, block, dynamic_bytes);
+#endif
     }
 };
 
@@ -184,10 +208,23 @@ extern __attribute__((visibility("hidden"))) int fresh_shared;
 
 // SIMULATOR_KERNEL is the first part of a Launcher; SIMULATOR_CALL is for arguments that have no type of
 // their own (braces, NULL, 0): they stay in the text of the call, `given` names the others.
+#ifdef SIMULATOR_GRADED
+#define SIMULATOR_KERNEL(...)                                                                                          \
+    SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) {                                                             \
+        using Late_ = ::simulator::Arguments<decltype(arguments_)...>;                                                 \
+        if constexpr (requires { ::simulator::capture_of<Late_>(__VA_ARGS__); })                                       \
+            ::simulator::capture_of<Late_>(__VA_ARGS__)(arguments_...);                                                \
+        else                                                                                                           \
+            ::simulator::capture_of<Late_>(static_cast<void (*)(decltype(arguments_)...)>(__VA_ARGS__))(arguments_...); \
+    }
+#define SIMULATOR_CALL(given, arguments, ...) \
+    SIMULATOR_NAME(__VA_ARGS__), [&] given { ::simulator::capture_of<void>(__VA_ARGS__) arguments; }
+#else
 #define SIMULATOR_KERNEL(...) \
     SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) { __VA_ARGS__(arguments_...); }
 #define SIMULATOR_CALL(given, arguments, ...) \
     SIMULATOR_NAME(__VA_ARGS__), [&] given { __VA_ARGS__ arguments; }
+#endif
 #define SIMULATOR_NAME(...) \
 #__VA_ARGS__, ::simulator::here(),                                                           \
         [&]<typename... Types_>(::simulator::Arguments<Types_...>) -> const void* {              \

@@ -19,4 +19,7 @@
 #define __CUDA_ARCH_SPECIFIC__ 900
 #define __CUDA_ARCH_FAMILY_SPECIFIC__ 900
 #endif
-[[maybe_unused]] static const ::simulator::CompiledFor simulator_compiled_for(__CUDA_ARCH__);
+extern "C" {
+extern const int simulator_architecture __attribute__((weak, visibility("hidden")));  // for runtime/host_api.cpp
+const int simulator_architecture = __CUDA_ARCH__;
+}

@@ -144,14 +144,15 @@ struct Declaration {
     int count;
     size_t bytes, alignment;
 };
-int new_shared_slot();
+int new_shared_slot(int* number);
 char* place_shared_variable(SharedSlot& slot, const Declaration& declaration);
 template <typename S>
-inline const int shared_slot = new_shared_slot();
+inline int shared_slot = 0;  // given when it is first used, so that loading a library runs nothing
 template <typename S, size_t Count>
 SIMULATOR_UNCHECKED SIMULATOR_APART S& shared_variable(const Variable (&variables)[Count]) {
     Block* block = current_block();
-    SharedSlot& slot = block->shared[shared_slot<S>];
+    const int number = __atomic_load_n(&shared_slot<S>, __ATOMIC_RELAXED);
+    SharedSlot& slot = block->shared[(number ? number : new_shared_slot(&shared_slot<S>)) - 1];
     char* address = slot.block == block->number
                         ? slot.address
                         : place_shared_variable(slot, {variables, static_cast<int>(Count), sizeof(S), alignof(S)});

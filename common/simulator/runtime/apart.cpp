@@ -1,0 +1,391 @@
+// apart.cpp - host code and device code in two processes, for grading: device memory isn't there for host code, as on a
+// machine with a GPU.
+//
+//   grader ----- the runner's requests ----> host process: the binding and the launchers, no device memory
+//      |                                        |  Order: allocate, copy, fill, launch
+//      +------- Question: begin, state ----> device process: the tensors, the kernels, and what is counted
+//
+// The runner loads the library, calls simulator_prepare_apart(), and forks: addresses agree in both. The host process is
+// the student's as a whole, so the device process believes nothing it sends. It runs only kernels of the table (by nvcc,
+// see common/course/grading/judged.py), copies only what lies in device memory, and counts by itself.
+//
+// A launch carries the kernel's address and its arguments as the machine passes them: host code calls simulator_capture
+// in place of the kernel, which writes down registers and stack; every CUDA thread enters the kernel with these.
+#include "apart.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#if defined(__linux__) && defined(__x86_64__)
+
+extern "C" const char* simulator_refused();
+
+namespace simulator {
+
+namespace {
+
+constexpr size_t MOST_WORDS = 1024;  // of arguments on the stack; CUDA allows 4 KB
+constexpr size_t MOST_TEXT = 4096, PIECE = 1 << 16;
+
+struct Captured {
+    uint64_t integers[6];
+    double floats[8];
+    uint64_t words;
+    uint64_t stack[MOST_WORDS];
+    const void* kernel;
+};
+
+struct Order {
+    enum What : uint64_t { ALLOCATE, RELEASE, IN, OUT, COPY, FILL, OUTPUT, LIMIT, ABOUT, LAUNCH } what;
+    uint64_t a, b, bytes;
+};
+struct LaunchOrder {
+    dim3 grid, block, cluster;
+    uint64_t dynamic_bytes;
+    int32_t line, cooperative;
+    char name[96], file[160];
+    Captured arguments;
+};
+struct Answer {
+    uint64_t error, value, failed;
+};
+struct Question {
+    enum What : uint64_t { BEGIN, STATE } what;
+    uint64_t used, fresh;
+};
+
+struct Range {
+    uint64_t start, bytes;
+};
+// Known to both processes.
+struct Shared {
+    char* tensors = nullptr;
+    size_t tensor_bytes = 0;
+    std::vector<const void*> kernels;
+    std::vector<Range> variables;
+};
+Shared& shared() {
+    static auto* all = new Shared;
+    return *all;
+}
+enum class Side { both, host, device };
+Side side = Side::both;
+int peer = -1;
+
+bool receive(int from, void* into, size_t bytes) {
+    for (auto* at = static_cast<char*>(into); bytes;) {
+        const ssize_t got = recv(from, at, bytes, 0);
+        if (got <= 0) return false;
+        at += got, bytes -= static_cast<size_t>(got);
+    }
+    return true;
+}
+bool send_all(int to, const void* what, size_t bytes) {
+    for (auto* at = static_cast<const char*>(what); bytes;) {
+        const ssize_t sent = send(to, at, bytes, MSG_NOSIGNAL);
+        if (sent <= 0) return false;
+        at += sent, bytes -= static_cast<size_t>(sent);
+    }
+    return true;
+}
+
+bool is_within(const void* address, uint64_t bytes, uint64_t start, uint64_t size) {
+    const auto p = reinterpret_cast<uint64_t>(address);
+    return p >= start && bytes <= size && p - start <= size - bytes;
+}
+
+}  // namespace
+
+bool is_host_alone() { return side == Side::host; }
+bool is_device_alone() { return side == Side::device; }
+bool is_device_address(const void* address) {
+    const Shared& s = shared();
+    if (is_within(address, 0, reinterpret_cast<uint64_t>(s.tensors), s.tensor_bytes) || is_in_region(address)) return true;
+    return std::any_of(s.variables.begin(), s.variables.end(),
+                       [&](const Range& one) { return is_within(address, 1, one.start, one.bytes); });
+}
+
+// ---- the host's side
+
+static Answer ask(const Order& order, const void* follows = nullptr, size_t bytes = 0) {
+    Answer answer;
+    if (!send_all(peer, &order, sizeof order) || !send_all(peer, follows, bytes) || !receive(peer, &answer, sizeof answer))
+        _exit(70);  // the device's process is gone
+    if (answer.failed) throw std::runtime_error("a kernel failed");
+    return answer;
+}
+static cudaError_t error_of(const Answer& answer) { return finished(static_cast<cudaError_t>(answer.error)); }
+static uint64_t number(const void* address) { return reinterpret_cast<uint64_t>(address); }
+
+cudaError_t send_allocate(void** address, size_t bytes) {
+    const Answer answer = ask({Order::ALLOCATE, 0, 0, bytes});
+    *address = reinterpret_cast<void*>(answer.value);
+    return error_of(answer);
+}
+cudaError_t send_release(void* address) { return error_of(ask({Order::RELEASE, number(address), 0, 0})); }
+cudaError_t send_fill(void* address, int value, size_t bytes) {
+    return error_of(ask({Order::FILL, number(address), static_cast<uint64_t>(value), bytes}));
+}
+cudaError_t send_limit(const void* kernel, size_t bytes) { return error_of(ask({Order::LIMIT, number(kernel), 0, bytes})); }
+size_t ask_static_bytes(const void* kernel) { return ask({Order::ABOUT, number(kernel), 0, 0}).value; }
+
+cudaError_t send_copy(void* to, const void* from, size_t bytes) {
+    const bool in = is_device_address(to), out = is_device_address(from);
+    if (!in && !out) return memmove(to, from, bytes), cudaSuccess;
+    if (in && out) return error_of(ask({Order::COPY, number(to), number(from), bytes}));
+    if (in) return error_of(ask({Order::IN, number(to), 0, bytes}, from, bytes));
+    const Answer answer = ask({Order::OUT, number(from), 0, bytes});
+    if (!answer.error && !receive(peer, to, bytes)) _exit(70);
+    return error_of(answer);
+}
+
+extern "C" {
+__attribute__((visibility("hidden"), used)) Captured simulator_captured;
+__attribute__((visibility("hidden"))) void simulator_capture();
+__attribute__((visibility("hidden"))) void simulator_enter(void* captured);
+}
+asm(".text\n.hidden simulator_capture\n.globl simulator_capture\nsimulator_capture:\n"
+    "leaq simulator_captured(%rip), %rax\n"
+    "movq %rdi, 0(%rax)\n movq %rsi, 8(%rax)\n movq %rdx, 16(%rax)\n"
+    "movq %rcx, 24(%rax)\n movq %r8, 32(%rax)\n movq %r9, 40(%rax)\n"
+    "movsd %xmm0, 48(%rax)\n movsd %xmm1, 56(%rax)\n movsd %xmm2, 64(%rax)\n movsd %xmm3, 72(%rax)\n"
+    "movsd %xmm4, 80(%rax)\n movsd %xmm5, 88(%rax)\n movsd %xmm6, 96(%rax)\n movsd %xmm7, 104(%rax)\n"
+    "movq 112(%rax), %rcx\n leaq 8(%rsp), %rsi\n leaq 120(%rax), %rdi\n cld\n rep movsq\n ret\n"
+    ".hidden simulator_enter\n.globl simulator_enter\nsimulator_enter:\n"
+    "pushq %rbp\n movq %rsp, %rbp\n pushq %rbx\n movq %rdi, %rbx\n"
+    "movq 112(%rbx), %rcx\n leaq 1(%rcx), %rax\n andq $-2, %rax\n shlq $3, %rax\n addq $8, %rax\n subq %rax, %rsp\n"
+    "leaq 120(%rbx), %rsi\n movq %rsp, %rdi\n cld\n rep movsq\n"
+    "movsd 48(%rbx), %xmm0\n movsd 56(%rbx), %xmm1\n movsd 64(%rbx), %xmm2\n movsd 72(%rbx), %xmm3\n"
+    "movsd 80(%rbx), %xmm4\n movsd 88(%rbx), %xmm5\n movsd 96(%rbx), %xmm6\n movsd 104(%rbx), %xmm7\n"
+    "movq 0(%rbx), %rdi\n movq 8(%rbx), %rsi\n movq 16(%rbx), %rdx\n"
+    "movq 24(%rbx), %rcx\n movq 32(%rbx), %r8\n movq 40(%rbx), %r9\n"
+    "callq *8312(%rbx)\n leaq -8(%rbp), %rsp\n popq %rbx\n popq %rbp\n ret\n");
+static_assert(offsetof(Captured, words) == 112 && offsetof(Captured, stack) == 120 && offsetof(Captured, kernel) == 8312);
+
+const void* begin_capture(const void* kernel, size_t words) {
+    simulator_captured.kernel = kernel;
+    simulator_captured.words = std::min(words, MOST_WORDS);
+    return reinterpret_cast<const void*>(&simulator_capture);
+}
+
+void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative,
+                     dim3 cluster) {
+    LaunchOrder order = {grid, block, cluster, dynamic_bytes, at.line, cooperative, {}, {}, simulator_captured};
+    strncpy(order.name, name, sizeof order.name - 1);
+    strncpy(order.file, at.file, sizeof order.file - 1);
+    error_of(ask({Order::LAUNCH, 0, 0, sizeof order}, &order, sizeof order));
+}
+
+// ---- the device's side
+
+namespace {
+
+struct Device {
+    size_t touchable = 0, used = 0;
+    uint64_t read_back = 0;
+    std::vector<size_t> guards;
+    std::string failed;  // what the first kernel that failed said
+};
+Device device;
+constexpr size_t GUARD = 4096;  // bytes behind an output
+
+void use(size_t bytes) {
+    const size_t page = 4096, needed = (bytes + page - 1) / page * page;
+    const size_t low = std::min(needed, device.touchable), high = std::max(needed, device.touchable);
+    if (high > low)
+        mprotect(shared().tensors + low, high - low, needed > device.touchable ? PROT_READ | PROT_WRITE : PROT_NONE);
+    device.touchable = needed, device.used = bytes;
+}
+
+bool is_touchable(const void* address, uint64_t bytes) {
+    const Shared& s = shared();
+    if (is_within(address, bytes, number(s.tensors), device.used) || is_allocated(address, bytes)) return true;
+    return std::any_of(s.variables.begin(), s.variables.end(),
+                       [&](const Range& one) { return is_within(address, bytes, one.start, one.bytes); });
+}
+bool is_kernel(const void* address) {
+    const auto& all = shared().kernels;
+    return std::find(all.begin(), all.end(), address) != all.end();
+}
+
+// A new output behind what is used: filled with what `a` repeats in `b` bytes, guarded.
+bool new_output(const Order& order) {
+    auto* address = reinterpret_cast<char*>(order.a);
+    const Shared& s = shared();
+    if (!is_within(address, order.bytes, number(s.tensors), s.tensor_bytes - GUARD)) return false;
+    const auto offset = static_cast<size_t>(address - s.tensors);
+    if (offset < device.used) return false;
+    use(offset + order.bytes + GUARD);
+    const uint64_t width = order.b & 0xf;
+    uint64_t pattern;
+    if (!receive(peer, &pattern, sizeof pattern)) return false;
+    for (uint64_t i = 0; width && i + width <= order.bytes; i += width) memcpy(address + i, &pattern, width);
+    memset(address + order.bytes, 0xa5, GUARD);
+    device.guards.push_back(offset + order.bytes);
+    return true;
+}
+
+cudaError_t run_launch() {
+    static LaunchOrder order;
+    if (!receive(peer, &order, sizeof order)) _exit(0);
+    order.name[sizeof order.name - 1] = order.file[sizeof order.file - 1] = 0;
+    if (!is_kernel(order.arguments.kernel) || order.arguments.words > MOST_WORDS) return cudaErrorInvalidDeviceFunction;
+    cudaGetLastError();
+    launch({order.name, {order.file, order.line}, order.arguments.kernel, simulator_enter, &order.arguments,
+            order.cooperative != 0, order.cluster},
+           order.grid, order.block, order.dynamic_bytes);
+    return cudaGetLastError();
+}
+
+// Carries an order out; false: the host process is gone.
+bool answer_host() {
+    Order order;
+    if (!receive(peer, &order, sizeof order)) return false;
+    auto *a = reinterpret_cast<char*>(order.a), *b = reinterpret_cast<char*>(order.b);
+    Answer answer = {cudaErrorInvalidValue, 0, 0};
+    const char* out = nullptr;
+    try {
+        switch (order.what) {
+            case Order::ALLOCATE: {
+                void* made = nullptr;
+                answer.error = allocate(&made, order.bytes, MemoryKind::device, {"cudaMalloc", 0});
+                answer.value = number(made);
+                break;
+            }
+            case Order::RELEASE: answer.error = release(a, {"cudaFree", 0}); break;
+            case Order::IN: {
+                if (!is_touchable(a, order.bytes)) return false;  // what follows would be taken for an order
+                if (!receive(peer, a, order.bytes)) return false;
+                answer.error = cudaSuccess;
+                break;
+            }
+            case Order::OUT:
+                if (!is_touchable(a, order.bytes)) break;
+                device.read_back += order.bytes, out = a, answer.error = cudaSuccess;
+                break;
+            case Order::COPY:
+                if (!is_touchable(a, order.bytes) || !is_touchable(b, order.bytes)) break;
+                memmove(a, b, order.bytes), answer.error = cudaSuccess;
+                break;
+            case Order::FILL:
+                if (!is_touchable(a, order.bytes)) break;
+                memset(a, static_cast<int>(order.b), order.bytes), answer.error = cudaSuccess;
+                break;
+            case Order::OUTPUT: {
+                if (!new_output(order)) return false;
+                answer.error = cudaSuccess;
+                break;
+            }
+            case Order::LIMIT:
+                if (is_kernel(a)) answer.error = set_attribute(a, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(order.bytes));
+                break;
+            case Order::ABOUT:
+                if (is_kernel(a)) answer.error = cudaSuccess, answer.value = static_bytes_of(a);
+                break;
+            case Order::LAUNCH: answer.error = run_launch(); break;
+            default: return false;
+        }
+    } catch (const std::exception& error) {  // the words are for the grader, not for host code
+        if (device.failed.empty()) device.failed = error.what();
+    }
+    answer.failed = !device.failed.empty();
+    if (answer.failed) out = nullptr;
+    return send_all(peer, &answer, sizeof answer) && (!out || send_all(peer, out, order.bytes));
+}
+
+// Launches, threads of the largest, bytes that went to the host, four counts of work, whether a guard was written to;
+// then the words of a launch that was refused, and of a kernel that failed.
+bool answer_grader(int grader) {
+    Question question;
+    if (!receive(grader, &question, sizeof question)) return false;
+    uint64_t state[8] = {};
+    take_launches(&state[0], &state[1]);
+    state[2] = device.read_back;
+    take_work(&state[3]);
+    for (size_t guard : device.guards)
+        state[7] |= guard + GUARD <= device.touchable &&
+                    std::any_of(shared().tensors + guard, shared().tensors + guard + GUARD, [](char c) { return c != '\xa5'; });
+    std::string texts[2] = {std::string(simulator_refused()).substr(0, MOST_TEXT), device.failed.substr(0, MOST_TEXT)};
+    if (question.what == Question::BEGIN) {
+        device.guards.clear(), device.read_back = 0, device.failed.clear();
+        if (question.used > shared().tensor_bytes) return false;
+        use(question.used);
+        fresh_shared = static_cast<int>(question.fresh);
+    }
+    uint32_t sizes[2] = {static_cast<uint32_t>(texts[0].size()), static_cast<uint32_t>(texts[1].size())};
+    return send_all(grader, state, sizeof state) && send_all(grader, sizes, sizeof sizes) &&
+           send_all(grader, texts[0].data(), sizes[0]) && send_all(grader, texts[1].data(), sizes[1]);
+}
+
+}  // namespace
+
+}  // namespace simulator
+
+// ---- for the runner
+
+using namespace simulator;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// Before the fork: what both processes know. Kernels and variables (start, bytes, ...) are addresses.
+__attribute__((used)) void simulator_prepare_apart(char* tensors, size_t bytes, const uint64_t* kernels, size_t kernel_count,
+                                                   const uint64_t* variables, size_t variable_count) {
+    Shared& s = shared();
+    s.tensors = tensors, s.tensor_bytes = bytes;
+    for (size_t i = 0; i < kernel_count; ++i) s.kernels.push_back(reinterpret_cast<const void*>(kernels[i]));
+    for (size_t i = 0; i < variable_count; ++i) s.variables.push_back({variables[2 * i], variables[2 * i + 1]});
+    prepare_region();
+}
+
+// In the host process: device memory is closed for good; nothing of it is mapped.
+__attribute__((used)) void simulator_become_host(int to_device) {
+    side = Side::host, peer = to_device;
+    close_for_host(shared().tensors, shared().tensor_bytes);
+    prepare_reports();
+    install_handlers();
+}
+
+// An output in the tensors' memory: filled with a pattern of some bytes (0: not filled), guarded.
+__attribute__((used)) void simulator_send_output(char* address, size_t bytes, uint64_t pattern, size_t width) {
+    ask({Order::OUTPUT, number(address), width, bytes}, &pattern, sizeof pattern);
+}
+
+// In the device's process, until the grader is gone; starts the threads that it needs, then calls `close_doors`.
+__attribute__((used)) void simulator_become_device(int to_host, int grader, void (*close_doors)()) {
+    side = Side::device, peer = to_host;
+    start_launching();
+    close_doors();
+    for (bool has_host = true;;) {
+        pollfd files[2] = {{grader, POLLIN, 0}, {has_host ? peer : -1, POLLIN, 0}};
+        if (poll(files, 2, -1) < 0) continue;
+        if (files[1].revents && !answer_host()) has_host = false, shutdown(peer, SHUT_RDWR);
+        if (files[0].revents && !answer_grader(grader)) _exit(0);
+    }
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
+
+#else  // grading needs Linux on x86-64
+
+namespace simulator {
+bool is_host_alone() { return false; }
+bool is_device_alone() { return false; }
+bool is_device_address(const void*) { return false; }
+cudaError_t send_allocate(void**, size_t) { return cudaErrorNotSupported; }
+cudaError_t send_release(void*) { return cudaErrorNotSupported; }
+cudaError_t send_copy(void*, const void*, size_t) { return cudaErrorNotSupported; }
+cudaError_t send_fill(void*, int, size_t) { return cudaErrorNotSupported; }
+cudaError_t send_limit(const void*, size_t) { return cudaErrorNotSupported; }
+size_t ask_static_bytes(const void*) { return 0; }
+const void* begin_capture(const void*, size_t) { return nullptr; }
+void launch_captured(const char*, Position, dim3, dim3, size_t, bool, dim3) {}
+}  // namespace simulator
+
+#endif

@@ -1,0 +1,185 @@
+"""ApartProcess: a runner whose host code has a process without device memory, for grading.
+
+    process = ApartProcess(program, Built(library, kernels, variables))
+    process.begin(); process.call(...); process.counts["launches"]
+
+Two processes: one runs the binding and the launchers, the other the kernels (common/simulator/runtime/apart.cpp). The
+second has a socket of its own to here, so what is counted there, and what failed, does not pass through host code.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from torch import Tensor
+
+from common.testing.calling import CallFailed
+from common.testing.case import ERROR
+from common.testing.runner.process import Argument, RunnerProcess
+from common.testing.worker.child_process import NO_ANSWER
+
+WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
+COUNTS = ("launches", "threads", "read_back", *WORK)
+MOST_TEXT = 1 << 13  # bytes of what a kernel that failed said
+DEVICE_SECONDS = 30  # for an answer of the device's process, which has nothing else to do then
+NEW_BYTES = 0xFF  # of shared memory
+
+
+_SCHEMA = re.compile(r'm\.def\(\s*((?:"[^"\n]*"\s*)+)\)')
+
+
+@dataclass(frozen=True)
+class Built:
+    """A library for grading.
+
+    Attributes:
+        library: where it is.
+        kernels: where in it they begin.
+        variables: of the device, (where in it, bytes) each.
+        schemas: of its operators, as the given binding has them: what host code says of them is not believed.
+    """
+
+    library: Path
+    kernels: tuple[int, ...]
+    variables: tuple[tuple[int, int], ...]
+    schemas: tuple[str, ...]
+
+    @classmethod
+    def of(cls, library: Path, about: Mapping, binding: Path) -> Built:
+        """From what common.course.grading.build says of it, and the task's binding.cpp."""
+        texts = ["".join(re.findall(r'"([^"]*)"', one)) for one in _SCHEMA.findall(binding.read_text(encoding="utf-8"))]
+        variables = tuple((start, size) for start, size in about["variables"])
+        return cls(library, tuple(about["kernels"]), variables, tuple(f"{about['name']}::{one}" for one in texts))
+
+
+class ApartProcess(RunnerProcess):
+    """See above.
+
+    Attributes:
+        counts: COUNTS of all calls since begin(): sums, but for the threads of the largest launch.
+    """
+
+    cpu_seconds = 600
+
+    def __init__(self, program: Path, built: Built) -> None:
+        super().__init__(program, [built.library])
+        self._built = built
+        self.schemas = list(built.schemas)
+        self._device: socket.socket | None = None
+        self._fresh, self._refused = NEW_BYTES, ""
+        self.counts = dict.fromkeys(COUNTS, 0)
+
+    def begin(self) -> None:
+        """See RunnerProcess.begin."""
+        self.counts = dict.fromkeys(COUNTS, 0)
+        super().begin()
+        self.schemas = list(self._built.schemas)  # not those that host code tells
+
+    def call(self, operator: str, arguments: Sequence[Argument], outputs: int) -> list[Tensor]:
+        """See RunnerProcess.call. What a kernel said when it failed comes before what host code made of it."""
+        failed: Exception | None = None
+        made: list[Tensor] = []
+        try:
+            made = super().call(operator, arguments, outputs)
+        except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+            failed = error
+        words, overrun = self._counted()
+        if words:
+            raise RuntimeError(words)
+        if failed:
+            raise failed
+        if overrun:
+            raise RuntimeError("Memory past the end of an output was written to: an index is out of bounds.")
+        return made
+
+    def ask(self, library: int, function: str, argument: int = 0) -> bytes:
+        """What the simulator in this process would do; see RunnerProcess.ask."""
+        if function == "simulator_fill_shared":
+            self._fresh = argument
+        return self._refused.encode() if function == "simulator_refused" else b""
+
+    def _started(self) -> tuple[int, Connection]:
+        (ours, theirs), (device, its) = socket.socketpair(), socket.socketpair()
+        sys.stdout.flush()
+        with theirs, its:
+            process = self._spawn([theirs.fileno(), self._file, its.fileno()])
+        device.settimeout(DEVICE_SECONDS)
+        self._device = device
+        kernels, variables = self._built.kernels, [number for pair in self._built.variables for number in pair]
+        numbers = len(kernels), len(variables) // 2, *kernels, *variables
+        device.sendall(struct.pack(f"={len(numbers)}Q", *numbers))
+        return process, Connection(ours.detach())
+
+    def _spawn(self, files: Sequence[int]) -> int:
+        """Starts the program with these files: for requests, the tensors' memory, the device's process."""
+        for file in files:
+            os.set_inheritable(file, True)
+        try:
+            return os.posix_spawn(
+                self._program,
+                [*map(str, (self._program, self._built.library, *files, self.cpu_seconds))],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, self._printed.fileno(), 2)],
+                setsid=True,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        finally:
+            for file in files:
+                os.set_inheritable(file, False)
+
+    def _status(self, process: int) -> int:
+        self._leave_device()
+        return super()._status(process)
+
+    def _leave_device(self) -> None:
+        if self._device is not None:
+            self._device.close()
+            self._device = None
+
+    def _ready(self) -> None:
+        first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # nothing is left of earlier calls
+        self._memory.madvise(mmap.MADV_REMOVE, first, self._size - first)
+        self._question(0)
+
+    def _counted(self) -> tuple[str, bool]:
+        """(why a kernel failed or "", whether memory behind an output was written to); adds to the counts."""
+        state, self._refused, words = self._question(1)
+        for name, value in zip(COUNTS, state, strict=False):
+            self.counts[name] = max(self.counts[name], value) if name == "threads" else self.counts[name] + value
+        return words, bool(state[len(COUNTS)])
+
+    def _question(self, what: int) -> tuple[tuple[int, ...], str, str]:
+        if self._device is None:
+            raise CallFailed(ERROR, ["The process that runs your code has ended."], ended=True)
+        try:
+            self._device.sendall(struct.pack("=3Q", what, self._used, self._fresh))
+            state = struct.unpack("=8Q", self._received(64))
+            sizes = struct.unpack("=2I", self._received(8))
+            if max(sizes) > MOST_TEXT:
+                raise ValueError(f"{max(sizes):,} bytes of words")
+            refused, words = (self._received(size).decode(errors="replace") for size in sizes)
+        except (OSError, EOFError):
+            raise CallFailed(ERROR, self._ending(), ended=True) from None
+        except ValueError as error:
+            self.end_process()
+            raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
+        return state, refused, words
+
+    def _received(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._device.recv(size - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data
