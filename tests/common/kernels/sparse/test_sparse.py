@@ -11,6 +11,7 @@ from functools import partial
 import flash_inputs
 import pytest
 import torch
+from checked_findings import nothing_found
 from flash_inputs import LAYOUTS, assert_near, operators_of
 from torch import Tensor
 
@@ -366,18 +367,11 @@ def test_a_bad_block_mask_is_named(ops):
 @pytest.fixture(scope="module")
 def checked(load):
     """Calls a function of the operators in the checked simulator; nothing may be found."""
-    from common.inspect.checked_library import CHECK, CheckedLibrary
-
     ops = load("simulator", checked=True)
-    library = CheckedLibrary(ops.libraries[0].path)
 
     def run(call) -> None:
-        library.begin(CHECK)
-        try:
+        with nothing_found(ops):
             call(ops)
-            assert library.report()["findings"] == []
-        finally:
-            library.begin(0)
 
     return run
 
