@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from checked_findings import nothing_found
-from transformers import GPT2Config, GPT2LMHeadModel
+from small_gpt2 import unruly, written_by
 
 from common.compiling.load import load
 from common.compiling.program import build_program
@@ -58,24 +58,9 @@ def kernels(backend):
     return found
 
 
-def unruly(initializer_range=0.4, **sizes):
-    """A GPT-2 so small and so unruly that its greedy texts do not repeat themselves.
-
-    Where it is not small it has to be calmer: at 0.4 a width of 768 makes float32 in transformers' modules err by 1%.
-    """
-    torch.manual_seed(1)
-    config = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 97, "n_positions": 64} | sizes
-    return GPT2LMHeadModel(GPT2Config(initializer_range=initializer_range, **config)).eval()
-
-
 @pytest.fixture(scope="module")
 def model():
     return unruly()
-
-
-def written_by(model, prompt, new_tokens):
-    made = model.generate(torch.tensor([prompt]), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
-    return made[0, len(prompt) :].tolist()
 
 
 def step_of(model, kernels, dtype, batch, blocks=0, keep_logits=False, weights=None, sampled=False):
