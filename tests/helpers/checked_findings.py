@@ -1,7 +1,13 @@
-"""What the checked build finds in a case, and what it counts: findings_of(ops, case), kernels_in_case(ops, case)."""
+"""What the checked build finds in a case, and what it counts: findings_of(ops, case), kernels_in_case(ops, case).
+
+with nothing_found(ops): ops.softmax(x)         # or in any calls
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from common.compiling.operators import Operators
-from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller, Collected
+from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller, CheckedLibrary, Collected
 from common.inspect.checked_run import checked
 from common.inspect.findings.model import Finding
 from common.inspect.profile.model import KernelProfile
@@ -19,3 +25,16 @@ def kernels_in_case(ops: Operators, case) -> list[KernelProfile]:
     caller = CheckedCaller(ops, PROFILE)
     caller.call(case, make_inputs(case, 0))
     return Collected(caller).kernels()
+
+
+@contextmanager
+def nothing_found(ops: Operators) -> Iterator[None]:
+    """AssertionError unless the operators, of a checked build, do nothing wrong meanwhile."""
+    library = CheckedLibrary(ops.libraries[0].path)
+    library.begin(CHECK)
+    try:
+        yield
+        findings = library.report()["findings"]
+        assert findings == [], findings
+    finally:
+        library.begin(0)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import pytest
 import torch
 from torch import Tensor
 
 from common.reference import oracle as reference
+from common.reference.bounds import max_error_of, running_sum_floor
 
+ALIGNMENTS = {"full": {}, "upper left": {"causal": True}, "lower right": {"causal": True, "lower_right": True}}
 BATCH, HEADS, S_Q, S_K = 2, 3, 21, 37  # no two sizes are equal: a wrong stride shows
 
 
@@ -75,6 +78,61 @@ def attention(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, **o
     exact = [x.to(torch.promote_types(dtype, torch.float32)) for x in (query, key)]
     weights = reference.softmax(scores(*exact, **options)).to(dtype)
     return (weights @ value.to(dtype).repeat_interleave(query.size(1) // value.size(1), 1)).double()
+
+
+def assert_near(
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    spread: float = 1.5**2,
+    lse_bound: float | None = None,
+    **options,
+) -> None:
+    """out and lse are as near to float64 as common/testing/judging.py asks of every kernel.
+
+    The floor is that of common/testing/cases/attention.py for scores and sum, and one rounding to dtype of the weights
+    and one of out: a kernel need not subtract the very maximum, so that the weight of a lone key, 1 in PyTorch, is
+    rounded too.
+
+    Args:
+        out, lse: what a kernel gave for query, key and value.
+        query, key, value: as the kernel got them.
+        spread: the standard deviation of the scaled scores.
+        lse_bound: what lse may be off by, unless by 1e-5 of its size.
+        options: causal, lower_right, mask, scale.
+    """
+    dtype = query.dtype
+    assert out.shape == query.shape and out.dtype == dtype and out.is_contiguous()
+    assert lse.shape == query.shape[:-1] and lse.dtype == torch.float32
+    ref64 = attention(torch.float64, query, key, value, **options)
+    noise = max_error_of(attention(dtype, query, key, value, **options), ref64)
+    floor = 1e-5 * spread + running_sum_floor(key.size(2), 4)
+    if dtype != torch.float32:
+        floor += torch.finfo(dtype).eps * float(ref64.abs().max())
+    error = max_error_of(out, ref64)
+    assert error <= 2 * noise + floor, (error, noise, floor)
+
+    lse64 = torch.logsumexp(scores(query.double(), key.double(), **options), -1)
+    size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
+    error = max_error_of(lse, lse64)  # equal where lse is -inf
+    assert error <= (1e-5 * (1 + size) if lse_bound is None else lse_bound), (error, size)
+    assert bool((out[lse64 == -math.inf] == 0).all())
+
+
+def kernels_of(call) -> str:
+    """The names of the kernels that the call runs on a GPU."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    return " ".join(event.key for event in profile.key_averages())
+
+
+def hopper_only() -> None:
+    """Skips a test, or those of a fixture, on other GPUs."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0")
 
 
 def packed(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:

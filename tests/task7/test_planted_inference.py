@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_operators import tiny_model, torch_kernels
+from torch_operators import TorchOps, tiny_model, torch_kernels
 
 from common.kernels.decode.cache import KVCache
-from common.kernels.gpt2 import engine
+from common.kernels.gpt2 import decode_step, engine
 from common.kernels.gpt2 import forward as gpt2_forward
 from common.kernels.gpt2.decode_step import DecodeState, TorchStep
 from common.kernels.gpt2.engine import Engine
@@ -195,39 +195,32 @@ def newest_key_not_seen(monkeypatch):
     monkeypatch.setattr(gpt2_forward.DecodeAttention, "__call__", attend)
 
 
-def temperature_ignored(monkeypatch):
-    right = DecodeState.choose
+def fixed(name, value):
+    """A setting of the draw that is always this number."""
 
-    def choose(self, logits, sampled):
-        self.temperature.fill_(1.0)
-        return right(self, logits, sampled)
+    def plant(monkeypatch):
+        right = DecodeState.choose
 
-    monkeypatch.setattr(DecodeState, "choose", choose)
+        def choose(self, logits, sampled):
+            getattr(self, name).fill_(value)
+            return right(self, logits, sampled)
 
+        monkeypatch.setattr(DecodeState, "choose", choose)
 
-def top_k_ignored(monkeypatch):
-    right = DecodeState.choose
-
-    def choose(self, logits, sampled):
-        self.top_k.fill_(logits.size(-1))
-        return right(self, logits, sampled)
-
-    monkeypatch.setattr(DecodeState, "choose", choose)
+    plant.__name__ = f"{name}_ignored"
+    return plant
 
 
-def top_p_ignored(monkeypatch):
-    right = DecodeState.choose
-
-    def choose(self, logits, sampled):
-        self.top_p.fill_(1.0)
-        return right(self, logits, sampled)
-
-    monkeypatch.setattr(DecodeState, "choose", choose)
+def engine_not_causal(monkeypatch):
+    right = TorchOps.flash_attention
+    monkeypatch.setattr(
+        TorchOps, "flash_attention", lambda self, q, k, v, causal, *rest: right(self, q, k, v, False, *rest)
+    )
 
 
-def last_layernorm_without_the_sum(monkeypatch):
+def last_layernorm_without_the_sum(monkeypatch, where=engine):
     """The last block's output never reaches the residual stream."""
-    right = engine.blocks
+    right = where.blocks
 
     class Without:
         def __init__(self, gpt2, calls):
@@ -243,7 +236,11 @@ def last_layernorm_without_the_sum(monkeypatch):
     def blocks(weights, gpt2, x, attend):
         return right(weights, Without(gpt2, 1 + 2 * len(weights.layers)), x, attend)
 
-    monkeypatch.setattr(engine, "blocks", blocks)
+    monkeypatch.setattr(where, "blocks", blocks)
+
+
+def last_layernorm_of_a_step_without_the_sum(monkeypatch):
+    last_layernorm_without_the_sum(monkeypatch, decode_step)
 
 
 ENGINE = {
@@ -251,10 +248,12 @@ ENGINE = {
     ends_of_the_longest_prompt: "greedy",
     position_is_stale: "greedy",
     newest_key_not_seen: "greedy",
-    temperature_ignored: "drawn",
-    top_k_ignored: "drawn",
-    top_p_ignored: "drawn",
+    fixed("temperature", 1.0): "drawn",
+    fixed("top_k", 8192): "drawn",
+    fixed("top_p", 1.0): "drawn",
+    engine_not_causal: "greedy",
     last_layernorm_without_the_sum: "perplexity",
+    last_layernorm_of_a_step_without_the_sum: "greedy",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from checked_findings import nothing_found
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 
@@ -170,16 +171,9 @@ def test_the_layer_takes_a_padding_mask(solution):
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["expanded", "transposed", "every second element"])
 def test_the_checked_build_knows_where_a_mask_lies(layout):
-    from common.inspect.checked_library import CHECK, CheckedLibrary
-
     ops = load(BuildRequest("task1", "solution", "simulator", checked=True))
     query, key, value = tensors("cpu")
     mask = MEMORY[layout](make_mask("float", (S_Q, S_K), "cpu"))
-    library = CheckedLibrary(ops.libraries[0].path)
-    library.begin(CHECK)
-    try:
+    with nothing_found(ops):
         out = ops.naive_attention(query, key, value, False, None, mask)
-        assert library.report()["findings"] == []
-    finally:
-        library.begin(0)
     assert_close(out, expected(query, key, value, attn_mask=mask))

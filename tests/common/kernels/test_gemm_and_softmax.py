@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from checked_findings import nothing_found
 from torch import Tensor
 
 from common.compiling.load import load
@@ -175,10 +176,7 @@ def test_a_bad_argument_is_named(tuned, operator, arguments, words):
 @pytest.mark.slow
 def test_no_race_and_no_stray_access():
     """The checked simulator finds nothing: both buffers, both kinds of loading, ragged edges, all reductions."""
-    from common.inspect.checked_library import CHECK, CheckedLibrary
-
     ops = load(BuildRequest("task2", "tuned", "simulator", checked=True))
-    library = CheckedLibrary(ops.libraries[0].path)
     step = lambda ops, a, b: ops.gemm_nt_step(a, b, 3)  # noqa: E731
     cases = [
         softmax_case(10),
@@ -192,11 +190,8 @@ def test_no_race_and_no_stray_access():
         gemm_case("gemm_nt", 130, 128, 24, call=step),
     ]
     for case in cases:
-        library.begin(CHECK)
-        assert_passes(case, ops)
-        findings = library.report()["findings"]
-        assert not findings, (case.name, findings)
-    library.begin(0)
+        with nothing_found(ops):
+            assert_passes(case, ops)
 
 
 @pytest.mark.gpu

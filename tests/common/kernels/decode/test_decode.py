@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from checked_findings import nothing_found
 from decode_inputs import (
     LONG,
     PAGE,
@@ -318,10 +319,7 @@ def test_a_bad_argument_is_named(ops, operator, arguments, words):
 @pytest.mark.slow
 def test_no_race_and_no_stray_access():
     """The checked simulator finds nothing: rings, merging in a block and among blocks, ragged tiles, all kernels."""
-    from common.inspect.checked_library import CHECK, CheckedLibrary
-
     checked = load(BuildRequest("task6", "tuned", "simulator", checked=True))
-    library = CheckedLibrary(checked.libraries[0].path)
     for dtype, lengths, heads, head_dim in [
         (torch.float32, RAGGED, (4, 2), 64),
         (torch.float32, (0, 5, 700), (9, 1), 72),
@@ -342,11 +340,8 @@ def test_no_race_and_no_stray_access():
             partial(checked.update_cache_paged, paged["k_pages"], paged["v_pages"], *new, paged["block_table"]),
         ]
         for call in calls:
-            library.begin(CHECK)
-            call()
-            findings = library.report()["findings"]
-            assert not findings, (call.func, dtype, lengths, heads, head_dim, findings)
-    library.begin(0)
+            with nothing_found(checked):
+                call()
 
 
 # ---- on a GPU only

@@ -13,19 +13,21 @@ import flash_inputs
 import flash_room as tuned
 import pytest
 import torch
+from checked_findings import nothing_found
 from flash_inputs import (
+    ALIGNMENTS,
     BATCH,
     HEADS,
     LAYOUTS,
     POSITIONS,
     S_K,
     S_Q,
+    assert_near,
     attention,
     gaps,
     operators_of,
     packed,
     position_mask,
-    scores,
 )
 from torch import Tensor
 
@@ -38,11 +40,6 @@ KINDS = {  # the four forward kernels: dtype, tensor_cores
     "3xfp16": (torch.float32, True),
     "fp16": (torch.float16, True),
     "bf16": (torch.bfloat16, True),
-}
-ALIGNMENTS = {
-    "full": {},
-    "upper left": {"causal": True},
-    "lower right": {"causal": True, "lower_right": True},
 }
 
 
@@ -81,35 +78,17 @@ def assert_right(
     positions: tuple[int, int] | None = None,
     **options,
 ) -> Tensor:
-    """Runs the kernel; out and lse must be as near to float64 as common/testing/judging.py asks of every kernel.
-
-    The floor is that of common/testing/cases/attention.py for scores and sum, and one rounding to dtype of the weights
-    and one of out: a kernel need not subtract the very maximum, so that the weight of a lone key, 1 in PyTorch, is
-    rounded too. `spread` is the standard deviation of the scaled scores. `positions` are key_step and key_offset under
-    a causal mask: the kernel gets the two numbers, PyTorch the mask.
+    """Runs the kernel; out and lse must be near to float64 (assert_near). `spread` is the standard deviation of the
+    scaled scores. `positions` are key_step and key_offset under a causal mask: the kernel gets the two numbers,
+    PyTorch the mask.
     """
-    dtype, tensor_cores = KINDS[kind]
-    arguments = {"causal": False, **options, "tensor_cores": tensor_cores}
+    arguments = {"causal": False, **options, "tensor_cores": KINDS[kind][1]}
     if positions is not None:
         arguments |= {"causal": True, "key_step": positions[0], "key_offset": positions[1]}
         seen = position_mask(query.size(2), key.size(2), *positions, query.device)
         options["mask"] = options["mask"] & seen if "mask" in options else seen
     out, lse = operators_of(ops).flash_attention_forward(query, key, value, **arguments)
-    assert out.shape == query.shape and out.dtype == dtype and out.is_contiguous()
-    assert lse.shape == query.shape[:-1] and lse.dtype == torch.float32
-
-    ref64 = attention(torch.float64, query, key, value, **options)
-    noise = max_error_of(attention(dtype, query, key, value, **options), ref64)
-    floor = 1e-5 * spread + running_sum_floor(key.size(2), 4)
-    if dtype != torch.float32:
-        floor += torch.finfo(dtype).eps * float(ref64.abs().max())
-    error = max_error_of(out, ref64)
-    assert error <= 2 * noise + floor, (error, noise, floor)
-
-    lse64 = torch.logsumexp(scores(query.double(), key.double(), **options), -1)
-    size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
-    error = max_error_of(lse, lse64)  # equal where lse is -inf
-    assert error <= 1e-5 * (1 + size), (error, size)
+    assert_near(out, lse, query, key, value, spread, **options)
     return out
 
 
@@ -407,10 +386,7 @@ def test_a_bad_layout_is_named(ops):
 @pytest.mark.slow
 def test_no_race_and_no_stray_access(kind):
     """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, ragged tiles."""
-    from common.inspect.checked_library import CHECK, CheckedLibrary
-
     ops = tuned.load("simulator", checked=True)
-    library = CheckedLibrary(ops.libraries[0].path)
     options = {"causal": True, "lower_right": True}
     query, key, value = tensors(ops, kind, seq_q=70, seq_k=100, head_dim=40, batch=1, heads=2, kv_heads=1)
     calls = [
@@ -420,8 +396,7 @@ def test_no_race_and_no_stray_access(kind):
         (tensors(ops, kind, seq_q=70, seq_k=40, head_dim=8, batch=1), {"positions": (3, 2)}),
     ]
     for inputs, given in calls:
-        library.begin(CHECK)
-        try:
+        with nothing_found(ops):
             out = assert_right(ops, kind, *inputs, **given)
             if kind != "3xfp16":  # its gradients are those of "fp32"
                 leaves = [x.requires_grad_() for x in inputs]
@@ -429,9 +404,6 @@ def test_no_race_and_no_stray_access(kind):
                     step, offset = given.pop("positions")
                     given = {"causal": True, "key_step": step, "key_offset": offset}
                 tuned.flash_attention(ops, *leaves, **given).backward(out)
-            assert library.report()["findings"] == []
-        finally:
-            library.begin(0)
 
 
 READS_PAST_A_PACKED_TENSOR = """

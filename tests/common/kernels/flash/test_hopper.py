@@ -11,19 +11,24 @@ import math
 import flash_room as flash
 import pytest
 import torch
-from flash_inputs import attention, gaps, operators_of, packed, rows_first, scores, tensors
+from flash_inputs import (
+    ALIGNMENTS,
+    assert_near,
+    gaps,
+    hopper_only,
+    kernels_of,
+    operators_of,
+    packed,
+    rows_first,
+    scores,
+    tensors,
+)
 from torch import Tensor
 from torch.testing import assert_close
 
-from common.reference.bounds import max_error_of, running_sum_floor
 from task7.front_door.sdpa import scaled_dot_product_attention
 
 DTYPES = [torch.float16, torch.bfloat16]
-ALIGNMENTS = {
-    "full": {},
-    "upper left": {"causal": True},
-    "lower right": {"causal": True, "lower_right": True},
-}
 KERNEL = "flash_attention_wgmma_kernel"
 gpu = pytest.mark.gpu
 
@@ -31,40 +36,16 @@ gpu = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def ops():
     """The room's operators on a Hopper GPU."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a GPU of compute capability 9.0")
+    hopper_only()
     return flash.load("cuda")
 
 
-def kernels_of(call) -> str:
-    """The names of the kernels that the call runs."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        call()
-        torch.cuda.synchronize()
-    return " ".join(event.key for event in profile.key_averages())
-
-
 def assert_right(ops, query: Tensor, key: Tensor, value: Tensor, kernel: str = "wgmma", **options) -> Tensor:
-    """The named kernel runs, and out and lse are as near to float64 as common/testing/judging.py asks of every kernel;
-    the floor is that of test_flash.py."""
+    """The named kernel runs, and out and lse are near to float64."""
     arguments = {"causal": False, **options}
     assert flash.kernel_of(ops, query, key, value, **arguments) == kernel
     out, lse = operators_of(ops).flash_attention_forward(query, key, value, **arguments)
-    assert out.shape == query.shape and out.dtype == query.dtype and out.is_contiguous()
-    assert lse.shape == query.shape[:-1] and lse.dtype == torch.float32
-
-    ref64 = attention(torch.float64, query, key, value, **options)
-    noise = max_error_of(attention(query.dtype, query, key, value, **options), ref64)
-    floor = 1e-5 * 1.5**2 + running_sum_floor(key.size(2), 4)
-    floor += torch.finfo(query.dtype).eps * float(ref64.abs().max())
-    error = max_error_of(out, ref64)
-    assert error <= 2 * noise + floor, (error, noise, floor)
-
-    lse64 = torch.logsumexp(scores(query.double(), key.double(), **options), -1)
-    size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
-    error = max_error_of(lse, lse64)  # equal where lse is -inf
-    assert error <= 1e-5 * (1 + size), (error, size)
-    assert bool((out[lse64 == -math.inf] == 0).all())
+    assert_near(out, lse, query, key, value, **options)
     return out
 
 
@@ -218,21 +199,6 @@ def test_it_stands_at_every_door(ops):
     door = lambda: scaled_dot_product_attention(query, key, value, is_causal=True, variant="tuned")  # noqa: E731
     assert KERNEL in kernels_of(door)
     assert torch.equal(door(), flash.flash_attention(ops, query, key, value, causal=True))
-
-
-@gpu
-def test_a_cuda_graph_can_hold_it(ops):
-    query, key, value = tensors(ops, torch.bfloat16, 700, 700, 128, heads=8)[:3]
-    static = [torch.zeros_like(x) for x in (query, key, value)]
-    flash.flash_attention(ops, *static, causal=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = flash.flash_attention(ops, *static, causal=True)
-    for given, to in zip((query, key, value), static, strict=True):
-        to.copy_(given)
-    for _ in range(3):
-        graph.replay()
-        assert torch.equal(out, flash.flash_attention(ops, query, key, value, causal=True))
 
 
 def test_the_simulator_has_other_kernels():

@@ -14,26 +14,20 @@ import flash_room as flash
 import pytest
 import torch
 from flash_gradients import assert_gradients, attention, gradients
-from flash_inputs import gaps, operators_of, packed, rows_first
+from flash_inputs import ALIGNMENTS, gaps, hopper_only, operators_of, packed, rows_first
 from torch import Tensor
 from torch.testing import assert_close
 
 from common.reference.bounds import max_error_of
 
 DTYPES = [torch.float16, torch.bfloat16]
-ALIGNMENTS = {
-    "full": {},
-    "upper left": {"causal": True},
-    "lower right": {"causal": True, "lower_right": True},
-}
 gpu = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
 def ops():
     """The room's operators on a Hopper GPU."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a GPU of compute capability 9.0")
+    hopper_only()
     return flash.load("cuda")
 
 
@@ -192,7 +186,7 @@ def test_gradients_of_key_and_value_have_the_same_bits_anyway(ops):
 
 @gpu
 def test_a_cuda_graph_can_hold_it(ops):
-    """The counter that items are drawn from begins anew with every replay."""
+    """Forward and backward; the counter that items are drawn from begins anew with every replay."""
     query, key, value, grad_out = (x.detach() for x in tensors(ops, torch.bfloat16, 700, 900, 128, heads=16))
     run = partial(gradients, partial(flash.flash_attention, ops, causal=True, deterministic=True))
     expected = run(query, key, value, grad_out)

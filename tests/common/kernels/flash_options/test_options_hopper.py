@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from flash_inputs import hopper_only
 from hopper_sources import OPTIONS
 from torch import Tensor
 
@@ -27,8 +28,7 @@ def operators(request):
     if request.param == "simulator":
         request_ = BuildRequest("flash_options", backend="simulator", arch="sm_90a", sources=OPTIONS, label="hopper")
     else:
-        if torch.cuda.get_device_capability() != (9, 0):
-            pytest.skip("needs a GPU of compute capability 9.0")
+        hopper_only()
         request_ = BuildRequest("flash_options", backend="cuda")
     ops = load(request_)
     return getattr(torch.ops, ops.libraries[0].name), ops.device

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from small_gpt2 import unruly, written_by
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from common.kernels.gpt2.engine import Engine
@@ -31,15 +32,7 @@ def tuned(load):
 
 @pytest.fixture(scope="module")
 def model():
-    """A GPT-2 so small and so unruly that its greedy texts do not repeat themselves."""
-    torch.manual_seed(1)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=97, n_positions=64, initializer_range=0.4)
-    return GPT2LMHeadModel(config).eval()
-
-
-def written_by(model, prompt, new_tokens):
-    made = model.generate(torch.tensor([prompt]), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
-    return made[0, len(prompt) :].tolist()
+    return unruly()
 
 
 # -------------------------------------------------------------------------------------------------------- the text

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from small_gpt2 import unruly, written_by
 
 from common.kernels.gpt2 import prefill as prefill_module
 from common.kernels.gpt2.engine import MOST_PREFILLS, Engine
@@ -17,10 +17,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @pytest.fixture(scope="module")
 def model():
-    """A GPT-2 so small and so unruly that its greedy texts do not repeat themselves."""
-    torch.manual_seed(1)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=97, n_positions=CONTEXT, initializer_range=0.4)
-    return GPT2LMHeadModel(config).eval()
+    return unruly(n_positions=CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +28,6 @@ def tuned(backend):
 def prompt_of(length, seed=0):
     """Token 0, which pads, is not in it."""
     return torch.randint(1, 97, (length,), generator=torch.Generator().manual_seed(seed + length)).tolist()
-
-
-def written_by(model, prompt, new_tokens):
-    made = model.generate(torch.tensor([prompt]), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
-    return made[0, len(prompt) :].tolist()
 
 
 def filled(engine, prompts, seq_len, weights):

@@ -9,13 +9,11 @@ import math
 
 import pytest
 import torch
-from flash_inputs import tensors
+from flash_inputs import assert_near, hopper_only, kernels_of, tensors
 from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
-from common.reference import oracle as reference
-from common.reference.bounds import max_error_of, running_sum_floor
 
 pytestmark = pytest.mark.gpu
 
@@ -26,17 +24,8 @@ KERNEL = "flash_attention_wgmma_kernel"
 @pytest.fixture(scope="module")
 def ops():
     """The tuned operators of task 5 on a Hopper GPU."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a GPU of compute capability 9.0")
+    hopper_only()
     return load(BuildRequest("task5", "tuned", "cuda"))
-
-
-def kernels_of(call) -> str:
-    """The names of the kernels that the call runs."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        call()
-        torch.cuda.synchronize()
-    return " ".join(event.key for event in profile.key_averages())
 
 
 def positions_seen(
@@ -46,31 +35,6 @@ def positions_seen(
     i, p = torch.arange(seq_q, device=device)[:, None], positions.to(device)[None]
     seen = p <= i if causal else torch.ones(seq_q, p.size(1), dtype=torch.bool, device=device)
     return seen if window is None else seen & ((i - p).abs() < window)
-
-
-def assert_right(out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, **options) -> None:
-    """out and lse are those of the keys `seen` (broadcasts to [batch, heads, S_q, S_k]), as near to float64 as
-    common/testing/judging.py asks of every kernel; the floor is that of tests/common/kernels/flash/test_flash.py."""
-    dtype, group = query.dtype, query.size(1) // key.size(1)
-    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-
-    def attention(dtype: torch.dtype) -> Tensor:
-        exact = [x.to(torch.promote_types(dtype, torch.float32)) for x in (query, key)]
-        return (reference.softmax(reference.scores(*exact, mask=seen, **options)).to(dtype) @ value.to(dtype)).double()
-
-    assert out.shape == query.shape and out.dtype == dtype and out.is_contiguous()
-    ref64 = attention(torch.float64)
-    noise = max_error_of(attention(dtype), ref64)
-    floor = 1e-5 * 1.5**2 + running_sum_floor(key.size(2), 4) + torch.finfo(dtype).eps * float(ref64.abs().max())
-    error = max_error_of(out, ref64)
-    assert error <= 2 * noise + floor, (error, noise, floor)
-
-    scores = reference.scores(query.double(), key.double(), mask=seen, **options)
-    lse64 = torch.logsumexp(scores, -1)
-    size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
-    error = max_error_of(lse, lse64)  # equal where lse is -inf
-    assert error <= 1e-5 * (1 + size), (error, size)
-    assert bool((out[(lse64 == -math.inf)] == 0).all())
 
 
 def check_strided(
@@ -83,7 +47,7 @@ def check_strided(
     key[:, :, rest], value[:, :, rest] = math.nan, math.inf
     out, lse = ops.strided_attention_forward(query, key, value, stride, offset, causal, scale)
     seen = positions_seen(query.size(2), positions, causal)
-    assert_right(out, lse, query, key[:, :, positions], value[:, :, positions], seen, scale=scale)
+    assert_near(out, lse, query, key[:, :, positions], value[:, :, positions], mask=seen, scale=scale)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -138,7 +102,7 @@ def test_sliding_window(ops, dtype, head_dim, causal, sizes, window):
     query, key, value = tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=head_dim, batch=1)[:3]
     out, lse = ops.sliding_window_attention_forward(query, key, value, window, causal)
     seen = positions_seen(sizes[0], torch.arange(sizes[1]), causal, window)
-    assert_right(out, lse, query, key, value, seen)
+    assert_near(out, lse, query, key, value, mask=seen)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -151,7 +115,7 @@ def test_block_sparse(ops, dtype, head_dim, causal, density):
     mask = torch.rand(4, 5, 7, generator=torch.Generator().manual_seed(0)).to("cuda") < density
     out, lse = ops.block_sparse_attention_forward(query, key, value, *ops.compress_block_mask(mask), 128, causal)
     seen = mask.repeat_interleave(128, 1).repeat_interleave(128, 2)
-    assert_right(out, lse, query, key, value, seen & positions_seen(640, torch.arange(896), causal))
+    assert_near(out, lse, query, key, value, mask=seen & positions_seen(640, torch.arange(896), causal))
 
 
 def test_wrong_lists_read_nothing_outside(ops):
