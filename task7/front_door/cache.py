@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from common.kernels.decode.cache import KVCache
+from task7.front_door.padding import Padding
 
 # An attribute of the keys that a KernelCache returns
 OF_KERNEL_CACHE = "of_kernel_cache"
@@ -16,22 +16,23 @@ class LayerKVCache(KVCache):
     """Task 6's KV cache, which can do without the padding of prompts.
 
     Attributes:
-        padded: whether the prompts had padding, which is not in the cache. `lengths` counts each sequence's tokens
-            then, and `seq_len` the padding, too: transformers counts that way.
+        padded: whether any of its tokens came with padding, which is not in the cache. `lengths` counts each sequence's
+            tokens then, and `seq_len` the padding, too: transformers counts that way.
     """
 
     def __init__(self, *sizes, **options) -> None:
         super().__init__(*sizes, **options)
         self.padded = False
 
-    def drop_padding(self, key: Tensor, value: Tensor, lengths: Tensor) -> None:
-        """Writes the prompts once more, their padding behind their tokens, where the next token overwrites it.
+    def drop_padding(self, padding: Padding) -> None:
+        """Writes the newest tokens again, their padding behind them, where the next token overwrites it.
 
-        key, value: [batch, kv_heads, new_tokens, head_dim], contiguous. lengths: int32 [batch], each one's tokens.
+        padding: of these tokens alone.
         """
-        self.reset()
-        self.append(key.to(self.k.dtype), value.to(self.v.dtype))
-        self.lengths.copy_(lengths)
+        before = self.lengths - padding.new_tokens
+        slots = (before[:, None] + padding.order)[:, None, :, None].expand(-1, self.k.size(1), -1, self.k.size(3))
+        self.ops.update_cache(self.k, self.v, self.k.gather(2, slots), self.v.gather(2, slots), before)
+        self.lengths.copy_(before + padding.lengths)
         self.padded = True
 
     def reset(self, sequence=None) -> None:

@@ -9,7 +9,8 @@ transformers offers this door itself (`AttentionInterface`); nothing in it is pa
 
     prefill   as many keys as queries: nothing was cached before   task 4's flash_attention, causal
     decode    one query, all keys in the KV cache                  task 6's decode_attention
-    chunk     several queries, and more keys                       task 4's, causal from the lower right corner
+    chunk     several queries, and more keys                       task 4's, causal from the lower right corner; with
+                                                                   padding once for each sequence, or under a mask
 
 The cache comes first: the model calls `cache.update(key, value)`, then the attention function with what that
 returned. `KernelCache` (cache.py) returns views of its keys and values; this class knows the caches that were made for
@@ -29,8 +30,7 @@ as well: its tensors are a KV cache that is just full.
     packed sequences        no                                                as a mask; without one if the model is
                                                                               called with cu_seq_lens_q and _k
     position bias           no                                                yes (T5), in a mask; it gets no gradient
-    softcap, sinks          no                                                yes (Gemma 2, gpt-oss); not with padding
-                                                                              in a KernelCache
+    softcap, sinks          no                                                yes (Gemma 2, gpt-oss)
     head_dim                up to 128                                         up to 256
 
 `attach` and KernelCache are for the decoders that check_config names; the attention alone serves others as well.
@@ -189,7 +189,7 @@ class KernelAttention:
             return mask
         if _all_tokens(attention_mask, kv_length):
             return None
-        return Padding(attention_mask[:, -kv_length:])
+        return Padding(attention_mask[:, -kv_length:], q_length)
 
     def forward(
         self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, is_causal=None, **kwargs
@@ -236,13 +236,8 @@ class KernelAttention:
             out = self._flash(query, key, value, scaling, causal=False)
         elif new_tokens == all_tokens:
             out = self._prefill(query, key, value, attention_mask, scaling)
-        elif new_tokens == 1:
-            out = self._decode(query, key, value, attention_mask, scaling)
         else:
-            cached = all_tokens - new_tokens
-            padded = attention_mask is not None or self._padded(key)
-            _refuse(padded, f"padding with {new_tokens} new tokens on a KV cache that holds {cached}")
-            out = self._flash(query, key, value, scaling, lower_right=True)
+            out = self._over_cache(query, key, value, attention_mask, scaling)
         return out.to(query.dtype).transpose(1, 2), None
 
     def _prefill(
@@ -250,33 +245,59 @@ class KernelAttention:
     ) -> Tensor:
         if padding is None:
             return self._flash(query, key, value, scale)
+        tokens_first = [padding.to_the_end(x) for x in (query, key, value)]
         kv_cache = self.kv_cache_of(key)
-        query, key, value = (padding.to_the_end(x) for x in (query, key, value))
         if kv_cache is not None:
-            kv_cache.drop_padding(key, value, padding.lengths)
-        out = padding.restored(self._flash(query, key, value, scale))
-        # generate() goes on from the last place, also where that is padding; training does not
-        if padding.at_the_end and not (torch.is_grad_enabled() and query.requires_grad):
-            last = padding.restored(query)[:, :, -1:]
-            out[:, :, -1:] = self._over_cached(last, key, value, padding.lengths, scale)
-        return out
+            kv_cache.drop_padding(padding.new)
+        out = padding.restored(self._flash(*tokens_first, scale))
+        return self._with_last(out, query, *tokens_first[1:], padding, scale)
 
-    def _decode(
+    def _over_cache(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float | None
     ) -> Tensor:
-        kv_cache = self.kv_cache_of(key)
+        """New tokens on a cache that holds others: one, or several, among which there may be padding."""
+        kv_cache, new_tokens = self.kv_cache_of(key), query.size(2)
         if kv_cache is not None:
-            if kv_cache.padded != (padding is not None):
+            if kv_cache.padded != (padding is not None and padding.before):
                 told, now = ("padded", "without") if kv_cache.padded else ("not padded", "with")
-                raise ValueError(f"the prompt was {told}, and now comes a token {now} padding in the attention_mask")
-            return kv_cache.attend(self._as_read(query), scale)
-        if padding is None:
-            lengths = torch.full((key.size(0),), key.size(2), dtype=torch.int32, device=key.device)
+                come = "comes a token" if new_tokens == 1 else f"come {new_tokens} tokens"
+                raise ValueError(f"the prompt was {told}, and now {come} {now} padding for it in the attention_mask")
+            if padding is not None and padding.among_new:
+                kv_cache.drop_padding(padding.new)
+            if new_tokens == 1:
+                return kv_cache.attend(self._as_read(query), scale)
+        elif padding is not None:
+            key, value = padding.to_the_end(key), padding.to_the_end(value)
+        if padding is None and new_tokens > 1:
+            return self._flash(query, key, value, scale, lower_right=True)
+        if new_tokens == 1:
+            full = torch.full((key.size(0),), key.size(2), dtype=torch.int32, device=key.device)
+            return self._one_query(query, key, value, full if padding is None else padding.lengths, scale)
+        tokens_first, new = padding.new.to_the_end(query), padding.new.lengths
+        if self.tuned:
+            at = (padding.lengths - new)[:, None] + torch.arange(new_tokens, device=key.device)  # within its sequence
+            mask = torch.arange(key.size(2), device=key.device) <= at[:, None, :, None]
+            out = self._fast(tokens_first, key, value, scale, False, mask)
         else:
-            key, value, lengths = padding.to_the_end(key), padding.to_the_end(value), padding.lengths
-        return self._over_cached(query, key, value, lengths, scale)
+            out = query.new_zeros(query.shape, dtype=torch.float32)
+            for b, (length, count) in enumerate(zip(padding.lengths.tolist(), new.tolist(), strict=True)):
+                if count:
+                    one = tokens_first[b : b + 1, :, :count], *(x[b : b + 1, :, :length] for x in (key, value))
+                    out[b : b + 1, :, :count] = self._flash(*one, scale, lower_right=True)
+        return self._with_last(padding.new.restored(out), query, key, value, padding, scale)
 
-    def _over_cached(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float | None) -> Tensor:
+    def _with_last(
+        self, out: Tensor, query: Tensor, key: Tensor, value: Tensor, padding: Padding, scale: float | None
+    ) -> Tensor:
+        """out with its last place right also where that is padding: generate() goes on from there, training does not.
+
+        key, value: of padding.to_the_end.
+        """
+        if padding.at_the_end and not (torch.is_grad_enabled() and query.requires_grad):
+            out[:, :, -1:] = self._one_query(query[:, :, -1:], key, value, padding.lengths, scale)
+        return out
+
+    def _one_query(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float | None) -> Tensor:
         """Task 6's operator: one query per sequence over its first lengths[b] keys -> [batch, heads, 1, head_dim]."""
         key, value = (self._converted(x).contiguous() for x in (key, value))
         return self.decode_ops.decode_attention(self._as_read(query), key, value, lengths, scale)
@@ -293,8 +314,6 @@ class KernelAttention:
         """softcap, sinks, dropout and head_dim over 128, under whatever mask there is; padding is hidden, not moved."""
         _refuse(self._padded(key), f"{_named(options, query)} after a padded prompt in a KernelCache")
         if isinstance(mask, Padding):
-            kernel_cache = self.kv_cache_of(key) is not None
-            _refuse(kernel_cache, f"{_named(options, query)} with a padded prompt in a KernelCache")
             mask = mask.mask[:, None, None]
         elif mask is not None:
             causal, mask = False, mask[..., : key.size(2)]

@@ -11,12 +11,15 @@ positions are in the queries and keys already), so all padding may be moved behi
 
     prefill   a causal mask then hides it from every token that counts
     decode    lengths[b] tokens of sequence b are read, and what lies behind them is not
+    chunk     the new tokens of sequence b are the last ones of its lengths[b]
 
 What padding itself attends to is not what it would be with the mask, and does not matter; but for the last place of a
 prompt that ends in padding: generate() takes its first token from there (`at_the_end`).
 """
 
 from __future__ import annotations
+
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,24 +30,35 @@ class Padding:
 
     Args:
         mask: bool [batch, all_tokens], False where there is padding.
+        new_tokens: how many of these are not in the cache yet; None: all.
 
     Attributes:
         mask: as given.
         lengths: int32 [batch], how many tokens are none. On the mask's device, like the order: neither waits for a
             GPU.
-        at_the_end: whether any sequence ends in padding. Known on the host: this one does wait for a GPU.
+        before, among_new: whether there is any padding among the cached tokens, and among the new ones. Known on the
+            host, like the next: these wait for a GPU.
+        at_the_end: whether any sequence ends in padding.
+        order: int64 [batch, all_tokens], the places of a sequence's tokens, then those of its padding.
     """
 
-    def __init__(self, mask: Tensor) -> None:
+    def __init__(self, mask: Tensor, new_tokens: int | None = None) -> None:
         self.mask = mask
+        self.new_tokens = mask.size(1) if new_tokens is None else new_tokens
         self.lengths = mask.sum(-1, dtype=torch.int32)
-        self.at_the_end = not bool(mask[:, -1].all())
-        self._order = torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)  # tokens, then padding
-        self._back = torch.argsort(self._order, dim=-1)
+        parts = mask[:, : -self.new_tokens], mask[:, -self.new_tokens :], mask[:, -1]
+        self.before, self.among_new, self.at_the_end = torch.stack([~part.all() for part in parts]).tolist()
+        self.order = torch.argsort(mask.to(torch.uint8), dim=-1, descending=True, stable=True)
+        self._back = torch.argsort(self.order, dim=-1)
+
+    @cached_property
+    def new(self) -> Padding:
+        """The new tokens alone."""
+        return self if self.new_tokens == self.mask.size(1) else Padding(self.mask[:, -self.new_tokens :])
 
     def to_the_end(self, x: Tensor) -> Tensor:
         """[batch, heads, all_tokens, head_dim] with each sequence's padding moved behind its tokens; contiguous."""
-        return _gathered(x, self._order)
+        return _gathered(x, self.order)
 
     def restored(self, x: Tensor) -> Tensor:
         """Undoes to_the_end."""
