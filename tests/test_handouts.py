@@ -20,23 +20,8 @@ _OUTPUT = re.compile(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", re.DOTALL)
 
 def prose(text: str) -> str:
     """A Markdown text without what commands print, blocks of code, links' addresses and the lines of tables."""
-    kept, in_code, blank = [], False, True
-    list_indent = 0
-    for line in _OUTPUT.sub("", text).split("\n"):
-        if not line.strip():
-            blank = True
-            continue
-        indent = len(line) - len(line.lstrip())
-        if item := re.match(r" *([-*]|\d+\.) +", line):
-            list_indent = item.end()
-        elif indent < 2:
-            list_indent = 0
-        # code is indented by 4 more than the text around it, and follows an empty line
-        in_code = indent >= list_indent + 4 and (in_code or blank)
-        blank = False
-        if not in_code and not re.fullmatch(r"[|\-: ]+", line):
-            kept.append(line)
-    return re.sub(r"\]\([^)]*\)", "]", "\n".join(kept))
+    without_code = re.sub(r"(?ms)^( *)```.*?^\1```$|^[|\-: ]+$", "", _OUTPUT.sub("", text))
+    return re.sub(r"\]\([^)]*\)", "]", without_code)
 
 
 def words(text: str) -> int:
@@ -45,8 +30,8 @@ def words(text: str) -> int:
 
 
 def test_what_counts_as_prose():
-    paragraph, code = "Two words.\n", "\n    code is not\n    counted\n"
-    item, table = "\n1. One item\n   goes on\n\n       its code\n", "\n| a | b |\n|---|---|\n"
+    paragraph, code = "Two words.\n", "\n```python\ncode is not\ncounted\n```\n"
+    item, table = "\n1. One item\n   goes on\n\n   ```\n   its code\n   ```\n", "\n| a | b |\n|---|---|\n"
     assert words(paragraph + code + item + table) == 2 + 0 + 5 + 2
     assert words("a\n<!-- OUTPUT: python -m x -->\n\n    b c\n\n<!-- END OUTPUT -->\n[d](e/f.md)") == 2
 
