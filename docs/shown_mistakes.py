@@ -13,15 +13,7 @@ _FLASH = "task4/flash_attention.cu"
 
 PLANTED: dict[str, list[Edit]] = {
     "gap 3 uses triu() in place of triu(diagonal=1)": [Edit("task1/attention.py", ".triu(diagonal=1)", ".triu()")],
-    "key_row = key + k * head_dim": [Edit(_NAIVE, "key + (batch_head * S_k + k) * head_dim", "key + k * head_dim")],
-    "thread_number gives blockIdx.x + threadIdx.x": [
-        Edit(
-            _NAIVE,
-            "static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x",
-            "static_cast<int64_t>(blockIdx.x) + threadIdx.x",
-        )
-    ],
-    "output_kernel without its `return` for superfluous threads": [
+    "output_kernel without its `return` for spare threads": [
         Edit(_NAIVE, "    if (index >= batch_heads * S_q * head_dim) return;\n", "")
     ],
     "no barrier inside the loop of the tree": [
