@@ -40,22 +40,12 @@ PLANTED: dict[str, list[Edit]] = {
     "add_tile has O = state.O + P @ value_tile": [
         Edit("task3/attention.py", "O = rescale * state.O + P @ value_tile", "O = state.O + P @ value_tile")
     ],
-    "add_tile has O = state.O / rescale + P @ value_tile": [
-        Edit("task3/attention.py", "O = rescale * state.O + P @ value_tile", "O = state.O / rescale + P @ value_tile")
-    ],
     "attend calls tile_scores with all of key and slices the result": [
         Edit(
             "task3/attention.py",
             "        S = tile_scores(query_tile, key[:, :, tile], q_start, k_start, scale, causal)\n",
             "        S = tile_scores(query_tile, key, q_start, 0, scale, causal)[..., tile]\n",
         )
-    ],
-    "add_scores begins with l = state.l": [
-        Edit(_ONLINE, "float l = state.l * expf(state.m - shift);", "float l = state.l;")
-    ],
-    "gap 12 without weight != 0.0f": [
-        Edit(_ONLINE, "weight * (weight != 0.0f && has_first", "weight * (has_first"),
-        Edit(_ONLINE, "weight * (weight != 0.0f && has_second", "weight * (has_second"),
     ],
     "online_softmax leaves out the line that multiplies state.o by rescale": [
         Edit(_FLASH, "state.o[r][c] *= rescale;", ";")
