@@ -51,7 +51,7 @@ PLANTED: dict[str, list[Edit]] = {
         Edit(_FLASH, "state.o[r][c] *= rescale;", ";")
     ],
     "the loop ends at q_start + B_r": [Edit(_FLASH, "q_start + B_r + diagonal", "q_start + B_r")],
-    "no __syncthreads() behind accumulate_output": [
+    "no __syncthreads() after accumulate_output": [
         Edit(
             _FLASH,
             "accumulate_output<T>(state, p_tile, v_tile, first_row);\n        __syncthreads();",
