@@ -59,13 +59,6 @@ PLANTED: dict[str, list[Edit]] = {
         )
     ],
     "attend_to_tile is given 1 as row_step": [Edit(_STRIDED, "count - n, stride,", "count - n, 1,")],
-    "hidden_rows is given n + lane": [
-        Edit(_STRIDED, "hidden_rows<T>(position + lane * stride,", "hidden_rows<T>(n + lane,")
-    ],
-    "window_keys begins at q_start": [
-        Edit(_SPARSE, "const int64_t first = q_start - window + 1;", "const int64_t first = q_start;")
-    ],
-    "count = __popc(...)": [Edit(_SPARSE, "count += __popc(lanes);", "count = __popc(lanes);")],
     "the loop counts positions, up to seen": [Edit(_STRIDED, "ceil_div(seen - offset, stride)", "seen")],
     "merge_warps uses weight = 1": [
         Edit("task6/decode_attention.cu", "const float weight = exp2f(m[w] - shift);", "const float weight = 1.0f;")
