@@ -112,10 +112,12 @@ def shown(block: Block, text: str) -> str:
 
 def _first_cases(lines: list[str]) -> list[str]:
     """The lines, with the first cases of a test's table and the number of the others."""
-    begin = next((i for i, line in enumerate(lines) if line.startswith("┡")), 0) + 1
-    end = next((i for i, line in enumerate(lines) if line.startswith("└")), 0)
-    cases = [i for i in range(begin, end) if not _goes_on(lines[i])]
-    if not lines[begin - 2].startswith("┃ part") or len(cases) <= SHOWN_CASES:
+    head = next((i for i, line in enumerate(lines) if line.startswith("┃ part")), None)
+    if head is None:
+        return lines
+    end = next(i for i, line in enumerate(lines) if line.startswith("└"))
+    cases = [i for i in range(head + 2, end) if not _goes_on(lines[i])]
+    if len(cases) <= SHOWN_CASES:
         return lines
     left = f"... and {len(cases) - SHOWN_CASES} more cases"
     return [*lines[: cases[SHOWN_CASES]], lines[end], left, *lines[end + 1 :]]

@@ -10,6 +10,7 @@ _ONLINE = "task3/online_softmax.cu"
 _STRIDED = "task5/strided_attention.cu"
 _SPARSE = "task5/sparse_attention.cu"
 _FLASH = "task4/flash_attention.cu"
+_GPT2 = "task7/gpt2_kernels.cu"
 
 PLANTED: dict[str, list[Edit]] = {
     "gap 3 uses triu() in place of triu(diagonal=1)": [Edit("task1/attention.py", ".triu(diagonal=1)", ".triu()")],
@@ -21,17 +22,6 @@ PLANTED: dict[str, list[Edit]] = {
     ],
     "the barrier after `row_max = partial[0];` taken out": [
         Edit(_TILED, "row_max = partial[0];\n    __syncthreads();", "row_max = partial[0];")
-    ],
-    "pass 2 and 3 use expf(x) in place of expf(x - shift)": [
-        Edit(_TILED, "row_sum += expf(row_x[i] - shift)", "row_sum += expf(row_x[i])"),
-        Edit(_TILED, "row_y[i] = expf(row_x[i] - shift)", "row_y[i] = expf(row_x[i])"),
-    ],
-    "gemm_nt_kernel loads b_tile from row k0, column first_col": [
-        Edit(
-            _TILED,
-            "load_tile_transposed(b_tile, b_matrix, N, K, first_col, k0);",
-            "load_tile_transposed(b_tile, b_matrix, N, K, k0, first_col);",
-        )
     ],
     "tile of width 32 instead of 33": [
         Edit(_TILED, "b_tile[TILE][TILE + 1];", "b_tile[TILE][TILE];"),
@@ -50,7 +40,6 @@ PLANTED: dict[str, list[Edit]] = {
     "online_softmax leaves out the line that multiplies state.o by rescale": [
         Edit(_FLASH, "state.o[r][c] *= rescale;", ";")
     ],
-    "the loop ends at q_start + B_r": [Edit(_FLASH, "q_start + B_r + diagonal", "q_start + B_r")],
     "no __syncthreads() after accumulate_output": [
         Edit(
             _FLASH,
@@ -71,5 +60,9 @@ PLANTED: dict[str, list[Edit]] = {
             "            keys, values = (rows.repeat_interleave(group, dim=1) for rows in (key, value))\n"
             "            heads = self.flash_ops.flash_attention(query, keys, values, True)\n",
         )
+    ],
+    "row_moments uses one pass: E[x^2] - mean^2": [
+        Edit(_GPT2, "(row[col] - moments.mean) * (row[col] - moments.mean)", "row[col] * row[col]"),
+        Edit(_GPT2, "warp_sum(squares) / width + eps", "warp_sum(squares) / width - moments.mean * moments.mean + eps"),
     ],
 }

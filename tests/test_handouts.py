@@ -14,7 +14,8 @@ from common.compiling import skeletons
 from common.compiling.manifest import tasks
 from common.console.paths import ROOT
 
-MOST_WORDS = 2500
+MOST_WORDS = 1900  # of prose
+MOST_PRINTED = 6000  # of what commands print, in all handouts together
 _OUTPUT = re.compile(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", re.DOTALL)
 
 
@@ -39,6 +40,11 @@ def test_what_counts_as_prose():
 @pytest.mark.parametrize("task", tasks())
 def test_the_prose_is_short(task):
     assert words((ROOT / task / "README.md").read_text()) <= MOST_WORDS
+
+
+def test_what_is_printed_is_cut_to_what_is_read():
+    texts = [(ROOT / task / "README.md").read_text() for task in tasks()]
+    assert sum(len(block.split()) for text in texts for block in _OUTPUT.findall(text)) <= MOST_PRINTED
 
 
 def gaps_named(text: str) -> set[int]:
