@@ -22,7 +22,7 @@ from common.course.hints import hints_of
 NOTEBOOK = Path(__file__).with_suffix(".ipynb")
 TASK = "task1"
 GAPS_AFTER = {"Part 1": "attention.py", "Part 2": "naive_attention.cu"}  # how a section's title begins -> whose gaps
-LEFT_OUT = ("The files", "Commands")  # sections about a shell and an editor
+LEFT_OUT = ("Start here",)  # a section about a shell and an editor
 
 ABOUT = """\
 # Task 1 as a notebook

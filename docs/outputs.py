@@ -1,6 +1,6 @@
 """What the handouts show of a command's output is what it prints: python docs/outputs.py [--stale] [--gpu] [TEXT ...]
 
-A block stands between two comments, and the first says how it came about:
+A block is fenced text between two comments, and the first says how it came about:
 
     OUTPUT: python -m task2.test --gemm                            in a checkout whose gaps are filled
     OUTPUT: python -m task2.test --gemm (unfilled)                 in one as a student gets it
@@ -9,9 +9,10 @@ A block stands between two comments, and the first says how it came about:
     OUTPUT: torchrun --nproc-per-node 4 -m task6.ring              processes of torchrun's
     OUTPUT: ... (one NVIDIA H200, ...)                             on a GPU: only --gpu prints these, and nothing else
 
-Of a failing run a block holds what follows its table, and the points if it held them before. A handout gives no gap
-away: where a report quotes a line of one, its block holds "(your line)". TEXT: only blocks whose comment contains one
-of these. --stale writes nothing, tells which blocks differ by more than a time, and ends with 1.
+Of a failing run a block holds what follows its table, and the points if it held them before; of a test's table, the
+first three cases. A handout gives no gap away: where a report quotes a line of one, its block holds "(your line)".
+TEXT: only blocks whose comment contains one of these. --stale writes nothing, lists the blocks that differ by more than
+a time, and exits with 1.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, pr
 
 from common.compiling.skeletons import parse, solution_files, student_file
 
-WIDTH = 116  # columns, of which the documents indent none but four
+WIDTH = 116  # columns
+SHOWN_CASES = 3  # of a test's table
 DOCUMENTS = ("task*/*.md", "common/simulator/README.md")
 _BLOCK = re.compile(
     r"<!-- OUTPUT: (?:python (?:-m )?)?(?P<command>[^(\n]*?)(?P<gpu>, on one NVIDIA \w+)?"
-    r"(?: \((?P<how>[^\n]*)\))? -->\n"
-    r"(?P<body>(?:(?!<!-- ).)*?)<!-- END OUTPUT -->",
+    r"(?: \((?P<how>[^\n]*)\))? -->\n\n```text\n"
+    r"(?P<body>(?:(?!<!-- ).)*?)\n```\n\n<!-- END OUTPUT -->",
     re.DOTALL,
 )
 _TROUBLE = re.compile(r"(The checked build|[\w-]+: .*  (FAIL|error|not implemented))")
@@ -82,7 +84,7 @@ def blocks(text: str, file: Path) -> Iterator[Block]:
         how = match["how"] or ""
         on_gpu = bool(match["gpu"]) or "NVIDIA" in how + match["body"]
         on_gpu |= "tune" in match["command"] or "--speed" in match["command"]
-        yield Block(file, match[0].split("\n")[0], match["command"], how, on_gpu, match["body"].strip("\n"))
+        yield Block(file, match[0].split("\n")[0], match["command"], how, on_gpu, match["body"])
 
 
 def all_blocks() -> list[Block]:
@@ -92,7 +94,7 @@ def all_blocks() -> list[Block]:
 
 
 def shown(block: Block, text: str) -> str:
-    """The part of the output that the block holds, indented as it stands in the document."""
+    """The part of the output that the block holds."""
     lines = [line.rstrip() for line in text.rstrip("\n").split("\n") if not line.startswith(_PROGRESS)]
     begin, end = 0, len(lines)
     held = block.body.split("\n")
@@ -101,11 +103,29 @@ def shown(block: Block, text: str) -> str:
     elif block.how and block.how != "times":
         opening = _FINDINGS if _FINDINGS.match(held[0].strip()) else _TROUBLE
         begin = next((i for i, line in enumerate(lines) if opening.match(line)), 0)
-        if not any(_POINTS.match(line[4:]) for line in held):
+        if not any(_POINTS.match(line) for line in held):
             end = next((i for i, line in enumerate(lines) if i > begin and _POINTS.match(line)), end)
         if block.how.endswith("the first case"):
             end = next((i for i, line in enumerate(lines) if i > begin and "The same holds" in line), end)
-    return "\n".join(f"    {line}".rstrip() for line in lines[begin:end]).strip("\n")
+    return "\n".join(_first_cases(lines[begin:end])).strip("\n")
+
+
+def _first_cases(lines: list[str]) -> list[str]:
+    """The lines, with the first cases of a test's table and the number of the others."""
+    head = next((i for i, line in enumerate(lines) if line.startswith("┃ part")), None)
+    if head is None:
+        return lines
+    end = next(i for i, line in enumerate(lines) if line.startswith("└"))
+    cases = [i for i in range(head + 2, end) if not _goes_on(lines[i])]
+    if len(cases) <= SHOWN_CASES:
+        return lines
+    left = f"... and {len(cases) - SHOWN_CASES} more cases"
+    return [*lines[: cases[SHOWN_CASES]], lines[end], left, *lines[end + 1 :]]
+
+
+def _goes_on(row: str) -> bool:
+    """Whether this line of a table belongs to the row above it: its first cell is empty."""
+    return not row.split("│")[1].strip()
 
 
 def gap_lines(files: Iterable[Path]) -> set[str]:
@@ -165,9 +185,9 @@ def main() -> int:
                 differ.append(block.name)
             if not options.stale:
                 text = block.file.read_text("utf-8")
-                old = f"{block.head}\n\n{block.body}\n\n<!-- END OUTPUT -->"
+                old, new = (f"{block.head}\n\n```text\n{one}\n```\n" for one in (block.body, body))
                 assert text.count(old) == 1, block.name
-                block.file.write_text(text.replace(old, f"{block.head}\n\n{body}\n\n<!-- END OUTPUT -->"), "utf-8")
+                block.file.write_text(text.replace(old, new), "utf-8")
     print("\n".join(differ) or "all as before, but for times")
     return 1 if options.stale and differ else 0
 

@@ -103,16 +103,16 @@ def said(folder: Path, step: Step, backend: str) -> list[str]:
     lines = [f"`python -m {command}`", ""]
     untouched = step.block and (folder / "Results.md").read_text(encoding="utf-8") == before
     if done.returncode not in (0, 1) or "Traceback" in done.stderr or untouched:
-        return [*lines, "failed:", "", *indented((done.stdout + done.stderr).strip().split("\n")[-8:]), ""]
+        return [*lines, "failed:", "", *fenced((done.stdout + done.stderr).strip().split("\n")[-8:]), ""]
     if step.block:
         return [*block(folder / "Results.md", step.block), ""]
     kept = done.stdout if step.keep == r"(?s).*" else "\n".join(re.findall(step.keep, done.stdout))
-    return [*lines, *indented(kept.strip("\n").split("\n")), ""]
+    return [*lines, *fenced(kept.strip("\n").split("\n")), ""]
 
 
-def indented(lines: Sequence[str]) -> list[str]:
+def fenced(lines: Sequence[str]) -> list[str]:
     """As a block of code."""
-    return [f"    {line}".rstrip() for line in lines]
+    return ["```text", *(line.rstrip() for line in lines), "```"]
 
 
 def block(file: Path, name: str) -> list[str]:
@@ -159,7 +159,7 @@ def measured(where: str, chosen: Sequence[str]) -> Iterator[dict[str, list[str]]
     backend = "simulator" if where == "simulator" else "cuda"
     with tempfile.TemporaryDirectory() as scratch:
         folder = copied(Path(scratch, "course"))
-        yield {"machine": [f"On {datetime.date.today()}:", "", *indented(machine(folder)), ""]}
+        yield {"machine": [f"On {datetime.date.today()}:", "", *fenced(machine(folder)), ""]}
         for task in chosen:
             steps = [step for step in STEPS[task] if where in step.of]
             lines = [line for step in steps for line in said(folder, step, backend)]

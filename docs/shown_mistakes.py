@@ -10,18 +10,11 @@ _ONLINE = "task3/online_softmax.cu"
 _STRIDED = "task5/strided_attention.cu"
 _SPARSE = "task5/sparse_attention.cu"
 _FLASH = "task4/flash_attention.cu"
+_GPT2 = "task7/gpt2_kernels.cu"
 
 PLANTED: dict[str, list[Edit]] = {
     "gap 3 uses triu() in place of triu(diagonal=1)": [Edit("task1/attention.py", ".triu(diagonal=1)", ".triu()")],
-    "key_row = key + k * head_dim": [Edit(_NAIVE, "key + (batch_head * S_k + k) * head_dim", "key + k * head_dim")],
-    "thread_number gives blockIdx.x + threadIdx.x": [
-        Edit(
-            _NAIVE,
-            "static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x",
-            "static_cast<int64_t>(blockIdx.x) + threadIdx.x",
-        )
-    ],
-    "output_kernel without its `return` for superfluous threads": [
+    "output_kernel without its `return` for spare threads": [
         Edit(_NAIVE, "    if (index >= batch_heads * S_q * head_dim) return;\n", "")
     ],
     "no barrier inside the loop of the tree": [
@@ -30,26 +23,12 @@ PLANTED: dict[str, list[Edit]] = {
     "the barrier after `row_max = partial[0];` taken out": [
         Edit(_TILED, "row_max = partial[0];\n    __syncthreads();", "row_max = partial[0];")
     ],
-    "pass 2 and 3 use expf(x) in place of expf(x - shift)": [
-        Edit(_TILED, "row_sum += expf(row_x[i] - shift)", "row_sum += expf(row_x[i])"),
-        Edit(_TILED, "row_y[i] = expf(row_x[i] - shift)", "row_y[i] = expf(row_x[i])"),
-    ],
-    "gemm_nt_kernel loads b_tile from row k0, column first_col": [
-        Edit(
-            _TILED,
-            "load_tile_transposed(b_tile, b_matrix, N, K, first_col, k0);",
-            "load_tile_transposed(b_tile, b_matrix, N, K, k0, first_col);",
-        )
-    ],
     "tile of width 32 instead of 33": [
         Edit(_TILED, "b_tile[TILE][TILE + 1];", "b_tile[TILE][TILE];"),
         Edit(_TILED, '    static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");\n', ""),
     ],
     "add_tile has O = state.O + P @ value_tile": [
         Edit("task3/attention.py", "O = rescale * state.O + P @ value_tile", "O = state.O + P @ value_tile")
-    ],
-    "add_tile has O = state.O / rescale + P @ value_tile": [
-        Edit("task3/attention.py", "O = rescale * state.O + P @ value_tile", "O = state.O / rescale + P @ value_tile")
     ],
     "attend calls tile_scores with all of key and slices the result": [
         Edit(
@@ -58,18 +37,10 @@ PLANTED: dict[str, list[Edit]] = {
             "        S = tile_scores(query_tile, key, q_start, 0, scale, causal)[..., tile]\n",
         )
     ],
-    "add_scores begins with l = state.l": [
-        Edit(_ONLINE, "float l = state.l * expf(state.m - shift);", "float l = state.l;")
-    ],
-    "gap 12 without weight != 0.0f": [
-        Edit(_ONLINE, "weight * (weight != 0.0f && has_first", "weight * (has_first"),
-        Edit(_ONLINE, "weight * (weight != 0.0f && has_second", "weight * (has_second"),
-    ],
     "online_softmax leaves out the line that multiplies state.o by rescale": [
         Edit(_FLASH, "state.o[r][c] *= rescale;", ";")
     ],
-    "the loop ends at q_start + B_r": [Edit(_FLASH, "q_start + B_r + diagonal", "q_start + B_r")],
-    "no __syncthreads() behind accumulate_output": [
+    "no __syncthreads() after accumulate_output": [
         Edit(
             _FLASH,
             "accumulate_output<T>(state, p_tile, v_tile, first_row);\n        __syncthreads();",
@@ -77,13 +48,6 @@ PLANTED: dict[str, list[Edit]] = {
         )
     ],
     "attend_to_tile is given 1 as row_step": [Edit(_STRIDED, "count - n, stride,", "count - n, 1,")],
-    "hidden_rows is given n + lane": [
-        Edit(_STRIDED, "hidden_rows<T>(position + lane * stride,", "hidden_rows<T>(n + lane,")
-    ],
-    "window_keys begins at q_start": [
-        Edit(_SPARSE, "const int64_t first = q_start - window + 1;", "const int64_t first = q_start;")
-    ],
-    "count = __popc(...)": [Edit(_SPARSE, "count += __popc(lanes);", "count = __popc(lanes);")],
     "the loop counts positions, up to seen": [Edit(_STRIDED, "ceil_div(seen - offset, stride)", "seen")],
     "merge_warps uses weight = 1": [
         Edit("task6/decode_attention.cu", "const float weight = exp2f(m[w] - shift);", "const float weight = 1.0f;")
@@ -96,5 +60,9 @@ PLANTED: dict[str, list[Edit]] = {
             "            keys, values = (rows.repeat_interleave(group, dim=1) for rows in (key, value))\n"
             "            heads = self.flash_ops.flash_attention(query, keys, values, True)\n",
         )
+    ],
+    "row_moments uses one pass: E[x^2] - mean^2": [
+        Edit(_GPT2, "(row[col] - moments.mean) * (row[col] - moments.mean)", "row[col] * row[col]"),
+        Edit(_GPT2, "warp_sum(squares) / width + eps", "warp_sum(squares) / width - moments.mean * moments.mean + eps"),
     ],
 }

@@ -4,8 +4,8 @@ mkdocs takes pages from one folder, and that folder cannot be the checkout. So d
 its list of files is replaced: every page under its path in the checkout, and every file that a page links to, such as
 a picture or a .cu. A link that leads nowhere stays one, and `mkdocs build --strict` fails.
 
-The pages are CommonMark, in which what belongs to a list's item stands below the item's text, two or three columns in.
-mkdocs' Markdown wants four: on_page_markdown moves it.
+The pages are CommonMark, in which the content of a list item is indented by two or three columns, and Markdown inside
+<details> is Markdown. mkdocs' dialect wants four columns, and an attribute: on_page_markdown adds both.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "common/**/*.md", "task*/**/*.md", "tests/**/*.md")
+_FENCE = re.compile(r"(```+|~~~+)")
 _ITEM = re.compile(r"([-*]|\d+\.) +(?=\S)")
 _LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)|<img[^>]*\ssrc=\"([^\":]+)\"")
 
@@ -38,7 +39,8 @@ def linked(page: str) -> set[str]:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """What mkdocs builds."""
-    theirs = [one for one in files if not Path(one.abs_src_path or "").is_relative_to(ROOT / "docs")]
+    looks = {*config.extra_css, *map(str, config.extra_javascript)}
+    theirs = [f for f in files if f.src_uri in looks or not Path(f.abs_src_path or "").is_relative_to(ROOT / "docs")]
     every = [*pages(), *sorted({target for page in pages() for target in linked(page)})]
     ours = [File(path, str(ROOT), config.site_dir, config.use_directory_urls) for path in every]
     return Files([*theirs, *ours])
@@ -52,14 +54,17 @@ def with_wide_lists(text: str) -> str:
     lines: list[str] = []
     items: list[int] = []  # where the text of each open item begins in its line
     loose = False  # an empty line was seen in the item above
+    fence = ""  # of the block of code that is open
     for line in text.split("\n"):
         code = line.lstrip(" ")
         indent = len(line) - len(code)
         depth = len(items)
-        while code and items and indent < items[-1]:
+        while code and items and indent < items[-1] and not fence:
             items.pop()
         inside = indent - (items[-1] if items else 0)  # from four on it is code
-        marker = _ITEM.match(code) if inside < 4 else None
+        marker = _ITEM.match(code) if inside < 4 and not fence else None
+        if fenced := _FENCE.match(code):
+            fence = "" if fence == fenced[1] else fence or fenced[1]
         if marker and lines and lines[-1].strip():
             begins = len(items) == depth
             if begins and marker[1] not in ("-", "*", "1."):
@@ -75,4 +80,5 @@ def with_wide_lists(text: str) -> str:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """A page's text, for mkdocs' Markdown."""
-    return with_wide_lists(markdown)
+    wide = with_wide_lists(markdown).replace("<details", '<details markdown="1"')
+    return re.sub(r"```console\n(?! *\$)", "```bash\n", wide)  # "console" without prompts would be all output, and grey

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,11 @@ from common.compiling.toolchain import choose_backend
 
 ROOT = Path(__file__).resolve().parents[1]
 ON_A_GPU = choose_backend("auto").name == "cuda"
-DOCUMENTS = ("README.md", "Results.md", "docs/commands.md", "docs/set-up.md")
+DOCUMENTS = ("README.md", "Results.md", "docs/*.md", "common/**/*.md", "task*/**/*.md")
+FENCED = r"(?ms)^( *)```%s\n(.*?)^\1```$"
 PLACEHOLDER = re.compile(r"taskN|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
 MEASURES = re.compile(r"\.benchmark(?! verdict)|\.tune|prefill_profile|--speed|--mode=benchmark")
+COMMAND = r"(?:python -m|course) "
 WRITES = ("common.skeleton", "course reset")  # into the student's files
 ELSEWHERE = ("course watch", "course attack")  # waits, takes long: tests of their own
 NEEDS_THE_HUB = "--model gpt2"
@@ -48,34 +51,29 @@ def is_elsewhere(command: str) -> bool:
 def documented() -> list[str]:
     """The commands of all documents: lines of their own, without what is said of them, and those within a sentence."""
     found: dict[str, None] = {}
-    for file in sorted([ROOT / one for one in DOCUMENTS] + [*ROOT.glob("common/**/*.md"), *ROOT.glob("task*/**/*.md")]):
+    for file in sorted(file for pattern in DOCUMENTS for file in ROOT.glob(pattern)):
         text = re.sub(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", "", file.read_text(), flags=re.DOTALL)
-        for line in re.findall(r"(?m)^ {4,}(python -m [^\n]*)$", text):
-            found[re.split(r" {2,}", line)[0]] = None
-        found |= dict.fromkeys(re.findall(r"`(python -m [^`]*)`", re.sub(r"\n *", " ", text)))
+        for _, block in re.findall(FENCED % "console", text):
+            for line in re.findall(rf"(?m)^ *({COMMAND}[^\n]*)$", block):
+                found[re.split(r" {2,}", line)[0]] = None
+        found |= dict.fromkeys(re.findall(rf"`({COMMAND}[^`]*)`", re.sub(r"\n *", " ", text)))
     return [command for command in found if not (PLACEHOLDER.search(command) or is_elsewhere(command))]
 
 
 def snippets() -> dict[str, str]:
-    """The blocks of Python in the handouts that begin with an import: "task4/README.md:120" -> its text."""
+    """The blocks of Python in the handouts and in docs/ that begin with an import: "task4/README.md:120" -> its text."""
     found = {}
-    for file in sorted(ROOT.glob("task*/*.md")):
+    for file in sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("task*/*.md")]):
         text = re.sub(
             r"<!-- OUTPUT.*?<!-- END OUTPUT -->",
             lambda block: "\n" * block[0].count("\n"),
             file.read_text(),
             flags=re.S,
         )
-        lines, number = text.split("\n"), 0
-        while number < len(lines):
-            begin = re.match(r"( {4,})(import|from) \w", lines[number])
-            first = number
-            number += 1
-            if begin:
-                while number < len(lines) and (not lines[number].strip() or lines[number].startswith(begin[1])):
-                    number += 1
-                code = "\n".join(line[len(begin[1]) :] for line in lines[first:number])
-                found[f"{file.relative_to(ROOT)}:{first + 1}"] = code
+        for block in re.finditer(FENCED % "python", text):
+            if re.match(r" *(import|from) \w", block[2]):
+                line = text.count("\n", 0, block.start(2)) + 1
+                found[f"{file.relative_to(ROOT)}:{line}"] = textwrap.dedent(block[2])
     return found
 
 
@@ -124,6 +122,7 @@ def test_a_snippet_runs_as_it_is_printed(code, filled):
 def test_a_command_runs_as_it_is_printed(command, filled, tmp_path):
     writes = any(name in command for name in WRITES)
     folder = copy_of_the_checkout(tmp_path) if writes else filled
+    command = re.sub(r"^course ", "python -m common.course ", command)
     _, *arguments = shlex.split(command)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}

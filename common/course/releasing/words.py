@@ -24,16 +24,17 @@ INSTEAD = {  # what the whole course says -> what the student's edition says
     "              what you read; what you are tested with",
 }
 _ASIDE = re.compile(r"(?:,(?:\s+and)?|\s+and)\s+`--solution`\s+\([^()]*\)")
+_BLOCK = re.compile(r"(?ms)(?:^ *```\w*$.*?^ *```$|^(?! *```)[^\n]+(?:\n(?! *```)[^\n]+)*)")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[*])")
 WIDTH = 120
 
 
 def for_students(text: str) -> str:
     """The text without all that."""
-    text = re.sub(r"^(    .*task7\.inference) --solution", r"\1 --tuned", text, flags=re.MULTILINE)
+    text = re.sub(r"^((?:pip|python) .*task7\.inference) --solution", r"\1 --tuned", text, flags=re.MULTILINE)
     for said, instead in INSTEAD.items():
         text = text.replace(said, instead)
-    blocks, kept = re.split(r"\n{2,}", text), []
+    blocks, kept = _BLOCK.findall(text), []
     for block in blocks:
         if not ABSENT.search(block):
             kept.append(block)
@@ -43,11 +44,11 @@ def for_students(text: str) -> str:
             kept.append(left)
         elif kept and kept[-1].rstrip().endswith(":") and not _is_listing(kept[-1]):
             kept[-1] = _without_last_sentence(kept[-1])
-    return "\n\n".join(block for block in kept if block is not None)
+    return "\n\n".join(block for block in kept if block is not None) + text[len(text.rstrip("\n")) :]
 
 
 def _is_listing(block: str) -> bool:
-    return all(line.startswith("    ") or not line.strip() for line in block.splitlines())
+    return block.lstrip().startswith("```")
 
 
 def _without(block: str) -> str | None:
@@ -55,8 +56,7 @@ def _without(block: str) -> str | None:
     lines = block.splitlines()
     if _is_listing(block) or any(line.startswith(("|", "<!--")) for line in lines):
         left = [line for line in lines if not ABSENT.search(line)]
-        listing_ends = "\n".join(left)
-        return listing_ends if left else None
+        return "\n".join(left) if any("```" not in line for line in left) else None
     if any(re.match(r"\s*(?:[-*]|\d+\.) ", line) for line in lines):
         items = re.split(r"\n(?=\s*(?:[-*]|\d+\.) )", block)
         left = [one for one in (_prose(item) for item in items) if one]

@@ -52,7 +52,7 @@ def test_every_command_of_its_documents_is_there_with_its_flags(release: Path) -
     found = set()
     for file in documents(release):
         text = re.sub(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", "", file.read_text(), flags=re.DOTALL)
-        listed = re.findall(r"(?m)^ {4,}(python -m [^\n]*?)(?: {2,}|$)", text)
+        listed = re.findall(r"(?m)^ *(python -m [^\n]*?)(?: {2,}|$)", text)
         found |= {*listed, *re.findall(r"`(python -m [^`]*)`", re.sub(r"\n *", " ", text))}
     helps: dict[str, str] = {}
     for command in sorted(found):
@@ -106,8 +106,9 @@ def test_its_documents_speak_of_what_is_there(release: Path) -> None:
         ("It takes `--a` (x: y) and `--solution` (the\nreference: z). Two.", "It takes `--a` (x: y). Two."),
         ("- one\n- two with solution/ in it\n- three", "- one\n- three"),
         ("| a |\n|---|\n| `--solution` |\n| b |", "| a |\n|---|\n| b |"),
-        ("First. Run this:\n\n    pytest\n\nLast.", "First.\n\nLast."),
-        ("    python -m task7.inference --solution", "    python -m task7.inference --tuned"),
+        ("First. Run this:\n\n```console\npytest\n```\n\nLast.", "First.\n\nLast."),
+        ("```python\na = 1\n\nb = 2\n```\nText.", "```python\na = 1\n\nb = 2\n```\n\nText."),
+        ("python -m task7.inference --solution", "python -m task7.inference --tuned"),
         ("nothing of it", "nothing of it"),
     ],
 )
