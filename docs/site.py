@@ -39,7 +39,8 @@ def linked(page: str) -> set[str]:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """What mkdocs builds."""
-    theirs = [one for one in files if not Path(one.abs_src_path or "").is_relative_to(ROOT / "docs")]
+    looks = {*config.extra_css, *map(str, config.extra_javascript)}
+    theirs = [f for f in files if f.src_uri in looks or not Path(f.abs_src_path or "").is_relative_to(ROOT / "docs")]
     every = [*pages(), *sorted({target for page in pages() for target in linked(page)})]
     ours = [File(path, str(ROOT), config.site_dir, config.use_directory_urls) for path in every]
     return Files([*theirs, *ours])
@@ -79,4 +80,5 @@ def with_wide_lists(text: str) -> str:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """A page's text, for mkdocs' Markdown."""
-    return with_wide_lists(markdown).replace("<details", '<details markdown="1"')
+    wide = with_wide_lists(markdown).replace("<details", '<details markdown="1"')
+    return re.sub(r"```console\n(?! *\$)", "```bash\n", wide)  # "console" without prompts would be all output, and grey

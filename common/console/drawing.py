@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
+INK = "#7d8590"  # of text and axes, on no ground: legible on a white page and on a dark one
+INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+GROUNDS = ("figure.facecolor", "axes.facecolor", "legend.facecolor")
 
 
 def pyplot() -> ModuleType:
@@ -24,6 +27,7 @@ def pyplot() -> ModuleType:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    pyplot.rcParams.update(dict.fromkeys(INKED, INK) | dict.fromkeys(GROUNDS, "none"))
     return pyplot
 
 

@@ -12,20 +12,26 @@ FOLDER = Path(__file__).resolve().parent
 INK, GREY, PALE, BLUE, SKY, ORANGE, SAND, GREEN, MINT = (
     "#1a202c", "#718096", "#edf2f7", "#2b6cb0", "#bee3f8", "#c05621", "#fbd38d", "#276749", "#9ae6b4",
 )  # fmt: skip
+IN_THE_DARK = {  # the color that takes its place on a dark page
+    INK: "#e2e8f0", GREY: "#94a1b2", PALE: "#2d3643", BLUE: "#63a4e8", SKY: "#1e4a72", ORANGE: "#ed8b4c",
+    SAND: "#75501a", GREEN: "#3f8f66", MINT: "#1f5a3c",
+}  # fmt: skip
 
 
 class Drawing:
     """An SVG under construction; sizes in pixels, y downwards."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
+        pairs = [(part, *colors) for colors in IN_THE_DARK.items() for part in ("fill", "stroke")]
+        dark = "".join(f'[{part}="{color}"]{{{part}:{other}}}' for part, color, other in pairs)
         self._head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
             f'role="img" font-family="system-ui, sans-serif" font-size="14" fill="{INK}">\n<title>{title}</title>\n'
+            f"<style>@media (prefers-color-scheme: dark) {{ {dark} }}</style>\n"
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
             f'orient="auto"><path d="M0 0 8 4 0 8z" fill="{GREY}"/></marker></defs>\n'
         )
         self._parts: list[str] = []
-        self.box(0, 0, width, height, "white", line="none")
 
     def box(
         self, x: float, y: float, w: float, h: float, fill: str = PALE, words: str = "", line: str = GREY, rx: int = 0
@@ -38,11 +44,19 @@ class Drawing:
         for i, text in enumerate(lines):
             self.text(x + w / 2, y + h / 2 + 5 + 18 * (i - (len(lines) - 1) / 2), text, "middle")
 
-    def text(self, x: float, y: float, words: str, anchor: str = "start", color: str = INK, size: int = 14) -> None:
+    def text(
+        self, x: float, y: float, words: str, anchor: str = "start", color: str = INK, size: int = 14, more: str = ""
+    ) -> None:
+        """A line of text; `more` holds further attributes."""
         safe = words.replace("&", "&amp;").replace("<", "&lt;")
         self._parts.append(
-            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}" font-size="{size}">{safe}</text>'
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}" font-size="{size}"{more}>{safe}</text>'
         )
+
+    def line(self, *points: tuple[float, float], color: str = GREY, width: float = 1) -> None:
+        """A line through the points."""
+        at = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self._parts.append(f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="{width:g}"/>')
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         self._parts.append(
@@ -53,12 +67,13 @@ class Drawing:
     def cells(self, x: float, y: float, rows: int, cols: int, size: float, fill: Callable[[int, int], str]) -> None:
         """A matrix of small squares; fill(row, col) is the color of one."""
         squares: dict[str, list[str]] = {}
+        side = size - 1
         for row in range(rows):
             for col in range(cols):
-                at = f"M{x + col * size:g} {y + row * size:g}h{size:g}v{size:g}h-{size:g}z"
+                at = f"M{x + col * size:g} {y + row * size:g}h{side:g}v{side:g}h-{side:g}z"
                 squares.setdefault(fill(row, col), []).append(at)
         for color, paths in squares.items():
-            self._parts.append(f'<path d="{"".join(paths)}" fill="{color}" stroke="white"/>')
+            self._parts.append(f'<path d="{"".join(paths)}" fill="{color}"/>')
 
     def notes(self, y: float, *lines: str) -> None:
         """Grey lines below one another."""
@@ -154,7 +169,7 @@ def task3() -> Drawing:
 def task4() -> Drawing:
     d = Drawing(760, 300, "One block of FlashAttention-2: the stages of a tile of keys")
     d.text(30, 28, "One block: a tile of Q stays, the tiles of K and V pass by, the scores never leave the chip.")
-    d.box(20, 44, 720, 150, "white", rx=8)
+    d.box(20, 44, 720, 150, "none", rx=8)
     stages = (
         ("load", "K, V to shared|memory", "gap 1"),
         ("scores", "S = Q K^T", "gap 2"),

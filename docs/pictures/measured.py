@@ -1,4 +1,4 @@
-"""What the tables of common/kernels say, drawn: measured.png. python docs/pictures/measured.py
+"""What the tables of common/kernels say, drawn: measured.svg. python docs/pictures/measured.py
 
 The numbers are read from the READMEs, where the command and the machine stand beside them; none is typed here.
 """
@@ -6,22 +6,16 @@ The numbers are read from the READMEs, where the command and the machine stand b
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from handouts import BLUE, FOLDER, GREEN, GREY, ORANGE, PALE, SKY, Drawing
 
-from matplotlib.axes import Axes
-
-from common.console.drawing import pyplot, save
-
-ROOMS = ROOT / "common" / "kernels"
-OURS, OTHERS, TAUGHT, INK = "#2a6fdb", "#98a2b3", "#93b9f0", "#1f2937"
+ROOMS = FOLDER.parents[1] / "common" / "kernels"
+WIDTH, ROW = 252, 26  # of a panel's plot and of a bar, in pixels
+BOLD = ' font-weight="bold"'
 
 
 def table(room: str, *header: str) -> list[list[str]]:
-    """The rows of the first table of a room's README whose header holds these words, without marks around words.
+    """The header and the rows of the first table of a room's README whose header holds these words, without backticks.
 
     Raises:
         LookupError: there is none.
@@ -30,7 +24,7 @@ def table(room: str, *header: str) -> list[list[str]]:
     for number, line in enumerate(lines):
         if line.startswith("|") and all(word in line for word in header) and lines[number + 1].startswith("|---"):
             rows = []
-            for row in lines[number + 2 :]:
+            for row in [line, *lines[number + 2 :]]:
                 if not row.startswith("|"):
                     break
                 rows.append([cell.strip().strip("`") for cell in row.strip().strip("|").split("|")])
@@ -43,67 +37,76 @@ def number(cell: str) -> float:
     return float(re.sub(r"[^\d.]", "", cell))
 
 
-def bars(axes: Axes, title: str, unit: str, rows: list[tuple[str, float, str]]) -> None:
-    """Horizontal bars, the first at the top: (name, value, colour)."""
-    names, values, colours = zip(*rows, strict=True)
-    axes.barh(range(len(rows)), values, color=colours, height=0.72)
-    for place, value in enumerate(values):
-        axes.text(value + max(values) * 0.02, place, f"{value:,.4g}", va="center", fontsize=10, color=INK)
-    axes.set_yticks(range(len(rows)), names, fontsize=10)
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(values) * 1.2)
-    _finish(axes, title, unit)
-    axes.tick_params(axis="x", labelsize=9)
+def bars(d: Drawing, x: float, y: float, title: str, rows: list[tuple[str, float, str]]) -> None:
+    """Horizontal bars, the first at the top: (name, value, color); names end at x."""
+    d.text(x - 128, y, title, more=BOLD)
+    most = max(value for _, value, _ in rows)
+    for place, (name, value, color) in enumerate(rows):
+        at, length = y + 12 + ROW * place, 0.8 * WIDTH * value / most
+        d.text(x - 8, at + 16, name, "end", size=13)
+        d.box(x, at, length, ROW - 6, color, line="none")
+        d.text(x + length + 6, at + 16, f"{value:,.4g}", size=13)
 
 
-def _finish(axes: Axes, title: str, unit: str) -> None:
-    axes.set_title(title, fontsize=12, weight="bold", color=INK, loc="left")
-    axes.set_xlabel(unit, fontsize=10, color=INK)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def attention(axes: Axes) -> None:
-    """Dense attention, bf16, head_dim 128, against the length of the sequence."""
-    header = [512, 1024, 2048, 4096, 8192, 16384]
-    rows = table("flash", "S =", "1024", "4096")
+def forward_rates() -> tuple[list[str], list[tuple[str, list[float]]]]:
+    """Dense attention, bf16, head_dim 128: the lengths, and of each version its name and TFLOP/s."""
+    header, *rows = table("flash", "S =", "1024", "4096")
     first = next(place for place, row in enumerate(rows) if row[0] == "D = 128")
-    for row, colour in zip(rows[first : first + 3], (OURS, "#475467", OTHERS), strict=True):
-        name = "this repository" if row[1].endswith(".cu") else row[1]
-        axes.plot(range(6), [number(cell) for cell in row[2:]], "o-", color=colour, lw=2.4, label=name)
-    axes.set_xticks(range(6), [f"{one:,}" for one in header], fontsize=9)
-    axes.set_ylim(0)
-    axes.legend(frameon=False, fontsize=10, loc="lower right")
-    _finish(axes, "attention forward, bf16, head_dim 128", "tokens")
-    axes.set_ylabel("TFLOP/s", fontsize=10, color=INK)
+    last = next((place for place, row in enumerate(rows) if place > first and row[0]), len(rows))
+    name_of = {row[1]: "this repository" if row[1].endswith((".cu", ".cuh")) else row[1] for row in rows}
+    return header[2:], [(name_of[row[1]], [number(cell) for cell in row[2:]]) for row in rows[first:last]]
+
+
+def attention(d: Drawing, x: float, y: float) -> None:
+    """A line for each version over the length of the sequence."""
+    lengths, versions = forward_rates()
+    height, most = 150, 100 * (1 + max(max(values) for _, values in versions) // 100)
+    right = [x + WIDTH * i / (len(lengths) - 1) for i in range(len(lengths))]
+    d.text(x - 28, y, "Attention forward, bf16, d = 128, TFLOP/s", more=BOLD)
+    for level in range(0, int(most) + 1, 200):
+        at = y + 14 + height * (1 - level / most)
+        d.line((x, at), (x + WIDTH, at), color=PALE)
+        d.text(x - 8, at + 5, str(level), "end", GREY, 12)
+    for at, length in zip(right, lengths, strict=True):
+        d.text(at, y + 14 + height + 18, f"{int(length):,}", "middle", GREY, 12)
+    for i, ((name, values), color) in enumerate(zip(versions, (BLUE, ORANGE, GREEN, GREY), strict=True)):
+        d.line(*((at, y + 14 + height * (1 - value / most)) for at, value in zip(right, values, strict=True)),
+               color=color, width=2.5)  # fmt: skip
+        d.box(x + 4 + 126 * (i % 2), y + height + 46 + 20 * (i // 2), 14, 4, color, line="none")
+        d.text(x + 24 + 126 * (i % 2), y + height + 52 + 20 * (i // 2), name, size=13)
+    d.text(x + WIDTH, y + 14 + height - 6, "tokens", "end", GREY, 12)
 
 
 def ladder(room: str, column: int, peer: str) -> list[tuple[str, float, str]]:
     """From the taught kernel to the library, step by step."""
     found = []
-    for row in table(room, "version", "median"):
-        colour = TAUGHT if row[0] == "taught" else OTHERS if row[0].startswith(peer) else OURS
-        found.append((row[0].split(",")[0], number(row[column]), colour))
+    for row in table(room, "version", "median")[1:]:
+        color = SKY if row[0] == "taught" else GREY if row[0].startswith(peer) else BLUE
+        found.append((row[0].split(",")[0], number(row[column]), color))
     return found
 
 
-def generation(axes: Axes) -> None:
+def generation() -> list[tuple[str, float, str]]:
     """Tokens per second of GPT-2 124M."""
     rows = []
-    for row in table("gpt2", "TTFT, ms", "tokens/s"):
-        name = row[0].replace("transformers, ", "transformers\n").replace("static cache, torch.compile", "compiled")
-        name, colour = ("this repository", OURS) if row[0].startswith("engine") else (name, OTHERS)
-        rows.append((name, number(row[3]), colour))
-    bars(axes, "GPT-2 124M, fp16, one sequence", "tokens / s", rows)
+    for row in table("gpt2", "TTFT, ms", "tokens/s")[1:]:
+        name = row[0].replace("static cache, torch.compile", "compiled").replace(",", "")
+        name, color = ("this repository", BLUE) if row[0].startswith("engine") else (name, GREY)
+        rows.append((name, number(row[3]), color))
+    return rows
+
+
+def measured() -> Drawing:
+    d = Drawing(790, 460, "The kernels compared with FlashAttention-3, cuDNN, cuBLAS and transformers, on one H200")
+    attention(d, 42, 22)
+    bars(d, 530, 22, "GPT-2 124M, fp16, tokens/s", generation())
+    bars(d, 530, 178, "Softmax, fp32, step by step, TB/s", ladder("softmax", 2, "torch"))
+    bars(d, 142, 282, "Matrix product, fp32, step by step, TFLOP/s", ladder("gemm", 2, "cuBLAS"))
+    return d
 
 
 def main() -> None:
-    figure, ((a, b), (c, d)) = pyplot().subplots(2, 2, figsize=(10.5, 6.6))
-    attention(a)
-    generation(b)
-    bars(c, "matrix product, fp32, step by step", "TFLOP/s", ladder("gemm", 2, "cuBLAS"))
-    bars(d, "softmax, fp32, step by step", "TB/s", ladder("softmax", 2, "torch"))
-    figure.tight_layout(h_pad=2.0, w_pad=2.0)
-    print(save(figure, Path(__file__).with_suffix(".png")))
+    (FOLDER / "measured.svg").write_text(measured().svg(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ def draw(losses: Mapping[str, Sequence[float]], title: str, levels: Mapping[str,
     for name, loss in levels.items():
         axes.axhline(loss, color="0.5", linewidth=0.9, linestyle=":")
         axes.annotate(name, (1, loss), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
-                      horizontalalignment="right", fontsize=8, color="0.35")  # fmt: skip
+                      horizontalalignment="right", fontsize=8, color="0.5")  # fmt: skip
     axes.set(xlabel="step", ylabel="loss, nats per answer", ylim=(0, None))
     axes.margins(x=0.01)
     axes.set_title(title, loc="left", fontsize=10)
-    axes.grid(color="0.92", linewidth=0.6)
+    axes.grid(alpha=0.3, linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
     save(figure, file)

@@ -89,10 +89,10 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
     left, right = min(0.1, *(0.5 * x for x in intensities)), max(1000.0, *(2 * x for x in intensities))
     bandwidth = gpu.bandwidth / TERA
     for name, rate, style in roofs_of(gpu):
-        axes.plot([rate / bandwidth, right], [rate, rate], style, color="0.3", linewidth=1.4)
+        axes.plot([rate / bandwidth, right], [rate, rate], style, color="0.5", linewidth=1.4)
         axes.text(0.97 * right, 1.06 * rate, f"{name} {rate:.3g} TFLOP/s", ha="right", va="bottom", fontsize=9)
     corner = max(rate for _, rate, _ in roofs_of(gpu)) / bandwidth
-    axes.plot([left, corner], [left * bandwidth, corner * bandwidth], "-", color="0.3", linewidth=1.4)
+    axes.plot([left, corner], [left * bandwidth, corner * bandwidth], "-", color="0.5", linewidth=1.4)
     at_one_place: dict[tuple[int, int], list[int]] = {}
     for number, (kernel, intensity, rate) in enumerate(zip(kernels, intensities, rates, strict=True), 1):
         limit, full = bounds(kernel, gpu)[0].resource, kernel.measured_seconds or not leaves_most_idle(kernel, gpu)
@@ -117,7 +117,7 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
     measured = any(kernel.measured_seconds for kernel in kernels)
     what = "measured" if measured else "estimate: at most so fast, and the resource that limits it"
     axes.set_title(f"Roofline of {gpu.name} ({what})", loc="left", fontsize=11)
-    axes.grid(which="major", color="0.9", linewidth=0.6)
+    axes.grid(which="major", alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
     legend = axes.legend(loc="lower right", fontsize=9, title="kernel (grid): limited by", title_fontsize=9)
     legend.get_title().set_horizontalalignment("left")

@@ -96,7 +96,7 @@ class _Canvas:
                 axes.set_xticks(list(ticks), labels=list(ticks.values()), fontsize=8)
                 axes.minorticks_off()
             axes.set_title(setting, loc="left", fontsize=10)
-            axes.grid(which="major", color="0.9", linewidth=0.6)
+            axes.grid(which="major", alpha=0.3, linewidth=0.6)
             axes.set_axisbelow(True)
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
@@ -147,7 +147,7 @@ def _throughput(canvas: _Canvas):
     def panel(axes, of_panel: Sequence[Record]) -> None:
         canvas.lines(axes, of_panel, lambda one: one.rate and one.rate / TERA)
         if near:
-            axes.axhline(rate / TERA, color="0.4", linewidth=1.0, linestyle=":")
+            axes.axhline(rate / TERA, color="0.5", linewidth=1.0, linestyle=":")
             words = f"{limit}: {rate / TERA:.3g}"
             axes.text(0.01, rate / TERA, words, transform=axes.get_yaxis_transform(), fontsize=8, va="bottom")
         axes.set_ylim(0, top)
@@ -179,7 +179,7 @@ def _memory(canvas: _Canvas):
             ([problem.tensor_bytes for problem in problems], "-.", "one tensor, S x head_dim: O(S)"),
         ):
             mebibytes = [size / 2**20 for size in sizes]
-            axes.plot([one.x for one in problems], mebibytes, style, color="0.2", linewidth=1.2, label=label)
+            axes.plot([one.x for one in problems], mebibytes, style, color="0.5", linewidth=1.2, label=label)
         axes.set_yscale("log")
 
     return canvas.picture("Peak memory beside the inputs", "MiB", panel)
@@ -197,7 +197,7 @@ def _roofline(canvas: _Canvas):
         axes.set(xscale="log", yscale="log")
         left, right = axes.get_xlim()
         left, right = min(left, 0.3 * roof / copy), max(right, 3 * roof / copy)
-        axes.plot([left, roof / copy, right], [left * copy, roof, roof], color="0.3", linewidth=1.3)
+        axes.plot([left, roof / copy, right], [left * copy, roof, roof], color="0.5", linewidth=1.3)
         axes.text(left, 1.06 * roof, f" {limit}: {roof:.0f}", ha="left", va="bottom", fontsize=8)
         axes.set_xlim(left, right)
         axes.set_ylim(top=2 * roof)
