@@ -61,7 +61,7 @@ def documented() -> list[str]:
 
 
 def snippets() -> dict[str, str]:
-    """The blocks of Python in the handouts and in docs/ that begin with an import: "task4/README.md:120" -> its text."""
+    """The blocks of Python in docs/ and the handouts that begin with an import: "task4/README.md:120" -> its text."""
     found = {}
     for file in sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("task*/*.md")]):
         text = re.sub(
