@@ -188,20 +188,20 @@ cudaError_t give_list(const std::vector<T>& all, T* entries, size_t* count) {
 }  // namespace simulator
 
 // ---- graphs
-inline cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
+SIMULATOR_API cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
     SIMULATOR_NEED(graph && !flags, cudaErrorInvalidValue);
     *graph = new CUgraph_st;
     return simulator::born(*graph, simulator::Handle::graph), cudaSuccess;
 }
-inline cudaError_t cudaGraphClone(cudaGraph_t* copy, cudaGraph_t graph) {
+SIMULATOR_API cudaError_t cudaGraphClone(cudaGraph_t* copy, cudaGraph_t graph) {
     SIMULATOR_NEED(copy && simulator::is_graph(graph), cudaErrorInvalidValue);
     return *copy = simulator::clone_of(graph), cudaSuccess;
 }
-inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+SIMULATOR_API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     SIMULATOR_NEED(simulator::dies(graph, simulator::Handle::graph), cudaErrorInvalidValue);
     return delete graph, cudaSuccess;
 }
-inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0) {
+SIMULATOR_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0) {
     SIMULATOR_NEED(exec && simulator::is_graph(graph), cudaErrorInvalidValue);
     const std::vector<CUgraphNode_st*> order = simulator::in_order(graph);
     SIMULATOR_NEED(order.size() == graph->nodes.size(), cudaErrorInvalidValue);
@@ -214,13 +214,13 @@ template <typename... Rest>
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, Rest...) {
     return cudaGraphInstantiateWithFlags(exec, graph);
 }
-inline cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphInstantiateParams* p) {
+SIMULATOR_API cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphInstantiateParams* p) {
     SIMULATOR_NEED(p, cudaErrorInvalidValue);
     const cudaError_t error = cudaGraphInstantiateWithFlags(exec, graph, p->flags);
     return p->result_out = error ? cudaGraphInstantiateError : cudaGraphInstantiateSuccess, error;
 }
 // The same nodes with the same edges, or it fails.
-inline cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
+SIMULATOR_API cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
     SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec) && simulator::is_graph(graph), cudaErrorInvalidValue);
     const std::vector<CUgraphNode_st*> order = simulator::in_order(graph);
     if (info) *info = {};
@@ -232,26 +232,26 @@ inline cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, 
     for (size_t i = 0; i < order.size(); ++i) exec->nodes[i].work = order[i]->work;
     return cudaSuccess;
 }
-inline cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphNode_t* node, cudaGraphExecUpdateResult* result) {
+SIMULATOR_API cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphNode_t* node, cudaGraphExecUpdateResult* result) {
     cudaGraphExecUpdateResultInfo info;
     const cudaError_t error = cudaGraphExecUpdate(exec, graph, &info);
     if (node) *node = info.errorNode;
     if (result) *result = info.result;
     return error;
 }
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+SIMULATOR_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     SIMULATOR_NEED(simulator::dies(exec, simulator::Handle::graph_exec), cudaErrorInvalidValue);
     return delete exec, cudaSuccess;
 }
-inline cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
+SIMULATOR_API cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
     SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec) && flags, cudaErrorInvalidValue);
     return *flags = exec->flags, cudaSuccess;
 }
-inline cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
+SIMULATOR_API cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
     SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec), cudaErrorInvalidValue);
     return cudaSuccess;
 }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+SIMULATOR_API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec), cudaErrorInvalidValue);
     const auto run = [exec] {
         for (const auto& node : exec->nodes)
@@ -262,21 +262,21 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
 }
 
 // ---- nodes and edges
-inline cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count) {
+SIMULATOR_API cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count) {
     return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeEmpty, simulator::Copy1D{}, {});
 }
 #define SIMULATOR_NODE(Kind, type, Parameters)                                                                                \
-    inline cudaError_t cudaGraphAdd##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,       \
+    SIMULATOR_API cudaError_t cudaGraphAdd##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,       \
                                                 size_t count, const Parameters* p, simulator::Position at = simulator::here()) { \
         SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
         return simulator::add_node(node, graph, needs, count, type, *p, at);                                                  \
     }                                                                                                                         \
-    inline cudaError_t cudaGraph##Kind##NodeGetParams(cudaGraphNode_t node, Parameters* p) { return simulator::get_parameters(node, p); } \
-    inline cudaError_t cudaGraph##Kind##NodeSetParams(cudaGraphNode_t node, const Parameters* p, simulator::Position at = simulator::here()) { \
+    SIMULATOR_API cudaError_t cudaGraph##Kind##NodeGetParams(cudaGraphNode_t node, Parameters* p) { return simulator::get_parameters(node, p); } \
+    SIMULATOR_API cudaError_t cudaGraph##Kind##NodeSetParams(cudaGraphNode_t node, const Parameters* p, simulator::Position at = simulator::here()) { \
         SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
         return simulator::set_parameters(node, *p, type, at);                                                                 \
     }                                                                                                                         \
-    inline cudaError_t cudaGraphExec##Kind##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters* p,    \
+    SIMULATOR_API cudaError_t cudaGraphExec##Kind##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters* p,    \
                                                           simulator::Position at = simulator::here()) {                       \
         SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
         return simulator::set_parameters(exec, node, *p, type, at);                                                           \
@@ -287,16 +287,16 @@ SIMULATOR_NODE(Memcpy, cudaGraphNodeTypeMemcpy, cudaMemcpy3DParms)
 SIMULATOR_NODE(Memset, cudaGraphNodeTypeMemset, cudaMemsetParams)
 #undef SIMULATOR_NODE
 #define SIMULATOR_COPY_NODE(Name, Declared, to_, from_)                                                                       \
-    inline cudaError_t cudaGraphAddMemcpyNode##Name(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,   \
+    SIMULATOR_API cudaError_t cudaGraphAddMemcpyNode##Name(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,   \
                                                     size_t count, SIMULATOR_FOUR Declared, cudaMemcpyKind kind,               \
                                                     simulator::Position at = simulator::here()) {                             \
         return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeMemcpy, simulator::Copy1D{to_, from_, bytes, kind, at}, at); \
     }                                                                                                                         \
-    inline cudaError_t cudaGraphMemcpyNodeSetParams##Name(cudaGraphNode_t node, SIMULATOR_FOUR Declared, cudaMemcpyKind kind, \
+    SIMULATOR_API cudaError_t cudaGraphMemcpyNodeSetParams##Name(cudaGraphNode_t node, SIMULATOR_FOUR Declared, cudaMemcpyKind kind, \
                                                           simulator::Position at = simulator::here()) {                       \
         return simulator::set_parameters(node, simulator::Copy1D{to_, from_, bytes, kind, at}, cudaGraphNodeTypeMemcpy, at);  \
     }                                                                                                                         \
-    inline cudaError_t cudaGraphExecMemcpyNodeSetParams##Name(cudaGraphExec_t exec, cudaGraphNode_t node,                     \
+    SIMULATOR_API cudaError_t cudaGraphExecMemcpyNodeSetParams##Name(cudaGraphExec_t exec, cudaGraphNode_t node,                     \
                                                               SIMULATOR_FOUR Declared, cudaMemcpyKind kind,                   \
                                                               simulator::Position at = simulator::here()) {                   \
         return simulator::set_parameters(exec, node, simulator::Copy1D{to_, from_, bytes, kind, at}, cudaGraphNodeTypeMemcpy, at); \
@@ -310,80 +310,80 @@ SIMULATOR_COPY_NODE(FromSymbol, (void* to, const void* symbol, size_t bytes, siz
 #undef SIMULATOR_FOUR
 #undef SIMULATOR_COPY_NODE
 // A child graph is a copy of its own.
-inline cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
+SIMULATOR_API cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
     SIMULATOR_NEED(simulator::is_graph(child), cudaErrorInvalidValue);
     return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeGraph, simulator::clone_of(child), {});
 }
-inline cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* graph) { return simulator::get_parameters(node, graph); }
-inline cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child) {
+SIMULATOR_API cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* graph) { return simulator::get_parameters(node, graph); }
+SIMULATOR_API cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child) {
     SIMULATOR_NEED(simulator::is_graph(child), cudaErrorInvalidValue);
     return simulator::set_parameters(exec, node, simulator::clone_of(child), cudaGraphNodeTypeGraph, {});
 }
 #define SIMULATOR_EVENT_NODE(Kind, type)                                                                                      \
-    inline cudaError_t cudaGraphAddEvent##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,  \
+    SIMULATOR_API cudaError_t cudaGraphAddEvent##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,  \
                                                      size_t count, cudaEvent_t event) {                                       \
         return simulator::add_node(node, graph, needs, count, type, event, {});                                               \
     }                                                                                                                         \
-    inline cudaError_t cudaGraphEvent##Kind##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) { return simulator::get_parameters(node, event); } \
-    inline cudaError_t cudaGraphEvent##Kind##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return simulator::set_parameters(node, event, type, {}); } \
-    inline cudaError_t cudaGraphExecEvent##Kind##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event) { \
+    SIMULATOR_API cudaError_t cudaGraphEvent##Kind##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) { return simulator::get_parameters(node, event); } \
+    SIMULATOR_API cudaError_t cudaGraphEvent##Kind##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return simulator::set_parameters(node, event, type, {}); } \
+    SIMULATOR_API cudaError_t cudaGraphExecEvent##Kind##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event) { \
         return simulator::set_parameters(exec, node, event, type, {});                                                        \
     }
 SIMULATOR_EVENT_NODE(Record, cudaGraphNodeTypeEventRecord)
 SIMULATOR_EVENT_NODE(Wait, cudaGraphNodeTypeWaitEvent)
 #undef SIMULATOR_EVENT_NODE
-inline cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
+SIMULATOR_API cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
     SIMULATOR_NEED(node && simulator::is_graph(node->graph), cudaErrorInvalidValue);
     auto& nodes = node->graph->nodes;
     for (const auto& one : nodes) std::erase(one->needs, node);
     std::erase_if(nodes, [node](const auto& one) { return one.get() == node; });
     return cudaSuccess;
 }
-inline cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
+SIMULATOR_API cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
     SIMULATOR_NEED(node && type, cudaErrorInvalidValue);
     return *type = node->type, cudaSuccess;
 }
-inline cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* twin, cudaGraphNode_t node, cudaGraph_t clone) {
+SIMULATOR_API cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* twin, cudaGraphNode_t node, cudaGraph_t clone) {
     SIMULATOR_NEED(twin && node && simulator::is_graph(clone), cudaErrorInvalidValue);
     for (const auto& one : clone->nodes)
         if (one->original == node) return *twin = one.get(), cudaSuccess;
     return simulator::finished(cudaErrorInvalidValue);
 }
-inline cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned enabled) {
+SIMULATOR_API cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned enabled) {
     CUgraphExec_st::Node* one = simulator::node_of(exec, node);
     SIMULATOR_NEED(one, cudaErrorInvalidValue);
     return one->enabled = enabled, cudaSuccess;
 }
-inline cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned* enabled) {
+SIMULATOR_API cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned* enabled) {
     const CUgraphExec_st::Node* one = simulator::node_of(exec, node);
     SIMULATOR_NEED(one && enabled, cudaErrorInvalidValue);
     return *enabled = one->enabled, cudaSuccess;
 }
-inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
     SIMULATOR_NEED(simulator::is_graph(graph), cudaErrorInvalidValue);
     std::vector<CUgraphNode_st*> all;
     for (const auto& node : graph->nodes) all.push_back(node.get());
     return simulator::give_list(all, nodes, count);
 }
-inline cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
     SIMULATOR_NEED(simulator::is_graph(graph), cudaErrorInvalidValue);
     std::vector<CUgraphNode_st*> all;
     for (const auto& node : graph->nodes)
         if (node->needs.empty()) all.push_back(node.get());
     return simulator::give_list(all, nodes, count);
 }
-inline cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count) {
     SIMULATOR_NEED(node, cudaErrorInvalidValue);
     return simulator::give_list(node->needs, needs, count);
 }
-inline cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) {
     SIMULATOR_NEED(node, cudaErrorInvalidValue);
     std::vector<CUgraphNode_st*> all;
     for (const auto& one : node->graph->nodes)
         if (std::count(one->needs.begin(), one->needs.end(), node)) all.push_back(one.get());
     return simulator::give_list(all, nodes, count);
 }
-inline cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
     SIMULATOR_NEED(simulator::is_graph(graph) && count, cudaErrorInvalidValue);
     std::vector<CUgraphNode_st*> ends[2];
     for (const auto& node : graph->nodes)
@@ -392,7 +392,7 @@ inline cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, c
     simulator::give_list(ends[0], from, &same);
     return simulator::give_list(ends[1], to, count);
 }
-inline cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
+SIMULATOR_API cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
     SIMULATOR_NEED(simulator::is_graph(graph) && (!count || (from && to)), cudaErrorInvalidValue);
     for (size_t i = 0; i < count; ++i) {
         SIMULATOR_NEED(simulator::has_node(graph, from[i]) && simulator::has_node(graph, to[i]) && from[i] != to[i], cudaErrorInvalidValue);
@@ -401,7 +401,7 @@ inline cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNo
     }
     return cudaSuccess;
 }
-inline cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
+SIMULATOR_API cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
     SIMULATOR_NEED(simulator::is_graph(graph) && (!count || (from && to)), cudaErrorInvalidValue);
     for (size_t i = 0; i < count; ++i)
         SIMULATOR_NEED(simulator::has_node(graph, to[i]) && std::erase(to[i]->needs, from[i]), cudaErrorInvalidValue);
@@ -409,20 +409,20 @@ inline cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGrap
 }
 // Since CUDA 13 they take what edges carry, too; here that is nothing.
 #define SIMULATOR_WITH_EDGES(name, Of, Node)                                                                                \
-    inline cudaError_t name(Of of, Node* a, Node* b, const cudaGraphEdgeData*, size_t count) { return name(of, a, b, count); }
+    SIMULATOR_API cudaError_t name(Of of, Node* a, Node* b, const cudaGraphEdgeData*, size_t count) { return name(of, a, b, count); }
 SIMULATOR_WITH_EDGES(cudaGraphAddDependencies, cudaGraph_t, const cudaGraphNode_t)
 SIMULATOR_WITH_EDGES(cudaGraphRemoveDependencies, cudaGraph_t, const cudaGraphNode_t)
 #undef SIMULATOR_WITH_EDGES
-inline cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData*, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData*, size_t* count) {
     return cudaGraphGetEdges(graph, from, to, count);
 }
-inline cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData*, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData*, size_t* count) {
     return cudaGraphNodeGetDependencies(node, needs, count);
 }
-inline cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*, size_t* count) {
+SIMULATOR_API cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*, size_t* count) {
     return cudaGraphNodeGetDependentNodes(node, nodes, count);
 }
-inline cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned) {
+SIMULATOR_API cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned) {
     SIMULATOR_NEED(simulator::is_graph(graph) && path, cudaErrorInvalidValue);
     FILE* file = fopen(path, "w");
     SIMULATOR_NEED(file, cudaErrorOperatingSystem);

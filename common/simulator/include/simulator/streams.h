@@ -50,6 +50,8 @@ enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeT
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
 #define cudaStreamLegacy ((cudaStream_t)0x1)
 #define cudaStreamPerThread ((cudaStream_t)0x2)
+// Apart: where a caller does not look at the error, compilers would say that what it asked for may be unset.
+#define SIMULATOR_API __attribute__((noinline)) inline
 #define SIMULATOR_NEED(condition, error) \
     if (!(condition)) return simulator::finished(error)
 
@@ -86,28 +88,28 @@ inline cudaError_t not_while_capturing(cudaStream_t stream) {
 }  // namespace simulator
 
 // ---- streams
-inline cudaError_t cudaDeviceSynchronize() { return simulator::capture_forbids(cudaErrorStreamCaptureUnsupported); }
-inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
-inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+SIMULATOR_API cudaError_t cudaDeviceSynchronize() { return simulator::capture_forbids(cudaErrorStreamCaptureUnsupported); }
+SIMULATOR_API cudaError_t cudaDeviceReset() { return cudaSuccess; }
+SIMULATOR_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     if (least) *least = 0;
     if (greatest) *greatest = -5;
     return cudaSuccess;
 }
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+SIMULATOR_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     SIMULATOR_NEED(stream && flags <= cudaStreamNonBlocking, cudaErrorInvalidValue);
     *stream = new CUstream_st{flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
     return simulator::born(*stream, simulator::Handle::stream), cudaSuccess;
 }
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+SIMULATOR_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     return cudaStreamCreateWithPriority(stream, flags, 0);
 }
-inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
-inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+SIMULATOR_API cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+SIMULATOR_API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     SIMULATOR_NEED(simulator::dies(stream, simulator::Handle::stream), cudaErrorInvalidResourceHandle);
     return delete stream, cudaSuccess;
 }
 #define SIMULATOR_OF_STREAM(name, T, value)                                                    \
-    inline cudaError_t name(cudaStream_t stream, T* result) {                                  \
+    SIMULATOR_API cudaError_t name(cudaStream_t stream, T* result) {                                  \
         SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);          \
         SIMULATOR_NEED(result, cudaErrorInvalidValue);                                         \
         return *result = value, cudaSuccess;                                                   \
@@ -121,21 +123,21 @@ SIMULATOR_OF_STREAM(cudaStreamIsCapturing, cudaStreamCaptureStatus,
                     : simulator::capture_state().invalid        ? cudaStreamCaptureStatusInvalidated
                                                                 : cudaStreamCaptureStatusActive)
 #undef SIMULATOR_OF_STREAM
-inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+SIMULATOR_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     return simulator::not_while_capturing(stream);
 }
-inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
-inline cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t = 0, unsigned flags = cudaMemAttachSingle) {
+SIMULATOR_API cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+SIMULATOR_API cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t = 0, unsigned flags = cudaMemAttachSingle) {
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     SIMULATOR_NEED(address && (flags == cudaMemAttachGlobal || flags == cudaMemAttachHost || flags == cudaMemAttachSingle), cudaErrorInvalidValue);
     return cudaSuccess;
 }
-inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+SIMULATOR_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
     SIMULATOR_NEED(function, cudaErrorInvalidValue);
     return simulator::in_stream(stream, [=] { return function(data), cudaSuccess; }, cudaGraphNodeTypeHost);
 }
-inline cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned flags) {
+SIMULATOR_API cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned flags) {
     SIMULATOR_NEED(function && !flags, cudaErrorInvalidValue);
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     if (const cudaError_t error = simulator::not_while_capturing(stream)) return error;
@@ -152,11 +154,11 @@ struct cudaAccessPolicyWindow {
 };
 
 // ---- copies in streams
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+SIMULATOR_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t stream = nullptr, simulator::Position at = simulator::here()) {
     return simulator::in_stream(stream, [=] { return simulator::copy(to, from, bytes, kind, at); }, cudaGraphNodeTypeMemcpy);
 }
-inline cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream = nullptr,
+SIMULATOR_API cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream = nullptr,
                                    simulator::Position at = simulator::here()) {
     return simulator::in_stream(stream, [=] { return simulator::fill(address, value, bytes, at); }, cudaGraphNodeTypeMemset);
 }
@@ -174,24 +176,24 @@ cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, size_t bytes, s
 }
 
 // ---- events
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+SIMULATOR_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     SIMULATOR_NEED(event && flags < 8 && !(flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming)), cudaErrorInvalidValue);
     *event = new CUevent_st{flags};
     return simulator::born(*event, simulator::Handle::event), cudaSuccess;
 }
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
-inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags) { return cudaEventCreateWithFlags(event, flags); }
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+SIMULATOR_API cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+SIMULATOR_API cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags) { return cudaEventCreateWithFlags(event, flags); }
+SIMULATOR_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
     SIMULATOR_NEED(simulator::dies(event, simulator::Handle::event), cudaErrorInvalidResourceHandle);
     return delete event, cudaSuccess;
 }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+SIMULATOR_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     SIMULATOR_NEED(simulator::is_alive(event, simulator::Handle::event), cudaErrorInvalidResourceHandle);
     SIMULATOR_NEED(!event->captured, cudaErrorCapturedEvent);
     return cudaSuccess;
 }
-inline cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
-inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream = nullptr, unsigned flags = 0) {
+SIMULATOR_API cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+SIMULATOR_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream = nullptr, unsigned flags = 0) {
     SIMULATOR_NEED(simulator::is_alive(event, simulator::Handle::event) && simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     SIMULATOR_NEED(flags <= 1, cudaErrorInvalidValue);
     event->captured = simulator::is_capturing(stream) ? stream : nullptr;
@@ -201,9 +203,9 @@ inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stre
         event->recorded = true;
     return clock_gettime(CLOCK_MONOTONIC, &event->time), cudaSuccess;
 }
-inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr) { return cudaEventRecordWithFlags(event, stream); }
+SIMULATOR_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr) { return cudaEventRecordWithFlags(event, stream); }
 // A stream that waits for an event of a capture is captured into the same graph.
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0) {
+SIMULATOR_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0) {
     SIMULATOR_NEED(simulator::is_alive(event, simulator::Handle::event) && simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     SIMULATOR_NEED(flags <= 1, cudaErrorInvalidValue);
     CUstream_st* from = event->captured;
@@ -221,7 +223,7 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
     if (stream != graph->origin) graph->unjoined.push_back(stream);
     return cudaSuccess;
 }
-inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+SIMULATOR_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
     SIMULATOR_NEED(milliseconds, cudaErrorInvalidValue);
     for (const cudaEvent_t event : {from, to}) {
         SIMULATOR_NEED(simulator::is_alive(event, simulator::Handle::event), cudaErrorInvalidResourceHandle);
@@ -234,7 +236,7 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
 }
 
 // ---- capture
-inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+SIMULATOR_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
     SIMULATOR_NEED(mode >= cudaStreamCaptureModeGlobal && mode <= cudaStreamCaptureModeRelaxed, cudaErrorInvalidValue);
     SIMULATOR_NEED(stream && stream != cudaStreamLegacy, cudaErrorStreamCaptureUnsupported);
     SIMULATOR_NEED(simulator::is_alive(stream, simulator::Handle::stream), cudaErrorInvalidResourceHandle);
@@ -244,7 +246,7 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCapture
     simulator::capture_state() = {mode != cudaStreamCaptureModeRelaxed, !(stream->flags & cudaStreamNonBlocking), false};
     return simulator::born(stream->capturing, simulator::Handle::graph), cudaSuccess;
 }
-inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+SIMULATOR_API cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     SIMULATOR_NEED(graph, cudaErrorInvalidValue);
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     SIMULATOR_NEED(simulator::is_capturing(stream), cudaErrorIllegalState);
@@ -260,7 +262,7 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
     if (error) simulator::dies(captured, simulator::Handle::graph), delete captured;
     return simulator::finished(error);
 }
-inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+SIMULATOR_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
     SIMULATOR_NEED(mode && *mode >= cudaStreamCaptureModeGlobal && *mode <= cudaStreamCaptureModeRelaxed, cudaErrorInvalidValue);
     static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
     std::swap(*mode, current);
@@ -270,7 +272,7 @@ inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mo
 struct cudaGraphEdgeData {
     unsigned char from_port, to_port, type, reserved[5];
 };
-inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id = nullptr,
+SIMULATOR_API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id = nullptr,
                                             cudaGraph_t* graph = nullptr, const cudaGraphNode_t** needs = nullptr,
                                             const cudaGraphEdgeData** edges = nullptr, size_t* count = nullptr) {
     if (const cudaError_t error = cudaStreamIsCapturing(stream, status)) return error;
