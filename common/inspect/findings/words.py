@@ -151,7 +151,7 @@ def explained(finding: Finding) -> str:
         "needs.",
         "double_free": f"The second {'free' if _is_on_heap(finding) else 'cudaFree'} of the same memory: {detail}. "
         "Free each allocation once.",
-        "leak": f"{finding.count:,} of these were never freed. The device heap lives as long as the program: call free, "
+        "leak": f"{finding.count:,} of these were never freed. The device heap lives as long as the program: call free "
         "or delete for what new gave, in a kernel."
         if _is_on_heap(finding)
         else "It is never freed: call cudaFree when the last kernel that uses it has been launched.",

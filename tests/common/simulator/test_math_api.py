@@ -1,4 +1,4 @@
-"""Directed rounding, SIMD in a word, comparisons of half2, special functions: against Python's fractions, numpy, torch."""
+"""Directed rounding, SIMD in a word, comparisons of half2, special functions: against fractions, numpy and torch."""
 
 import math
 from fractions import Fraction
