@@ -186,7 +186,8 @@ def states(functions: list[Function]) -> dict[Function, str]:
             continue
         arguments = ", ".join(f"a<{kind}>()" for kind in one.parameters.split(", ") if kind)
         lines.append(
-            f'#line {number + 1} "api"\nvoid call_{number}() {{ (void)static_cast<{one.result}>({one.name}({arguments})); }}'
+            f'#line {number + 1} "api"\n'
+            f"void call_{number}() {{ (void)static_cast<{one.result}>({one.name}({arguments})); }}"
         )
     headers = (
         "simulator/nvcc_names.h cuComplex.h cuda_fp16.h cuda_bf16.h cuda_fp8.h cooperative_groups.h cuda_pipeline.h"
@@ -220,8 +221,8 @@ def table(found: dict[Function, str]) -> str:
     """api.md: every name in a row of its section."""
     lines = [
         "# The functions of CUDA 13.0 in the simulator", "",
-        "Written by `python -m common.simulator.api_names`. A name has its row where a call with the types that the headers "
-        "declare compiles (has), where the simulator refuses it in words (refused), or neither (lacks).",
+        "Written by `python -m common.simulator.api_names`. A name has its row where a call with the types that the "
+        "headers declare compiles (has), where the simulator refuses it in words (refused), or neither (lacks).",
     ]  # fmt: skip
     for section in dict.fromkeys(one.section for one in found):
         lines += ["", f"## {section}", "", "| state | functions |", "|---|---|"]

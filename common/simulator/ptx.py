@@ -281,12 +281,16 @@ class _Body:
         if (rounding := next((DIRECTED[one] for one in parts if one in DIRECTED), None)) and kind in ("f32", "f64"):
             if name not in ("add", "sub", "mul", "div", "fma", "rcp", "sqrt"):
                 return None
-            function = f"__{kind == 'f64' and 'd' or 'f'}{name}" if name != "fma" else "__fma" + "f" * (kind == "f32")
+            letter = "f" if kind == "f32" else "d"
+            function = f"__{letter}{name}" if name != "fma" else {"f": "__fmaf", "d": "__fma"}[letter]
             values = ", ".join(one() for one in read[1:])
             return self._write(args[0], f"{function}_{rounding}({values})", kind)
 
         expression = None
-        if name == "mov" or (name == "cvta" and "shared" not in parts):
+        if name in ("dp4a", "dp2a") and parts[-2] == parts[-1] and kind in ("s32", "u32"):
+            function = "__dp4a" if name == "dp4a" else f"__dp2a_{parts[1]}"
+            expression = f"{function}({', '.join(one() for one in read[1:])})"
+        elif name == "mov" or (name == "cvta" and "shared" not in parts):
             expression = read[1]()
         elif name == "cvta":
             bits = self._bits(args[1], kind)
@@ -348,7 +352,11 @@ class _Body:
     def _with_carry(self, name: str, parts: list[str], read: list, args: list[str]) -> str | None:
         """add.cc, addc, sub.cc, subc, mad.lo.cc, madc.hi.cc, ...: the flag is a variable of this asm statement."""
         kind, takes = parts[-1], name.endswith("c")
-        if kind not in ("u32", "s32", "b32", "u64", "s64", "b64") or name.removesuffix("c") not in ("add", "sub", "mad"):
+        if kind not in ("u32", "s32", "b32", "u64", "s64", "b64") or name.removesuffix("c") not in (
+            "add",
+            "sub",
+            "mad",
+        ):
             return None
         if takes and not self.has_carry:
             raise PtxError(
@@ -362,8 +370,8 @@ class _Body:
         self.has_carry = True
         flag = _variable("carry flag")
         function = "difference" if name.startswith("sub") else "sum"
-        call = f"{P}::{function}_with_carry<{unsigned}>({first}, {second}, {flag if takes else 0}, {flag}, {int('cc' in parts)})"
-        return self._write(args[0], call, "u" + kind[1:])
+        values = f"{first}, {second}, {flag if takes else 0}, {flag}, {int('cc' in parts)}"
+        return self._write(args[0], f"{P}::{function}_with_carry<{unsigned}>({values})", "u" + kind[1:])
 
     def _product(self, name: str, parts: list[str], read: list, args: list[str]) -> tuple[str | None, str]:
         kind = parts[-1]

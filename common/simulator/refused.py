@@ -30,8 +30,8 @@ _HEADERS_IN_WORDS = (
     (r"cuda_fp[46]\.h", "the simulator has no fp4 and fp6: cuda_fp8.h is there, or a table of the 16 or 64 values"),
     (
         r"helper_\w+\.h",
-        "this header belongs to NVIDIA's samples, not to CUDA: put a copy beside your file, or check the cudaError_t of "
-        "each call yourself",
+        "this header belongs to NVIDIA's samples, not to CUDA: put a copy beside your file, or check the cudaError_t "
+        "of each call yourself",
     ),
     (
         r"cutil\w*\.h|shrUtils\.h|sdkHelper\.h",
@@ -63,8 +63,8 @@ _NAMES = (
     (r"curand_init|curandState\w*", _NEEDS_A_GPU.format(_CURAND)),
     (
         r"cudaThread(?:Synchronize|Exit|[GS]etLimit|[GS]etCacheConfig)",
-        "CUDA 13 has removed cudaThreadSynchronize and its kin: they are called cudaDeviceSynchronize, cudaDeviceReset, "
-        "cudaDeviceSetLimit and cudaDeviceSetCacheConfig",
+        "CUDA 13 has removed cudaThreadSynchronize and its kin: they are called cudaDeviceSynchronize, "
+        "cudaDeviceReset, cudaDeviceSetLimit and cudaDeviceSetCacheConfig",
     ),
     (
         r"cuda(?:ConfigureCall|SetupArgument|Launch(?=\s*\())|cudaSetDoubleFor(?:Device|Host)",

@@ -385,7 +385,9 @@ class _File:
         for one in functions:
             if not one.on_device or re.search(r"operator\s+(?:new|delete)", code):
                 continue
-            words = r"(?<![\w.:>])(?:::\s*)?(malloc|free)\s*(?=\()|(?<![\w:.])(new)(?!\w)(?!\s*\()|(?<![\w:])(delete)(?!\w)"
+            words = (
+                r"(?<![\w.:>])(?:::\s*)?(malloc|free)\s*(?=\()|(?<![\w:.])(new)(?!\w)(?!\s*\()|(?<![\w:])(delete)(?!\w)"
+            )
             for match in re.finditer(words, code[one.body[0] : one.body[1]]):
                 start, end = (one.body[0] + at for at in match.span())
                 if match[1] and match[1] not in own:

@@ -29,8 +29,8 @@ _NO_MEMORY = ("accumulator", "mbarrier_fence", "registers_fence", "transaction_c
 _SPINS = re.compile(r"(?<!\w)while\s*\([^;{}]*\)\s*(?:;|\{\s*\})")
 _WITHOUT_FENCE = (
     "This kernel waits in a loop until another thread sets a flag, and what is written before the flag is not ordered: "
-    "put a __threadfence() (within a block, __threadfence_block()) between the write and the flag, and another behind the "
-    "loop. The flag itself must be volatile or, better, atomic. No barrier belongs in such a loop."
+    "put a __threadfence() (within a block, __threadfence_block()) between the write and the flag, and another behind "
+    "the loop. The flag itself must be volatile or, better, atomic. No barrier belongs in such a loop."
 )
 FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
 TITLES = {
@@ -151,8 +151,8 @@ def explained(finding: Finding) -> str:
         "needs.",
         "double_free": f"The second {'free' if _is_on_heap(finding) else 'cudaFree'} of the same memory: {detail}. "
         "Free each allocation once.",
-        "leak": f"{finding.count:,} of these were never freed. The device heap lives as long as the program: call free, or "
-        "delete for what new gave, in a kernel."
+        "leak": f"{finding.count:,} of these were never freed. The device heap lives as long as the program: call free "
+        "or delete for what new gave, in a kernel."
         if _is_on_heap(finding)
         else "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
         "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "

@@ -1,4 +1,4 @@
-"""Directed rounding, SIMD in a word, comparisons of half2 and special functions, against Python's fractions, numpy, torch."""
+"""Directed rounding, SIMD in a word, comparisons of half2, special functions: against fractions, numpy and torch."""
 
 import math
 from fractions import Fraction
@@ -111,7 +111,8 @@ def test_zeros_and_infinities(library, kind):
     "name, kind, dtype",
     [
         ("float_of_double", "float", np.float64), ("float_of_longlong", "float", np.int64),
-        ("float_of_ulonglong", "float", np.uint64), ("half_of_float", "half", np.float32), ("half_of_int", "half", np.int32),
+        ("float_of_ulonglong", "float", np.uint64), ("half_of_float", "half", np.float32),
+        ("half_of_int", "half", np.int32),
         ("bf16_of_float", "bf16", np.float32), ("bf16_of_longlong", "bf16", np.int64),
     ],
 )  # fmt: skip
@@ -164,8 +165,10 @@ def test_simd_in_a_word(library):
         average = (sa + sb + (sa + sb >= 0)) >> 1
         per_lane = [
             ua + ub, ua - ub, np.clip(sa + sb, low, high), np.clip(ua + ub, 0, most), np.clip(sa - sb, low, high),
-            np.clip(ua - ub, 0, most), average, (ua + ub + 1) >> 1, (ua + ub) >> 1, np.maximum(sa, sb), np.maximum(ua, ub),
-            np.minimum(sa, sb), np.minimum(ua, ub), abs(sa - sb), abs(ua - ub), abs(sa), np.clip(abs(sa), low, high), -sa,
+            np.clip(ua - ub, 0, most), average, (ua + ub + 1) >> 1, (ua + ub) >> 1, np.maximum(sa, sb),
+            np.maximum(ua, ub),
+            np.minimum(sa, sb), np.minimum(ua, ub), abs(sa - sb), abs(ua - ub), abs(sa), np.clip(abs(sa), low, high),
+            -sa,
             np.clip(-sa, low, high), -(ua == ub).astype(int), -(sa >= sb).astype(int), -(ua > ub).astype(int),
             -(sa <= sb).astype(int), -(ua < ub).astype(int), -(ua != ub).astype(int), (ua == ub).astype(int),
             (sa > sb).astype(int), (ua >= ub).astype(int), (sa < sb).astype(int), (ua <= ub).astype(int),

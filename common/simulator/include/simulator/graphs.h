@@ -1,23 +1,10 @@
 // graphs.h - graphs: nodes of kernels, copies, host functions, events and other graphs, in any order that their
 // dependencies allow. A launched graph has run when the call returns.
 #pragma once
-#include <string.h>
-
-#include <algorithm>
-#include <map>
-
 #include "launch_api.h"
 #include "pitched_memory.h"
 
-struct CUgraphExec_st {
-    struct Node {
-        const CUgraphNode_st* of;
-        std::function<void()> work;
-        bool enabled = true;
-    };
-    std::vector<Node> nodes;  // in the order in which they run
-    unsigned long long flags = 0;
-};
+struct CUgraphExec_st;
 using cudaGraphExec_t = CUgraphExec_st*;
 struct cudaHostNodeParams {
     cudaHostFn_t fn;
@@ -50,389 +37,83 @@ struct cudaGraphExecUpdateResultInfo {
     cudaGraphNode_t errorNode, errorFromNode;
 };
 
-namespace simulator {
-
-struct Copy1D {
-    void* to;
-    const void* from;
-    size_t bytes;
-    cudaMemcpyKind kind;
-    Position at;
-};
-inline bool is_graph(const CUgraph_st* graph) { return is_alive(graph, Handle::graph); }
-inline bool has_node(const CUgraph_st* graph, const CUgraphNode_st* node) {
-    return std::any_of(graph->nodes.begin(), graph->nodes.end(), [&](const auto& one) { return one.get() == node; });
-}
-
-// The nodes so that each comes after what it needs; fewer than all where they need each other.
-inline std::vector<CUgraphNode_st*> in_order(const CUgraph_st* graph) {
-    std::vector<CUgraphNode_st*> order;
-    std::map<const CUgraphNode_st*, bool> done;
-    for (bool more = true; more;) {
-        more = false;
-        for (const auto& node : graph->nodes) {
-            const auto& needs = node->needs;
-            if (done[node.get()] || !std::all_of(needs.begin(), needs.end(), [&](const auto* one) { return done[one]; })) continue;
-            done[node.get()] = more = true;
-            order.push_back(node.get());
-        }
-    }
-    return order;
-}
-inline void run_all(const CUgraph_st* graph) {
-    for (const CUgraphNode_st* node : in_order(graph))
-        if (node->work) node->work();
-}
-inline cudaGraph_t clone_of(const CUgraph_st* graph) {
-    auto* copy = new CUgraph_st;
-    born(copy, Handle::graph);
-    std::map<const CUgraphNode_st*, CUgraphNode_st*> twin;
-    for (const auto& node : graph->nodes) {
-        twin[node.get()] = new_node(copy, node->type, node->work, {}, node->parameters);
-        twin[node.get()]->original = node.get();
-    }
-    for (const auto& node : graph->nodes)
-        for (const CUgraphNode_st* one : node->needs) twin[node.get()]->needs.push_back(twin[one]);
-    return copy;
-}
-
-// What each kind of node does; an empty function: its parameters make no sense.
-inline std::function<void()> work_of(const cudaKernelNodeParams& p, Position at) {
-    const RegisteredKernel* kernel = registered_kernel(p.func);
-    if (!kernel) return {};
-    return [=, bound = kernel->bind(p.func, p.kernelParams), p = p] {
-        launch_bound(kernel->name, bound, p.gridDim_, p.blockDim_, p.sharedMemBytes, nullptr, false, at);
-    };
-}
-inline std::function<void()> work_of(const cudaHostNodeParams& p, Position) {
-    if (!p.fn) return {};
-    return [p] { p.fn(p.userData); };
-}
-inline std::function<void()> work_of(const cudaMemcpy3DParms& p, Position at) {
-    return [p, at] { cudaMemcpy3D(&p, at); };
-}
-inline std::function<void()> work_of(const Copy1D& p, Position) {
-    return [p] { copy(p.to, p.from, p.bytes, p.kind, p.at); };
-}
-inline std::function<void()> work_of(const cudaMemsetParams& p, Position at) {
-    if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) return {};
-    return [p, at] {
-        const size_t row_bytes = p.width * p.elementSize;
-        std::vector<char> row(row_bytes);
-        for (size_t i = 0; i < row_bytes; ++i) row[i] = static_cast<char>(p.value >> 8 * (i % p.elementSize));
-        for (size_t y = 0; y < p.height; ++y)
-            copy(static_cast<char*>(p.dst) + y * p.pitch, row.data(), row_bytes, cudaMemcpyDefault, at);
-    };
-}
-inline std::function<void()> work_of(const cudaEvent_t& event, Position) {
-    if (!is_alive(event, Handle::event)) return {};
-    return [event] { cudaEventRecord(event); };
-}
-inline std::function<void()> work_of(const cudaGraph_t& graph, Position) {
-    if (!is_graph(graph)) return {};
-    return [graph] { run_all(graph); };
-}
-
-template <typename Parameters>
-std::function<void()> work_for(cudaGraphNodeType type, const Parameters& parameters, Position at) {
-    if (type == cudaGraphNodeTypeWaitEvent || type == cudaGraphNodeTypeEmpty) return [] {};  // here nothing is under way
-    return work_of(parameters, at);
-}
-template <typename Parameters>
-cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraphNodeType type,
-                     const Parameters& parameters, Position at) {
-    SIMULATOR_NEED(node && is_graph(graph) && (needs || !count), cudaErrorInvalidValue);
-    for (size_t i = 0; i < count; ++i) SIMULATOR_NEED(has_node(graph, needs[i]), cudaErrorInvalidValue);
-    std::function<void()> work = work_for(type, parameters, at);
-    SIMULATOR_NEED(work, type == cudaGraphNodeTypeKernel ? cudaErrorInvalidDeviceFunction : cudaErrorInvalidValue);
-    *node = new_node(graph, type, std::move(work), {needs, needs + count}, parameters);
-    return cudaSuccess;
-}
-template <typename Parameters>
-cudaError_t get_parameters(cudaGraphNode_t node, Parameters* parameters) {
-    const auto* known = node && parameters ? std::any_cast<Parameters>(&node->parameters) : nullptr;
-    SIMULATOR_NEED(known, cudaErrorInvalidValue);
-    return *parameters = *known, cudaSuccess;
-}
-template <typename Parameters>
-cudaError_t set_parameters(cudaGraphNode_t node, const Parameters& parameters, cudaGraphNodeType type, Position at) {
-    SIMULATOR_NEED(node && node->type == type, cudaErrorInvalidValue);
-    std::function<void()> work = work_for(type, parameters, at);
-    SIMULATOR_NEED(work, cudaErrorInvalidValue);
-    node->work = std::move(work);
-    return node->parameters = parameters, cudaSuccess;
-}
-inline CUgraphExec_st::Node* node_of(cudaGraphExec_t exec, const CUgraphNode_st* node) {
-    if (!is_alive(exec, Handle::graph_exec)) return nullptr;
-    for (auto& one : exec->nodes)
-        if (one.of == node) return &one;
-    return nullptr;
-}
-template <typename Parameters>
-cudaError_t set_parameters(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters& parameters, cudaGraphNodeType type, Position at) {
-    CUgraphExec_st::Node* one = node_of(exec, node);
-    SIMULATOR_NEED(one && node->type == type, cudaErrorInvalidValue);
-    std::function<void()> work = work_for(type, parameters, at);
-    SIMULATOR_NEED(work, cudaErrorInvalidValue);
-    return one->work = std::move(work), cudaSuccess;
-}
-// Lists are asked for twice: first how long they are, then for the entries.
-template <typename T>
-cudaError_t give_list(const std::vector<T>& all, T* entries, size_t* count) {
-    SIMULATOR_NEED(count, cudaErrorInvalidValue);
-    if (entries)
-        for (size_t i = 0; i < *count; ++i) entries[i] = i < all.size() ? all[i] : T{};
-    return *count = all.size(), cudaSuccess;
-}
-
-}  // namespace simulator
-
 // ---- graphs
-inline cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
-    SIMULATOR_NEED(graph && !flags, cudaErrorInvalidValue);
-    *graph = new CUgraph_st;
-    return simulator::born(*graph, simulator::Handle::graph), cudaSuccess;
-}
-inline cudaError_t cudaGraphClone(cudaGraph_t* copy, cudaGraph_t graph) {
-    SIMULATOR_NEED(copy && simulator::is_graph(graph), cudaErrorInvalidValue);
-    return *copy = simulator::clone_of(graph), cudaSuccess;
-}
-inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-    SIMULATOR_NEED(simulator::dies(graph, simulator::Handle::graph), cudaErrorInvalidValue);
-    return delete graph, cudaSuccess;
-}
-inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0) {
-    SIMULATOR_NEED(exec && simulator::is_graph(graph), cudaErrorInvalidValue);
-    const std::vector<CUgraphNode_st*> order = simulator::in_order(graph);
-    SIMULATOR_NEED(order.size() == graph->nodes.size(), cudaErrorInvalidValue);
-    *exec = new CUgraphExec_st{{}, flags};
-    for (const CUgraphNode_st* node : order) (*exec)->nodes.push_back({node, node->work});
-    return simulator::born(*exec, simulator::Handle::graph_exec), cudaSuccess;
-}
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags);
+cudaError_t cudaGraphClone(cudaGraph_t* copy, cudaGraph_t graph);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
 // The last arguments have changed between versions of CUDA: flags, or where an error is described.
 template <typename... Rest>
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, Rest...) {
     return cudaGraphInstantiateWithFlags(exec, graph);
 }
-inline cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphInstantiateParams* p) {
-    SIMULATOR_NEED(p, cudaErrorInvalidValue);
-    const cudaError_t error = cudaGraphInstantiateWithFlags(exec, graph, p->flags);
-    return p->result_out = error ? cudaGraphInstantiateError : cudaGraphInstantiateSuccess, error;
-}
+cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphInstantiateParams* p);
 // The same nodes with the same edges, or it fails.
-inline cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
-    SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec) && simulator::is_graph(graph), cudaErrorInvalidValue);
-    const std::vector<CUgraphNode_st*> order = simulator::in_order(graph);
-    if (info) *info = {};
-    bool same = order.size() == exec->nodes.size();
-    for (size_t i = 0; same && i < order.size(); ++i)
-        same = order[i]->type == exec->nodes[i].of->type && order[i]->needs.size() == exec->nodes[i].of->needs.size();
-    if (!same && info) info->result = cudaGraphExecUpdateErrorTopologyChanged;
-    SIMULATOR_NEED(same, cudaErrorGraphExecUpdateFailure);
-    for (size_t i = 0; i < order.size(); ++i) exec->nodes[i].work = order[i]->work;
-    return cudaSuccess;
-}
-inline cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphNode_t* node, cudaGraphExecUpdateResult* result) {
-    cudaGraphExecUpdateResultInfo info;
-    const cudaError_t error = cudaGraphExecUpdate(exec, graph, &info);
-    if (node) *node = info.errorNode;
-    if (result) *result = info.result;
-    return error;
-}
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-    SIMULATOR_NEED(simulator::dies(exec, simulator::Handle::graph_exec), cudaErrorInvalidValue);
-    return delete exec, cudaSuccess;
-}
-inline cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
-    SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec) && flags, cudaErrorInvalidValue);
-    return *flags = exec->flags, cudaSuccess;
-}
-inline cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
-    SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec), cudaErrorInvalidValue);
-    return cudaSuccess;
-}
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-    SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec), cudaErrorInvalidValue);
-    const auto run = [exec] {
-        for (const auto& node : exec->nodes)
-            if (node.enabled && node.work) node.work();
-        return cudaPeekAtLastError();
-    };
-    return simulator::in_stream(stream, run, cudaGraphNodeTypeGraph);
-}
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info);
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphNode_t* node, cudaGraphExecUpdateResult* result);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 
 // ---- nodes and edges
-inline cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count) {
-    return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeEmpty, simulator::Copy1D{}, {});
-}
-#define SIMULATOR_NODE(Kind, type, Parameters)                                                                                \
-    inline cudaError_t cudaGraphAdd##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,       \
-                                                size_t count, const Parameters* p, simulator::Position at = simulator::here()) { \
-        SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
-        return simulator::add_node(node, graph, needs, count, type, *p, at);                                                  \
-    }                                                                                                                         \
-    inline cudaError_t cudaGraph##Kind##NodeGetParams(cudaGraphNode_t node, Parameters* p) { return simulator::get_parameters(node, p); } \
-    inline cudaError_t cudaGraph##Kind##NodeSetParams(cudaGraphNode_t node, const Parameters* p, simulator::Position at = simulator::here()) { \
-        SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
-        return simulator::set_parameters(node, *p, type, at);                                                                 \
-    }                                                                                                                         \
-    inline cudaError_t cudaGraphExec##Kind##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters* p,    \
-                                                          simulator::Position at = simulator::here()) {                       \
-        SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
-        return simulator::set_parameters(exec, node, *p, type, at);                                                           \
-    }
-SIMULATOR_NODE(Kernel, cudaGraphNodeTypeKernel, cudaKernelNodeParams)
-SIMULATOR_NODE(Host, cudaGraphNodeTypeHost, cudaHostNodeParams)
-SIMULATOR_NODE(Memcpy, cudaGraphNodeTypeMemcpy, cudaMemcpy3DParms)
-SIMULATOR_NODE(Memset, cudaGraphNodeTypeMemset, cudaMemsetParams)
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count);
+#define SIMULATOR_NODE(Kind, Parameters)                                                                                    \
+    cudaError_t cudaGraphAdd##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,          \
+                                         size_t count, const Parameters* p, simulator::Position at = simulator::here());  \
+    cudaError_t cudaGraph##Kind##NodeGetParams(cudaGraphNode_t node, Parameters* p);                                      \
+    cudaError_t cudaGraph##Kind##NodeSetParams(cudaGraphNode_t node, const Parameters* p,                                 \
+                                               simulator::Position at = simulator::here());                               \
+    cudaError_t cudaGraphExec##Kind##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters* p,       \
+                                                   simulator::Position at = simulator::here());
+SIMULATOR_NODE(Kernel, cudaKernelNodeParams)
+SIMULATOR_NODE(Host, cudaHostNodeParams)
+SIMULATOR_NODE(Memcpy, cudaMemcpy3DParms)
+SIMULATOR_NODE(Memset, cudaMemsetParams)
 #undef SIMULATOR_NODE
-#define SIMULATOR_COPY_NODE(Name, Declared, to_, from_)                                                                       \
-    inline cudaError_t cudaGraphAddMemcpyNode##Name(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,   \
-                                                    size_t count, SIMULATOR_FOUR Declared, cudaMemcpyKind kind,               \
-                                                    simulator::Position at = simulator::here()) {                             \
-        return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeMemcpy, simulator::Copy1D{to_, from_, bytes, kind, at}, at); \
-    }                                                                                                                         \
-    inline cudaError_t cudaGraphMemcpyNodeSetParams##Name(cudaGraphNode_t node, SIMULATOR_FOUR Declared, cudaMemcpyKind kind, \
-                                                          simulator::Position at = simulator::here()) {                       \
-        return simulator::set_parameters(node, simulator::Copy1D{to_, from_, bytes, kind, at}, cudaGraphNodeTypeMemcpy, at);  \
-    }                                                                                                                         \
-    inline cudaError_t cudaGraphExecMemcpyNodeSetParams##Name(cudaGraphExec_t exec, cudaGraphNode_t node,                     \
-                                                              SIMULATOR_FOUR Declared, cudaMemcpyKind kind,                   \
-                                                              simulator::Position at = simulator::here()) {                   \
-        return simulator::set_parameters(exec, node, simulator::Copy1D{to_, from_, bytes, kind, at}, cudaGraphNodeTypeMemcpy, at); \
-    }
-#define SIMULATOR_FOUR(...) __VA_ARGS__
-SIMULATOR_COPY_NODE(1D, (void* to, const void* from, size_t bytes), to, from)
-SIMULATOR_COPY_NODE(ToSymbol, (const void* symbol, const void* from, size_t bytes, size_t offset),
-                    const_cast<char*>(static_cast<const char*>(symbol)) + offset, from)
-SIMULATOR_COPY_NODE(FromSymbol, (void* to, const void* symbol, size_t bytes, size_t offset), to,
-                    static_cast<const char*>(symbol) + offset)
-#undef SIMULATOR_FOUR
+#define SIMULATOR_COPY_NODE(Name, ...)                                                                                       \
+    cudaError_t cudaGraphAddMemcpyNode##Name(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,       \
+                                             size_t count, __VA_ARGS__, cudaMemcpyKind kind,                               \
+                                             simulator::Position at = simulator::here());                                  \
+    cudaError_t cudaGraphMemcpyNodeSetParams##Name(cudaGraphNode_t node, __VA_ARGS__, cudaMemcpyKind kind,                 \
+                                                   simulator::Position at = simulator::here());                            \
+    cudaError_t cudaGraphExecMemcpyNodeSetParams##Name(cudaGraphExec_t exec, cudaGraphNode_t node, __VA_ARGS__,            \
+                                                       cudaMemcpyKind kind, simulator::Position at = simulator::here());
+SIMULATOR_COPY_NODE(1D, void* to, const void* from, size_t bytes)
+SIMULATOR_COPY_NODE(ToSymbol, const void* symbol, const void* from, size_t bytes, size_t offset)
+SIMULATOR_COPY_NODE(FromSymbol, void* to, const void* symbol, size_t bytes, size_t offset)
 #undef SIMULATOR_COPY_NODE
 // A child graph is a copy of its own.
-inline cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
-    SIMULATOR_NEED(simulator::is_graph(child), cudaErrorInvalidValue);
-    return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeGraph, simulator::clone_of(child), {});
-}
-inline cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* graph) { return simulator::get_parameters(node, graph); }
-inline cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child) {
-    SIMULATOR_NEED(simulator::is_graph(child), cudaErrorInvalidValue);
-    return simulator::set_parameters(exec, node, simulator::clone_of(child), cudaGraphNodeTypeGraph, {});
-}
-#define SIMULATOR_EVENT_NODE(Kind, type)                                                                                      \
-    inline cudaError_t cudaGraphAddEvent##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,  \
-                                                     size_t count, cudaEvent_t event) {                                       \
-        return simulator::add_node(node, graph, needs, count, type, event, {});                                               \
-    }                                                                                                                         \
-    inline cudaError_t cudaGraphEvent##Kind##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) { return simulator::get_parameters(node, event); } \
-    inline cudaError_t cudaGraphEvent##Kind##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return simulator::set_parameters(node, event, type, {}); } \
-    inline cudaError_t cudaGraphExecEvent##Kind##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event) { \
-        return simulator::set_parameters(exec, node, event, type, {});                                                        \
-    }
-SIMULATOR_EVENT_NODE(Record, cudaGraphNodeTypeEventRecord)
-SIMULATOR_EVENT_NODE(Wait, cudaGraphNodeTypeWaitEvent)
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child);
+cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* graph);
+cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child);
+#define SIMULATOR_EVENT_NODE(Kind)                                                                                           \
+    cudaError_t cudaGraphAddEvent##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,      \
+                                              size_t count, cudaEvent_t event);                                            \
+    cudaError_t cudaGraphEvent##Kind##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event);                              \
+    cudaError_t cudaGraphEvent##Kind##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event);                               \
+    cudaError_t cudaGraphExecEvent##Kind##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event);
+SIMULATOR_EVENT_NODE(Record)
+SIMULATOR_EVENT_NODE(Wait)
 #undef SIMULATOR_EVENT_NODE
-inline cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
-    SIMULATOR_NEED(node && simulator::is_graph(node->graph), cudaErrorInvalidValue);
-    auto& nodes = node->graph->nodes;
-    for (const auto& one : nodes) std::erase(one->needs, node);
-    std::erase_if(nodes, [node](const auto& one) { return one.get() == node; });
-    return cudaSuccess;
-}
-inline cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
-    SIMULATOR_NEED(node && type, cudaErrorInvalidValue);
-    return *type = node->type, cudaSuccess;
-}
-inline cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* twin, cudaGraphNode_t node, cudaGraph_t clone) {
-    SIMULATOR_NEED(twin && node && simulator::is_graph(clone), cudaErrorInvalidValue);
-    for (const auto& one : clone->nodes)
-        if (one->original == node) return *twin = one.get(), cudaSuccess;
-    return simulator::finished(cudaErrorInvalidValue);
-}
-inline cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned enabled) {
-    CUgraphExec_st::Node* one = simulator::node_of(exec, node);
-    SIMULATOR_NEED(one, cudaErrorInvalidValue);
-    return one->enabled = enabled, cudaSuccess;
-}
-inline cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned* enabled) {
-    const CUgraphExec_st::Node* one = simulator::node_of(exec, node);
-    SIMULATOR_NEED(one && enabled, cudaErrorInvalidValue);
-    return *enabled = one->enabled, cudaSuccess;
-}
-inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-    SIMULATOR_NEED(simulator::is_graph(graph), cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> all;
-    for (const auto& node : graph->nodes) all.push_back(node.get());
-    return simulator::give_list(all, nodes, count);
-}
-inline cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-    SIMULATOR_NEED(simulator::is_graph(graph), cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> all;
-    for (const auto& node : graph->nodes)
-        if (node->needs.empty()) all.push_back(node.get());
-    return simulator::give_list(all, nodes, count);
-}
-inline cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count) {
-    SIMULATOR_NEED(node, cudaErrorInvalidValue);
-    return simulator::give_list(node->needs, needs, count);
-}
-inline cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) {
-    SIMULATOR_NEED(node, cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> all;
-    for (const auto& one : node->graph->nodes)
-        if (std::count(one->needs.begin(), one->needs.end(), node)) all.push_back(one.get());
-    return simulator::give_list(all, nodes, count);
-}
-inline cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
-    SIMULATOR_NEED(simulator::is_graph(graph) && count, cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> ends[2];
-    for (const auto& node : graph->nodes)
-        for (CUgraphNode_st* one : node->needs) ends[0].push_back(one), ends[1].push_back(node.get());
-    size_t same = *count;
-    simulator::give_list(ends[0], from, &same);
-    return simulator::give_list(ends[1], to, count);
-}
-inline cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
-    SIMULATOR_NEED(simulator::is_graph(graph) && (!count || (from && to)), cudaErrorInvalidValue);
-    for (size_t i = 0; i < count; ++i) {
-        SIMULATOR_NEED(simulator::has_node(graph, from[i]) && simulator::has_node(graph, to[i]) && from[i] != to[i], cudaErrorInvalidValue);
-        SIMULATOR_NEED(!std::count(to[i]->needs.begin(), to[i]->needs.end(), from[i]), cudaErrorInvalidValue);
-        to[i]->needs.push_back(from[i]);
-    }
-    return cudaSuccess;
-}
-inline cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
-    SIMULATOR_NEED(simulator::is_graph(graph) && (!count || (from && to)), cudaErrorInvalidValue);
-    for (size_t i = 0; i < count; ++i)
-        SIMULATOR_NEED(simulator::has_node(graph, to[i]) && std::erase(to[i]->needs, from[i]), cudaErrorInvalidValue);
-    return cudaSuccess;
-}
+cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node);
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type);
+cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* twin, cudaGraphNode_t node, cudaGraph_t clone);
+cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned enabled);
+cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned* enabled);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count);
+cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count);
+cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count);
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count);
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count);
 // Since CUDA 13 they take what edges carry, too; here that is nothing.
-#define SIMULATOR_WITH_EDGES(name, Of, Node)                                                                                \
-    inline cudaError_t name(Of of, Node* a, Node* b, const cudaGraphEdgeData*, size_t count) { return name(of, a, b, count); }
-SIMULATOR_WITH_EDGES(cudaGraphAddDependencies, cudaGraph_t, const cudaGraphNode_t)
-SIMULATOR_WITH_EDGES(cudaGraphRemoveDependencies, cudaGraph_t, const cudaGraphNode_t)
-#undef SIMULATOR_WITH_EDGES
-inline cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData*, size_t* count) {
-    return cudaGraphGetEdges(graph, from, to, count);
-}
-inline cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData*, size_t* count) {
-    return cudaGraphNodeGetDependencies(node, needs, count);
-}
-inline cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*, size_t* count) {
-    return cudaGraphNodeGetDependentNodes(node, nodes, count);
-}
-inline cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned) {
-    SIMULATOR_NEED(simulator::is_graph(graph) && path, cudaErrorInvalidValue);
-    FILE* file = fopen(path, "w");
-    SIMULATOR_NEED(file, cudaErrorOperatingSystem);
-    static const char* const names[] = {"kernel", "memcpy", "memset", "host", "graph", "empty", "wait event", "event record"};
-    fprintf(file, "digraph graph {\n");
-    for (const auto& node : graph->nodes) {
-        fprintf(file, "  \"%p\" [label=\"%s\"];\n", static_cast<void*>(node.get()), names[node->type]);
-        for (const CUgraphNode_st* one : node->needs)
-            fprintf(file, "  \"%p\" -> \"%p\";\n", static_cast<const void*>(one), static_cast<void*>(node.get()));
-    }
-    fprintf(file, "}\n");
-    return fclose(file), cudaSuccess;
-}
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                     const cudaGraphEdgeData*, size_t count);
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                        const cudaGraphEdgeData*, size_t count);
+cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData*, size_t* count);
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData*, size_t* count);
+cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*, size_t* count);
+cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned);
