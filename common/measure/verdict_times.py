@@ -110,12 +110,11 @@ def _kernel(manifest: Manifest) -> str:
 
 
 def _wrong(text: str, mark: str) -> str:
-    """The source with a mistake: in the first kernel a sum is taken with the wrong sign."""
-    start = text.index("__global__")
-    wrong, changed = re.subn(r"(\w[\w\[\].]* )\+=( [^;]*\*[^;]*;)", r"\1-=\2", text[start:], count=1)
-    if not changed:
-        raise VerdictError("the source has no sum of products to get wrong")
-    return f"{text[:start]}{wrong}\n__device__ int {mark};\n"
+    """The source with a mistake: the first sum is taken with the wrong sign."""
+    for found in re.finditer(r" \+= ([^;\n]+);", text):
+        if found[1].count("(") == found[1].count(")"):  # or else a loop's step
+            return f"{text[: found.start()]} -= {found[1]};{text[found.end() :]}__device__ int {mark};\n"
+    raise VerdictError("the source has no sum to get wrong")
 
 
 def _run(command: Sequence[str], folder: Path, environment: dict[str, str], status: int) -> None:
