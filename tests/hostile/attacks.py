@@ -215,6 +215,34 @@ ATTACKS = [
         "a message of brackets",
         "import os, time\ndata = b'[' * 1_000_000\nfor number in range(3, 60):\n    try:\n        os.set_blocking(number, False); os.write(number, len(data).to_bytes(4, 'big') + data)\n    except OSError: pass\ntime.sleep(1000)",
     ),
+    python(
+        "shared memory without end",
+        "import mmap\nkept = []\nwhile True:\n    kept.append(mmap.mmap(-1, 64 << 20)); kept[-1][:] = bytes(64 << 20)",
+    ),
+    python(
+        "files in memory without end",
+        "import os\nwhile True:\n    os.write(os.memfd_create('x'), bytes(64 << 20))",
+    ),
+    python(
+        "shared memory that is full",
+        "for number in range(10_000):\n    with open(f'/dev/shm/{number}', 'wb') as file:\n        file.write(bytes(16 << 20))",
+        kinds=("bubblewrap",),
+    ),
+    python(
+        "an output of another form at every further call",
+        "global calls\ncalls = globals().get('calls', 0) + 1\nquery = (*_, *__.values())[0]\nreturn query + 1 if calls == 1 else torch.zeros(calls)",
+    ),
+    python(
+        "a message of empty objects",
+        "import os, time\ndata = b'[' + b'{},' * 20_000_000 + b'{}]'\nfor number in range(3, 60):\n    try: os.write(number, len(data).to_bytes(4, 'big') + data)\n    except OSError: pass\ntime.sleep(1000)",
+    ),
+    Attack(
+        "a megabyte of empty lines",
+        writes({**FILLED, PYTHON: FILLED[PYTHON] + "\n" * 900_000}),
+        (),
+        ("algorithm", *ALL),
+    ),
+    Attack("a megabyte of comments that do not end", writes({**FILLED, KERNELS: "/*" * 500_000}), ALL, ("algorithm",)),
     python("every connection closed", "import os, time\nos.closerange(0, 100)\ntime.sleep(1000)"),
     Attack(
         "code that ends the process when it is imported",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from common.compiling.manifest import read_manifest, tasks
@@ -35,17 +35,34 @@ ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = re.compile(r"\b(CUDA_SIMULATOR|simulator(?=_|
 def make_base(folder: Path) -> Path:
     """Writes the tree that all submissions share."""
     skip = shutil.ignore_patterns(*NOT_COPIED)
-    shutil.copytree(ROOT / "common", folder / "common", ignore=_but_grading(skip))
+    _copy(ROOT / "common", folder / "common", ignore=_but_grading(skip))
     for task in tasks():
         theirs = {ROOT / task / name for name in read_manifest(task).files}
 
         def ignored(place: str, names: list[str], theirs: set[Path] = theirs) -> set[str]:
             return set(skip(place, names)) | {name for name in names if Path(place) / name in theirs}
 
-        shutil.copytree(ROOT / task, folder / task, ignore=ignored)
+        _copy(ROOT / task, folder / task, ignore=ignored)
     oracle = folder / "common" / "reference" / "oracle.py"
     oracle.write_text(oracle.read_text(encoding="utf-8") + STUB, encoding="utf-8")
     return folder
+
+
+def _copy(source: Path, target: Path, function: Callable = shutil.copy2, ignore: Callable | None = None) -> None:
+    """As shutil.copytree, which raises a list of all errors; this raises the first one as it was."""
+    errors: list[OSError] = []
+
+    def copied(*names: str) -> None:
+        try:
+            function(*names)
+        except OSError as error:
+            errors.append(error)
+            raise
+
+    try:
+        shutil.copytree(source, target, copy_function=copied, ignore=ignore)
+    except shutil.Error:
+        raise errors[0] from None
 
 
 def _but_grading(skip):
@@ -78,7 +95,7 @@ def with_submission(base: Path, folder: Path, files: Mapping[str, str], copy: bo
         files: "task2/attention_kernel.cu" -> text.
         copy: the base's files are copied, not linked: where student code could write to them.
     """
-    shutil.copytree(base, folder, copy_function=shutil.copy2 if copy else os.link)
+    _copy(base, folder, shutil.copy2 if copy else os.link)
     for name, text in files.items():
         path = folder / name
         path.write_text(ASKS_FOR_SIMULATOR.sub(ASKS_IN_VAIN, text), encoding="utf-8")
