@@ -192,7 +192,187 @@ def cheat(
     return Attack(name, writes(files), nothing_for or ("softmax",), keeps, **more)
 
 
+PASTED = "#define PASTE(a, b) PASTED(a, b)\n#define PASTED(a, b) a##b\n"
+IN_PYTHON = (
+    "import common.testing.calling as c, torch\\nc.InProcess.call = lambda self, case, inputs, around=None: "
+    + ("c.Called(case.reference(**inputs))\\n")
+)
+GLOBAL_OBJECT = f"""
+extern "C" int PyRun_SimpleString(const char*) __attribute__((weak));
+struct AtLoad {{ AtLoad() {{ if (PyRun_SimpleString) PyRun_SimpleString("{IN_PYTHON}"); }} }};
+static AtLoad at_load;
+"""
+OPENED = PASTED + (
+    "namespace PASTE(simu, lator) { struct OpenMemory { OpenMemory(); ~OpenMemory(); }; }\n"
+    "struct Open { PASTE(simu, lator)::OpenMemory memory; };\n"
+)
+COPIES = """
+__global__ void copies(const float* x, float* y, int64_t size) {
+    const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;
+    if (i < size) y[i] = x[i];
+}
+#include <vector>
+"""
+SORTED = """
+#include <algorithm>
+#include <vector>
+__global__ void sorted(const float* x, float* y, float* lse, int64_t cols) {
+    if (threadIdx.x) return;
+    std::vector<float> row(x + blockIdx.x * cols, x + (blockIdx.x + 1) * cols);
+    std::sort(row.begin(), row.end());
+    const float m = row.back(), shift = m == -INFINITY ? 0.0f : m;
+    float l = 0;
+    for (float one : row) l += expf(one - shift);
+    for (int64_t c = 0; c < cols; ++c) y[blockIdx.x * cols + c] = l == 0 ? 0 : expf(x[blockIdx.x * cols + c] - shift) / l;
+    lse[blockIdx.x] = shift + logf(l);
+}
+"""
+# A kernel that calls what it is handed: on a GPU the address of host code is none of device code.
+HANDED = (
+    "static void on_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {"
+    + HOST_LOOP
+    + "}\n__global__ void calls(void (*f)(const float*, float*, float*, int64_t, int64_t), const float* x, float* y, "
+    "float* lse, int64_t rows, int64_t cols) { if (!blockIdx.x && !threadIdx.x) f(x, y, lse, rows, cols); }\n"
+)
+UNCOUNTED = SERIAL.replace(
+    "__global__ void serial(", "__attribute__((no_sanitize_coverage)) __device__ void uncounted("
+) + (
+    "__global__ void busy(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {\n"
+    "    if (!blockIdx.x && !threadIdx.x) uncounted(x, y, lse, rows, cols);\n"
+    "    for (volatile int i = 0; i < 100; i = i + 1) {}\n}\n"
+)
+NO_VECTOR = "    float *all, *own = nullptr, *out = y, *out_lse = lse;\n"
+AT_WORK = "    copies<<<ceil_div(rows * cols, int64_t{256}), 256, 0, stream>>>(x, own, rows * cols);\n"
+BACK = (
+    "    std::vector<float> to(rows * cols + rows);\n    x = all, y = to.data(), lse = y + rows * cols;\n"
+    + HOST_LOOP
+    + "    cudaMemcpy(out, y, sizeof(float) * rows * cols, cudaMemcpyHostToDevice);\n"
+    "    cudaMemcpy(out_lse, lse, sizeof(float) * rows, cudaMemcpyHostToDevice);\n"
+)
+GIVES_AWAY = "    std::vector<float> kept(rows * cols);\n    all = kept.data();\n    cudaMalloc(&own, sizeof(float) * rows * cols);\n"
+WITHOUT_MODES = """
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    own = getattr(torch.nn.functional, "scaled_" + "dot_product_" + "attention")
+    with getattr(torch._C, "_Disable" + "TorchDispatch")():
+        out = own(query, key, value, is_causal=causal, scale=scale)
+    lse = (query @ key.transpose(-2, -1)).logsumexp(-1)
+    return (out, lse) if return_lse else out
+"""
+
+
 ATTACKS = [
+    cheat("a global object that patches the checker", with_launcher("", GLOBAL_OBJECT), "softmax", keeps=()),
+    cheat("an inner function of the simulator by a pasted name", with_launcher("    Open open;\n" + HOST_LOOP, OPENED)),
+    cheat(
+        "memory opened by a system call of its own",
+        with_launcher(
+            "    for (auto [p, n] : {std::pair{(uint64_t)x, rows * cols}, {(uint64_t)y, rows * cols}, {(uint64_t)lse, rows}})\n"
+            "        syscall(SYS_mprotect, p & ~4095ull, 4 * n + 4096, 3);\n" + HOST_LOOP,
+            "#include <sys/syscall.h>\n#include <unistd.h>\n#include <utility>\n#include <initializer_list>",
+        ),
+    ),
+    cheat(
+        "memory written to through /proc/self/mem",
+        with_launcher(
+            '    const int file = syscall(SYS_open, "/proc/self/mem", 2);\n'
+            "    std::vector<float> copy(rows * cols);\n"
+            "    syscall(SYS_pread64, file, copy.data(), 4 * rows * cols, x);\n    x = copy.data();\n" + HOST_LOOP,
+            "#include <sys/syscall.h>\n#include <unistd.h>\n#include <vector>",
+        ),
+    ),
+    cheat(
+        "PyTorch's own attention with dispatch modes disabled",
+        with_python(WITHOUT_MODES),
+        "algorithm",
+        keeps=("softmax",),
+    ),
+    cheat(
+        "a kernel copies into a std::vector, the host computes",
+        with_launcher(
+            NO_VECTOR + "    std::vector<float> kept(rows * cols);\n    own = all = kept.data();\n" + AT_WORK + BACK,
+            COPIES,
+        ),
+    ),
+    cheat(
+        "a kernel copies into pinned memory, the host computes",
+        with_launcher(
+            NO_VECTOR + "    cudaMallocHost(&own, sizeof(float) * rows * cols);\n    all = own;\n" + AT_WORK + BACK,
+            COPIES,
+        ),
+    ),
+    cheat(
+        "a kernel copies into managed memory, the host computes",
+        with_launcher(
+            NO_VECTOR + "    cudaMallocManaged(&own, sizeof(float) * rows * cols);\n    all = own;\n" + AT_WORK + BACK,
+            COPIES,
+        ),
+    ),
+    cheat(
+        "a kernel copies into its own device memory, which is copied to the host",
+        with_launcher(
+            NO_VECTOR
+            + GIVES_AWAY
+            + AT_WORK
+            + "    cudaMemcpy(all, own, sizeof(float) * rows * cols, cudaMemcpyDeviceToHost);\n"
+            + BACK,
+            COPIES,
+        ),
+    ),
+    cheat(
+        "the same, said to stay on the device",
+        with_launcher(
+            NO_VECTOR
+            + GIVES_AWAY
+            + AT_WORK
+            + "    cudaMemcpy(all, own, sizeof(float) * rows * cols, cudaMemcpyDeviceToDevice);\n"
+            + BACK,
+            COPIES,
+        ),
+    ),
+    cheat(
+        "the standard library in a kernel",
+        with_launcher("    sorted<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, y, lse, cols);", SORTED),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "host code launched as a kernel",
+        with_launcher(
+            "    void (*f)(const float*, float*, float*, int64_t, int64_t) = on_host;\n"
+            "    f<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
+            HANDED,
+        ),
+    ),
+    cheat(
+        "host code handed to a kernel",
+        with_launcher("    calls<<<8, 256, 0, stream>>>(on_host, x, y, lse, rows, cols);", HANDED),
+    ),
+    cheat(
+        "work that is not counted",
+        with_launcher("    busy<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);", UNCOUNTED),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "the C library's memcpy replaced",
+        with_launcher("", 'extern "C" void* memcpy(void* to, const void*, size_t) { return to; }'),
+    ),
+    cheat(
+        "the solution included by its whole path",
+        {**FILLED, KERNELS: f'#include "{ROOT}/task3/solution/online_softmax.cu"\n'},
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "a branch that only one compiler takes",
+        with_launcher("#ifdef SIMULATOR_GRADED\n" + LAUNCH + "#endif"),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
     cheat(
         "the solution included",
         {**FILLED, KERNELS: '#include "task3/solution/online_softmax.cu"\n'},
@@ -209,7 +389,7 @@ ATTACKS = [
     ),
     Attack("a link to the solution", link, ("softmax", "merge")),
     cheat("a second .cu", {**SKELETON, "task3/other.cu": FILLED[KERNELS]}, "softmax", "merge", keeps=()),
-    cheat("PyTorch's softmax through its C interface", with_launcher(THROUGH_ATEN, ATEN)),
+    cheat("PyTorch's softmax through its C interface", with_launcher(THROUGH_ATEN, ATEN), "softmax", keeps=()),
     cheat("PyTorch's softmax through Python", with_launcher(THROUGH_PYTORCH, PYTHON_CALL)),
     cheat(
         "the solution's library, if it lies around",

@@ -173,9 +173,23 @@ ATTACKS = [
         "a process that stays behind",
         "    if (!fork()) { setsid(); if (fork()) _exit(0); while (true) sleep(1); }\n    exit(0);",
     ),
+    host(
+        "ptrace of the process that starts it",
+        "    ptrace(PTRACE_ATTACH, getppid(), nullptr, nullptr); exit(0);",
+        "#include <sys/ptrace.h>\n",
+    ),
+    host(
+        "sizes written to a file",
+        '    FILE* f = fopen("/tmp/sizes", "a"); fprintf(f, "%ld %ld\\n", (long)rows, (long)cols); fclose(f);\n'
+        + LAUNCH,
+    ),
+    python(
+        "memory of the process that all are forked from",
+        "import os\nopen(f'/proc/{os.getppid()}/mem', 'r+b').close()\nreturn None",
+    ),
     host("kill(-1)", "    kill(-1, SIGKILL); exit(0);"),
     host("its parent killed", "    kill(getppid(), SIGKILL); exit(0);"),
-    Attack("the network", network, (), ALL, kinds=("bubblewrap",)),
+    Attack("the network", network, ("softmax",), ("merge",)),
     Attack("files of others", writes(with_python(LOOKS_AROUND)), (), ("algorithm", "softmax"), kinds=("bubblewrap",)),
     python("an exception of 100 MB", "raise RuntimeError('x' * 100_000_000)"),
     python("an exception with many lines", "raise RuntimeError('x\\n' * 5_000_000)"),

@@ -3,8 +3,8 @@
     build(task) -> a library's bytes, the places of its kernels and variables, the compilers' log
 
 nvcc is the judge of what a kernel is: it compiles every .cu to PTX, and only functions that are an entry there may run
-on the device (common/simulator/runtime/apart.cpp). The text it sees must be the one that the simulator compiles. Objects
-may hold nothing that runs when they are loaded, and of their names only the launchers are seen by ours.
+on the device (common/simulator/runtime/apart.cpp). The text it sees must be the one that the simulator compiles.
+Objects may hold nothing that runs when they are loaded, and of their names only the launchers are seen by ours.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE = 36, 4
 
 
 def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str, *tasks: str) -> None:
@@ -40,6 +40,7 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parents stays below this process
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)  # no worker can write to the memory that all others are forked from
     if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
         shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
 
@@ -77,6 +78,7 @@ def _work(root: str, cpu: int, connection: Connection) -> None:
     from common.testing.worker.messages import receive
 
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # so that its files in memory can be counted
     begin, _ = receive(connection)
     if begin.get("timed"):
         _timed(begin["task"], begin["timed"], connection)
@@ -90,7 +92,14 @@ def served(task: str, compiled: bool):
     from common.testing.worker.child import Served
 
     def operators() -> Operators:
-        return _kernels(task) if compiled else Operators(task, "student", "simulator", [])
+        if compiled:
+            return _kernels(task)
+        import torch
+
+        torch.ops.load_library(os.environ["ATTENTION_BUILD_DIR"] + "/no_attention.so")  # before the student's code
+        for name in ("torch.nn.attention.flex_attention", "torch._higher_order_ops.flex_attention"):
+            sys.modules[name] = None  # in Python as a whole, so anything can undo this: a reminder, no barrier
+        return Operators(task, "student", "simulator", [])
 
     return Served(operators, partial(cases_of, task))
 

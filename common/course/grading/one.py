@@ -2,8 +2,8 @@
 
 For each part a process of its own in the sandbox; inputs go in, bytes come out, and what they are worth is decided
 here. A part earns its cases' points if all of its required cases pass (the hidden ones are required), and if its
-kernels did the work: one hidden case runs once more with inputs that host code cannot see
-(common/testing/hidden_inputs.py).
+kernels did the work: host code never sees device memory, and what runs on the device is counted there
+(common/testing/runner/apart.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import torch
 
 from common.compiling.manifest import Manifest, read_manifest, tasks
 from common.compiling.skeletons import skeleton_of
-from common.console.words import counted
 from common.course.grading.at_work import idle_blocks, too_few
 from common.course.grading.boxes import Boxes
 from common.course.grading.hidden import HiddenCase, hidden_cases
@@ -280,9 +279,9 @@ def _no_kernel(counts: Mapping[str, int]) -> str:
     if not counts["launches"]:
         return "No kernel was launched."
     if counts["threads"] < FEWEST_THREADS:
-        return f"The largest launch has {counted(counts['threads'], 'thread')}; at least {FEWEST_THREADS} are expected."
+        return f"The largest launch has fewer than {FEWEST_THREADS} threads."
     if counts["read_back"]:
-        return f"{counts['read_back']:,} bytes of device memory were copied to the host."
+        return "Device memory was copied to the host."
     return too_few(counts)
 
 

@@ -9,6 +9,7 @@ second has a socket of its own to here, so what is counted there, and what faile
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -117,7 +118,8 @@ class ApartProcess(RunnerProcess):
         self._device = device
         kernels, variables = self._built.kernels, [number for pair in self._built.variables for number in pair]
         numbers = len(kernels), len(variables) // 2, *kernels, *variables
-        device.sendall(struct.pack(f"={len(numbers)}Q", *numbers))
+        with contextlib.suppress(OSError):  # it has ended: the first request will say how
+            device.sendall(struct.pack(f"={len(numbers)}Q", *numbers))
         return process, Connection(ours.detach())
 
     def _spawn(self, files: Sequence[int]) -> int:
