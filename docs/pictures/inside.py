@@ -1,4 +1,4 @@
-"""Pictures of the pages of --replay and --profile, with the size of each page and the time it takes to open; and
+"""Pictures of the pages of --replay, --profile and report, with the size of each and the time it takes to open; and
 replay.gif, ten seconds of two replays: python docs/pictures/inside.py [NAME ...]
 
 Each picture is a real page of a real command, in a copy of the checkout whose gaps are filled; in some a mistake is
@@ -49,8 +49,9 @@ class Page:
     """A page and its picture.
 
     Attributes:
-        command: what writes it, behind python -m, without --html.
-        case: what --replay, or --case, is given.
+        command: what writes it, behind python -m, up to the case.
+        case: what --replay, or --case, is given; "" for the report.
+        before: commands that run first.
         at: where in the page: what stands behind # in its address.
         height: of the picture, in CSS pixels.
         mistake: what is planted.
@@ -63,17 +64,20 @@ class Page:
     height: int = 860
     mistake: tuple[Edit, ...] = ()
     click: str = ""
+    before: tuple[str, ...] = ()
 
 
 NO_BARRIER = (Edit(KERNEL, "row_max = partial[0];\n    __syncthreads();\n", "row_max = partial[0];\n"),)
 PAGES = {
-    "replay-softmax": Page("task2.test --replay", "softmax: large offsets", "block=1&step=4", 700),
-    "replay-gemm": Page("task2.test --replay", "gemm: A B, 64 x 64 x 64", "block=1&step=2&thread=70"),
-    "replay-flash": Page("task4.test --replay", "full: 64 tokens", "block=1&step=4", 1020),
-    "replay-split": Page("task6.test --replay", "split: merged: 3 parts", "block=5&step=2", 860),
-    "replay-race": Page("task2.test --replay", "softmax: 7 x 31", "race=0", 980, NO_BARRIER),
+    "replay-softmax": Page("task2.test --backend simulator --replay", "softmax: large offsets", "block=1&step=4", 700),
+    "replay-gemm": Page(
+        "task2.test --backend simulator --replay", "gemm: A B, 64 x 64 x 64", "block=1&step=2&thread=70"
+    ),
+    "replay-flash": Page("task4.test --backend simulator --replay", "full: 64 tokens", "block=1&step=4", 1020),
+    "replay-split": Page("task6.test --backend simulator --replay", "split: merged: 3 parts", "block=5&step=2", 860),
+    "replay-race": Page("task2.test --backend simulator --replay", "softmax: 7 x 31", "race=0", 980, NO_BARRIER),
     "look-profile": Page(
-        "task2.test --gemm --profile --case",
+        "task2.test --gemm --backend simulator --profile --case",
         "A B^T, 64 x 64 x 64",
         height=1240,
         mistake=(
@@ -82,9 +86,16 @@ PAGES = {
         ),
         click=".counters .wasteful",
     ),
+    "report": Page(
+        "common.course report",
+        "",
+        height=760,
+        mistake=(Edit(KERNEL, "? 0.0f : 1.0f / row_sum;", "? 0.0f : 1.0f;"),),
+        before=("task2.test --backend simulator", "task3.test", "task7.test --kernels --backend simulator"),
+    ),
 }
-TREE = Page("task2.test --replay", "softmax: large offsets", "block=1&values=1")
-RACE = Page("task2.test --replay", "softmax: 7 x 31", mistake=NO_BARRIER)
+TREE = Page("task2.test --backend simulator --replay", "softmax: large offsets", "block=1&values=1")
+RACE = Page("task2.test --backend simulator --replay", "softmax: 7 x 31", mistake=NO_BARRIER)
 # Of the GIF: the page, what is done on it, and for how many milliseconds it is seen then
 SCENES = (
     *((TREE, f"toStep({step})", 520) for step in range(11)),
@@ -96,9 +107,11 @@ SCENES = (
 def write_page(name: str, one: Page, folder: Path) -> Path:
     """Runs the command; the page's file."""
     file = folder / f"{name}.html"
-    command = shlex.join([*one.command.split(), one.case, "--html", file.name, "--backend", "simulator"])
+    writes = [one.case, "--html", file.name] if one.case else ["--page", file.name]
     with planted(folder, one.mistake):
-        said = printed(folder, command, 120)
+        for command in one.before:
+            printed(folder, command, 120)
+        said = printed(folder, shlex.join([*one.command.split(), *writes]), 120)
     if not file.is_file():
         raise RuntimeError(f"{name}: no page was written:\n{said}")
     return file
@@ -107,11 +120,15 @@ def write_page(name: str, one: Page, folder: Path) -> Path:
 def shoot(window, file: Path, one: Page, target: Path) -> float:
     """Draws the page, and returns the seconds that it took to open: the median of several times."""
     resize(window, WIDTH, one.height)
-    times = sorted(browser.opened(window, f"{file.as_uri()}#{one.at}") for _ in range(OPENED))
+    times = [0.0]
+    if one.case:
+        times = sorted(browser.opened(window, f"{file.as_uri()}#{one.at}") for _ in range(OPENED))
+    else:  # the report has no scripts: it is drawn when it is there
+        window.get(file.as_uri())
     if one.click:
         window.execute_script("document.querySelector(arguments[0]).click()", one.click)
     seen(window, SCALE).quantize(COLORS).save(target, optimize=True)
-    return times[OPENED // 2] / 1000
+    return times[len(times) // 2] / 1000
 
 
 def resize(window, width: int, height: int) -> None:
