@@ -17,7 +17,7 @@ from common.inspect.page.document import document
 from common.inspect.page.sources import Sources
 from common.inspect.profile.model import SECTOR, KernelProfile, LineTraffic
 from common.inspect.profile.pictures import TERA, rate_of, roofs_of
-from common.inspect.profile.remarks import line_passes, remark, worst_first
+from common.inspect.profile.remarks import avoidable, line_passes, remark, worst_first
 from common.inspect.profile.report import facts_of, legend_of, line_number, size_of
 from common.inspect.profile.roofline import bounds, leaves_most_idle
 from common.measure.gpus import GpuSpec
@@ -170,6 +170,7 @@ def _line(line: LineTraffic, kernel: KernelProfile, gpu: GpuSpec, sources: Sourc
         "ideal": line.ideal,
         "worst": line.worst,
         "share": line.seconds(gpu, line.transactions) / whole,
+        "avoidable": line.seconds(gpu, avoidable(line)) / whole,
         "note": said.note,
         "advice": said.advice,
         "passes": [list(one) for one in line_passes(line.offsets, line.bytes)] if is_shared and known else [],

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pygments.lexers import CudaLexer  # rich brings Pygments along
+from pygments.token import Comment, Keyword, Name, Number, String
+
 from common.console.paths import shown_path
 from common.inspect.source_lines import Place, text_of
+
+# The number of each is the data's; assets/source.js gives it a color. The first that holds a token counts.
+KINDS = (Comment.Preproc, Comment, Keyword, Name.Builtin, Name.Function, String, Number)
 
 
 class Sources:
@@ -29,8 +35,11 @@ class Sources:
         return self._places.setdefault(place, len(self._places))
 
     def data(self) -> dict[str, list]:
-        """The files, {"name", "lines"}, and the places: {"file", "function", "lines"}, the outermost call first."""
-        files = [{"name": shown_path(Path(file)), "lines": text_of(file).splitlines()} for file in self._files]
+        """The files, {"name", "lines", "kinds"}, and the places: {"file", "function", "lines"}, outermost call first."""
+        files = [
+            {"name": shown_path(Path(file)), "lines": text_of(file).splitlines(), "kinds": kinds_of(text_of(file))}
+            for file in self._files
+        ]
         places = [
             {
                 "file": self._files[place.file],
@@ -40,3 +49,18 @@ class Sources:
             for place in self._places
         ]
         return {"files": files, "places": places}
+
+
+def kinds_of(text: str) -> list[list[int]]:
+    """Of each line its words, as [kind, length, kind, length, ...]; kind 0 is none of KINDS."""
+    lines: list[list[int]] = [[]]
+    for token, words in CudaLexer(stripnl=False, ensurenl=False).get_tokens(text):
+        kind = next((number for number, one in enumerate(KINDS, 1) if token in one), 0)
+        for place, piece in enumerate(words.split("\n")):
+            if place:
+                lines.append([])
+            if piece and lines[-1] and lines[-1][-2] == kind:
+                lines[-1][-1] += len(piece)
+            elif piece:
+                lines[-1] += [kind, len(piece)]
+    return lines

@@ -1,4 +1,4 @@
-// arrays.js - arrays as grids of cells: a cell's colour says who wrote it, its mark who reads it.
+// arrays.js - arrays as grids of cells: a cell's color says who wrote it, its mark who reads it.
 //
 // Of a tensor of more than two dimensions those matrices are drawn that the block touches, and of a large matrix the
 // part that it touches.
@@ -10,6 +10,8 @@ const LARGEST_CELL = 16; // pixels
 const TALLEST = 240, TALLEST_OF_MANY = 150; // pixels of a drawing; of each where a column holds three or more
 const LEAST_SQUARE = 4; // at most so much longer than wide
 const LEAST_DOT = 6; // pixels of a cell that has room for a mark in its middle
+const STRONG_INK = "#0b0f14"; // on the full color of a warp, on light pages and dark ones
+const VALUE_CELL = [20, 40, 17]; // the least and the most width of a cell with its value in it, and its height
 const FOLDED = 32; // columns of an array of one dimension
 
 // One hue for each warp (or lane), equally light.
@@ -72,8 +74,10 @@ function bounds(touched, first, count, cols) {
   return top < 0 ? null : { top, left };
 }
 
-// The width and height of an element in pixels, in a column of the page that is so wide.
-function cellOf(drawing, width, tallest) {
+// The width and height of an element in pixels, in a column of the page that is so wide; with `values` room for them.
+function cellOf(drawing, width, tallest, values) {
+  const wide = Math.min(VALUE_CELL[1], Math.floor(width / drawing.cols));
+  if (values && drawing.cols <= FOLDED && wide >= VALUE_CELL[0]) return [wide, VALUE_CELL[2]];
   const w = Math.max(2, Math.min(LARGEST_CELL, Math.floor(width / drawing.cols)));
   const h = Math.max(2, Math.min(LARGEST_CELL, Math.floor(tallest / drawing.rows)));
   return [Math.min(w, h * LEAST_SQUARE), Math.min(h, w * LEAST_SQUARE)];
@@ -114,7 +118,8 @@ function drawArray(canvas, array, drawing, cell, state) {
   const [width, height] = cell, context = prepareCanvas(canvas, drawing.cols * width, drawing.rows * height);
   const gap = Math.min(width, height) >= 5 ? 1 : 0, innerWidth = width - gap, innerHeight = height - gap, blockOf = state.blockOfEvent;
   const plain = colour("cell"), several = colour("several"), readColour = colour("read"), writeColour = colour("write");
-  const dim = picked >= 0;
+  const dim = picked >= 0, inkColour = colour("ink");
+  Object.assign(context, { font: "8.6px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace", textAlign: "center", textBaseline: "middle" });
   const who = (thread, alpha) =>
     state.byLane ? whoColour(thread & 31, Math.min(WARP, launch.threads), alpha) : whoColour(thread >> 5, launch.warps, alpha);
   const colours = new Map();
@@ -155,11 +160,18 @@ function drawArray(canvas, array, drawing, cell, state) {
         const edge = dot ? Math.max(1, Math.floor(Math.min(width, height) * 0.24)) : 0;
         context.fillRect(x + edge, y + edge, innerWidth - 2 * edge, innerHeight - 2 * edge);
       }
+      let strong = written >= 0 || read !== -1;
       const own = mine.get(element);
       if (own) {
         context.globalAlpha = 1;
         context.fillStyle = own & 2 ? writeColour : readColour;
         context.fillRect(x, y, innerWidth, innerHeight);
+        strong = true;
+      }
+      if (height === VALUE_CELL[2]) {
+        const words = brief(memory.value(array.number, element), Math.floor((width - 1) / 5.2));
+        context.fillStyle = strong && context.globalAlpha === 1 ? STRONG_INK : inkColour;
+        context.fillText(words, x + innerWidth / 2, y + innerHeight / 2 + 0.5);
       }
     }
   }

@@ -16,12 +16,10 @@ function drawFlow(svg, stage, threads, boxes) {
       if (!(kind === "read" ? reads : writes)) continue;
       let a, b, path;
       if (side === "middle") { // below the threads: along their left (reads) or right (writes) edge
-        const x = kind === "read" ? box.left - 9 : Math.min(box.left + element.offsetWidth, to.right) + 9;
         const bend = kind === "read" ? -26 : 26, end = kind === "read" ? to.left - 3 : to.right + 3;
         a = { x: kind === "read" ? box.left - 4 : end, y: kind === "read" ? box.top + height : to.bottom - 8 };
         b = { x: kind === "read" ? end : box.right + 4, y: kind === "read" ? to.bottom - 8 : box.top + height };
         path = `M${a.x} ${a.y}C${a.x + bend} ${a.y} ${b.x + bend} ${b.y} ${b.x} ${b.y}`;
-        void x;
       } else {
         const left = side === "left", outer = left ? box.right + 4 : box.left - 4, inner = left ? to.left - 4 : to.right + 4;
         const y = box.top + height + (kind === "write" && reads ? 10 : 0), yThreads = (to.top + to.bottom) / 2 + (kind === "write" ? 5 : -5);

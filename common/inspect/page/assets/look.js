@@ -34,7 +34,7 @@ function findingsView() {
   const where = cases.length ? ` in ${counted(cases.length, "case")}` : "";
   const head = h("h2", {}, DATA.findings.length ? `${counted(DATA.findings.length, "finding")}${where}` : `No findings${where}`);
   const sentence = h("p", { class: "soft" }, DATA.findings.length
-    ? `Every mistake once, with the lines of both accesses.${real < DATA.findings.length ? " Those with a grey edge change no result by themselves." : ""}`
+    ? `Every mistake once, with the lines of both accesses.${real < DATA.findings.length ? " Those with a gray edge change no result by themselves." : ""}`
     : cases.length || !DATA.cases.length ? "No race, nothing out of bounds, nothing read before it was written." : "No case ran, so nothing was looked at.");
   return [h("section", {}, head, sentence), ...DATA.findings.map(findingCard), casesTable()];
 }
@@ -66,8 +66,8 @@ function sourceAround(file, lines, one) {
 
 function casesTable() {
   if (!DATA.cases.some((one) => one.status)) return "";
-  return h("section", { class: "card wide" }, h("h2", {}, "Cases"), h("table", {},
-    h("thead", {}, h("tr", {}, ["case", "inputs", "", "findings", ""].map((name) => h("th", { scope: "col" }, name)))),
+  return h("section", { class: "card wide" }, h("h2", {}, "Cases"), h("table", { class: "cases" },
+    h("thead", {}, h("tr", {}, ["case", "inputs", "verdict", "findings", "what the test says"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, DATA.cases.map((one) => h("tr", {}, h("td", {}, one.name), h("td", { class: "mono soft" }, one.shapes), h("td", {}, statusOf(one)),
       h("td", { class: "number" }, one.findings ? String(one.findings) : ""), h("td", { class: "small" }, one.says))))));
 }
@@ -112,9 +112,9 @@ function occupancyCard(kernel) {
   const cells = Array.from({ length: most }, (_, n) => s("rect", { x: (n % 16) * 17, y: Math.floor(n / 16) * 17, width: 15, height: 15, rx: 2,
     fill: n < warps ? whichBlock(Math.floor(n / Math.max(1, warps / Math.max(1, blocks)))) : "var(--cell)" }));
   const words = blocks ? `${counted(warps, "warp")} of ${most} (${Math.round(100 * fraction)}%): ${counted(blocks, "block")} at a time, limited by ${limiter}` : `A block does not fit: not enough ${limiter}`;
-  const svg = frame(16 * 17, Math.ceil(most / 16) * 17, `Occupancy of a multiprocessor: ${words}`);
+  const svg = frame(16 * 17, Math.ceil(most / 16) * 17, `Occupancy of an SM: ${words}`);
   svg.append(...cells);
-  return h("section", { class: "card" }, h("h2", {}, "Warps on a multiprocessor"), svg, h("p", { class: "small soft" }, words));
+  return h("section", { class: "card" }, h("h2", {}, "Warps on an SM"), svg, h("p", { class: "small soft" }, words));
 }
 function whichBlock(number) {
   return number % 2 ? "color-mix(in srgb, var(--read) 60%, var(--cell))" : "var(--read)";
@@ -133,7 +133,7 @@ function counters(kernel) {
   }
   if (!files.size) return h("section", { class: "card" }, h("p", {}, "Source lines are not known."));
   return h("section", { class: "card", "aria-label": "counters beside the source" }, h("h2", {}, "Where the traffic is"),
-    h("p", { class: "soft small" }, "The bar is a line's share of the time that the traffic takes; red is what could be avoided. Choose a line for its picture."),
+    h("p", { class: "soft small" }, "The bar is a line's share of the time that the traffic takes; its red part could be avoided. Choose a line for its picture."),
     [...files].map(([file, rows]) => countersOf(DATA.files[file], rows)));
 }
 
@@ -144,7 +144,8 @@ function countersOf(file, hot) {
     const lines = hot.get(number);
     if (!lines) return [h("span", { class: "ideal" }), h("span", { class: "heat" }), h("span", { class: "ideal" })];
     const sum = (name) => lines.reduce((total, line) => total + line[name], 0);
-    return [h("span", { class: "ideal" }, short(sum("requests"))), h("span", { class: "heat" }, h("i", { style: `width:${(100 * sum("share")) / most}%`, "aria-hidden": "true" }), h("b", {}, short(sum("transactions")))),
+    return [h("span", { class: "ideal" }, short(sum("requests"))), h("span", { class: "heat" }, h("i", { style: `width:${(100 * sum("share")) / most}%`, "aria-hidden": "true" }),
+      h("i", { class: "avoidable", style: `width:${(100 * sum("avoidable")) / most}%`, "aria-hidden": "true" }), h("b", {}, short(sum("transactions")))),
       h("span", { class: "ideal" }, short(sum("ideal")))];
   };
   const list = listing(file, first, last, beside);
@@ -156,7 +157,7 @@ function countersOf(file, hot) {
     row.classList.add("hot");
     if (lines.some((line) => line.advice)) row.classList.add("wasteful");
     const words = row.querySelector(".text");
-    const open = h("button", { type: "button", class: "row text", "aria-expanded": "false", "aria-label": `line ${number}: ${lines.map((line) => `${line.what}, ${line.transactions} transactions, ideal ${line.ideal}, ${line.note}`).join("; ")}` }, words.textContent);
+    const open = h("button", { type: "button", class: "row text", "aria-expanded": "false", "aria-label": `line ${number}: ${lines.map((line) => `${line.what}, ${line.transactions} transactions, ideal ${line.ideal}, ${line.note}`).join("; ")}` }, h("span", {}, ...words.childNodes));
     words.replaceWith(open);
     row.append(h("span", { class: "note" }, [...new Set(lines.filter((line) => line.advice || lines.every((other) => !other.advice)).map((line) => line.note))].join("; ")));
     row.addEventListener("click", () => toggle(row, open, lines));

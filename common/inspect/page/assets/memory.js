@@ -71,6 +71,18 @@ function shown(value) {
   return small ? value.toExponential(3) : String(Number(value.toPrecision(5)));
 }
 
+// A number in so many characters: "0.53", "-12", "2e5"; "" where nothing has been written yet.
+function brief(value, most) {
+  if (value === null) return "";
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "nan" : value < 0 ? "-∞" : "∞";
+  for (let digits = 4; digits > 0; --digits) {
+    const words = String(Number(value.toPrecision(digits))).replace(/^(-?)0\./, "$1.");
+    if (words.length <= most && !words.includes("e")) return words;
+  }
+  if (Math.abs(value) < 1) return value.toFixed(1) === "0.0" || value.toFixed(1) === "-0.0" ? "~0" : value.toFixed(1);
+  return value.toExponential(0).replace("e+", "e");
+}
+
 // The memory when a block begins: its shared memory is empty, whatever other blocks did.
 const beginnings = new Map();
 function memoryAtBlock(launch, block) {

@@ -2,10 +2,11 @@
 "use strict";
 
 const PLAY_MS = 1100; // between two steps
+const FEW_ROWS = 40; // of all arrays: so few show their values at once
 const MOST_FOLLOWED = 400; // rows of the table of a thread
 const page = document.getElementById("page");
 let launches = [];
-const at = { launch: 0, block: 0, step: 0, thread: -1, event: -1, whole: false, byLane: false, race: -1 };
+const at = { launch: 0, block: 0, step: 0, thread: -1, event: -1, whole: false, byLane: false, values: -1, race: -1 };
 let steps = [], view = null, touched = null, timer = 0, boxes = [];
 const ui = {};
 
@@ -27,7 +28,7 @@ function go(change) {
   const before = { ...at };
   Object.assign(at, change);
   if (change.race === undefined) at.race = -1;
-  if (at.launch !== before.launch || at.block !== before.block || at.whole !== before.whole || !view) {
+  if (["launch", "block", "whole", "values"].some((name) => at[name] !== before[name]) || !view) {
     const old = steps[before.step];
     touched = at.launch !== before.launch || at.block !== before.block || !touched ? touchedBy(launch(), at.block) : touched;
     steps = stepsOfBlock(launch(), at.block, at.whole);
@@ -115,7 +116,7 @@ function showRace(number) {
   at.launch = side.launch; at.block = side.block; at.whole = true; view = null; touched = null;
   const all = stepsOfBlock(launches[side.launch], side.block, true);
   go({ race: number, thread: -1, step: Math.max(0, all.findIndex((step) => step.segment === same.segment)) });
-  ui.stage.scrollIntoView({ block: "nearest" });
+  ui.strip.scrollIntoView();
 }
 
 function racedElements() {
@@ -149,8 +150,9 @@ function build() {
   ui.count = h("span", { class: "soft small" });
   ui.play = button("▶", "play", () => play(!timer));
   ui.whole = h("input", { type: "checkbox", change: (e) => go({ whole: e.target.checked }) });
-  ui.colours = h("select", { "aria-label": "colours", change: (e) => go({ byLane: e.target.value === "lane" }) },
-    h("option", { value: "warp" }, "a colour per warp"), h("option", { value: "lane" }, "a colour per lane"));
+  ui.values = h("input", { type: "checkbox", change: (e) => go({ values: +e.target.checked, race: at.race }) });
+  ui.colours = h("select", { "aria-label": "colors", change: (e) => go({ byLane: e.target.value === "lane" }) },
+    h("option", { value: "warp" }, "a color per warp"), h("option", { value: "lane" }, "a color per lane"));
   ui.strip = h("div", { class: "strip", "aria-hidden": "true" });
   ui.sentence = h("div", { class: "sentence", "aria-live": "polite", role: "status" });
   ui.stage = h("section", { class: "stage", "aria-label": "arrays and threads" });
@@ -169,9 +171,10 @@ function build() {
       button("←", "one step back (left arrow)", () => toStep(at.step - 1)),
       ui.play,
       button("→", "one step forward (right arrow)", () => toStep(at.step + 1)),
-      button("⇥", "behind the next barrier (Page Down)", () => toBarrier(1))),
+      button("⇥", "after the next barrier (Page Down)", () => toBarrier(1))),
     ui.range, ui.count,
     h("label", { title: "not line by line, but all that happens between two barriers in one picture" }, ui.whole, "whole intervals"),
+    h("label", { title: `numbers in the cells of arrays of at most ${FOLDED} columns, one array below the other` }, ui.values, "values"),
     ui.colours);
   page.replaceChildren(
     h("header", {}, h("h1", {}, `Replay of ${DATA.title}`), h("p", { class: "soft" }, DATA.about), h("p", { class: "soft mono" }, DATA.command)),
@@ -180,15 +183,15 @@ function build() {
     h("div", { class: "layout" },
       h("div", { class: "card" }, ui.stage, ui.legend),
       h("div", { class: "side" },
-        h("section", { class: "card", "aria-label": "source" }, ui.source),
         h("section", { class: "card", "aria-label": "one thread" },
           h("div", { class: "follow" }, h("h2", {}, "Follow a thread"), ui.thread,
             button("none", "follow no thread (Escape)", () => follow(-1)), ui.who),
           ui.events),
+        h("section", { class: "card listing", "aria-label": "source" }, ui.source),
         h("section", { class: "small soft", "aria-label": "keys" },
           h("p", {}, h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " step, ", h("kbd", {}, "PgUp"), " ", h("kbd", {}, "PgDn"), " barrier, ",
             h("kbd", {}, "["), " ", h("kbd", {}, "]"), " block, ", h("kbd", {}, "↑"), " ", h("kbd", {}, "↓"), " accesses of the followed thread, ",
-            h("kbd", {}, "Space"), " play, ", h("kbd", {}, "W"), " whole intervals, ", h("kbd", {}, "Esc"), " follow nobody."),
+            h("kbd", {}, "Space"), " play, ", h("kbd", {}, "W"), " whole intervals, ", h("kbd", {}, "Esc"), " follow no thread."),
           h("p", {}, "Between two barriers threads run in any order; the page goes line by line. Memory is shown as it was recorded: ",
             "one block after the other, one thread after the other. Only accesses to memory are recorded, not registers.")))),
     ui.tip);
@@ -221,6 +224,8 @@ function buildStage() {
     const side = array.space === "shared" ? "middle" : written.has(array.number) ? "right" : "left";
     sides[side].push({ array, drawings });
   }
+  const rows = Object.values(sides).flat().flatMap((each) => each.drawings).map((one) => (one.cols > FOLDED ? 99 : one.rows));
+  if (at.values < 0) at.values = +(innerWidth > 640 && rows.reduce((a, b) => a + b, 0) <= FEW_ROWS);
   ui.flow = s("svg", { class: "flow", "aria-hidden": "true" });
   ui.threads = h("canvas", { role: "img", click: (e) => pickFromThreads(e), mousemove: (e) => tipOfThread(e), mouseleave: hideTip });
   ui.blockGrid = h("canvas", { role: "img", "aria-label": `${counted(one.blocks, "block")} of the grid`, click: (e) => pickBlock(e) });
@@ -230,7 +235,7 @@ function buildStage() {
   const left = h("div", { class: "column" }, h("h2", {}, "Global memory: read"), sides.left.map((each) => arrayBox(each, "left")));
   const right = h("div", { class: "column" }, h("h2", {}, "Global memory: written"), sides.right.map((each) => arrayBox(each, "right")),
     one.blocks > 1 ? [h("h2", {}, `Blocks of the grid, ${sizes(one.grid)}`), ui.blockGrid] : null);
-  ui.stage.replaceChildren(ui.flow, h("div", { class: "columns" }, left, middle, right));
+  ui.stage.replaceChildren(ui.flow, h("div", { class: at.values === 1 ? "columns stacked" : "columns" }, left, middle, right));
   ui.blocks.replaceChildren(...Array.from({ length: one.blocks }, (_, n) => n).filter((n) => one.segments.some((segment) => segment.block === n))
     .map((n) => h("option", { value: n }, triple(coordinates(n, one.grid)))));
   ui.strip.replaceChildren();
@@ -272,7 +277,7 @@ function legend() {
   const item = (style, words, dot) => h("span", {}, h("i", { style, class: dot ? "dot" : "", "aria-hidden": "true" }), words);
   const who = at.byLane ? "lane" : "warp";
   return [
-    item(`background:${warp}`, `written in this step, or an input read in it: the colour of the ${who}`),
+    item(`background:${warp}`, `written in this step, or an input read in it: the color of the ${who}`),
     item(`background:${pale}`, "written in an earlier step"),
     item(`background:${pale};--dot:${warp}`, `read in this step by one ${who}`, true),
     item(`background:${pale};--dot:var(--several)`, `by several ${who}s`, true),
@@ -295,10 +300,12 @@ function render() {
   ui.range.setAttribute("aria-valuetext", `step ${at.step + 1} of ${steps.length}`);
   ui.count.textContent = `step ${at.step + 1} of ${steps.length}`;
   ui.whole.checked = at.whole;
+  ui.values.checked = at.values === 1;
   ui.colours.value = at.byLane ? "lane" : "warp";
   [...ui.strip.querySelectorAll("span")].forEach((span, n) => { span.className = n < at.step ? "past" : n === at.step ? "here" : ""; });
-  const line = step.key === WHOLE ? null : h("code", {}, (DATA.files[step.file].lines[step.line - 1] || "").trim());
-  ui.sentence.replaceChildren(h("div", {}, `Block ${triple(coordinates(at.block, one.grid))}, ${step.key === WHOLE ? "one interval" : `line ${step.line}`}: `, line),
+  const code = (line) => h("code", {}, (DATA.files[step.file].lines[line - 1] || "").trim().replace(/^(.{119}).{2,}$/, "$1…"));
+  const line = step.key === WHOLE ? null : [code(step.line), ...running(step).flatMap((one) => [` → line ${one}: `, code(one)])];
+  ui.sentence.replaceChildren(h("div", {}, `Block ${triple(coordinates(at.block, one.grid))}, ${step.key === WHOLE ? "one interval" : `line ${step.line}`}: `, ...(line || [])),
     h("div", {}, raceWords(raced), sentenceOf(one, at.block, view, steps, at.step)));
   const threadCell = Math.max(4, Math.min(11, Math.floor(columnWidth() / Math.min(WARP, one.threads))));
   drawThreads(ui.threads, threadCell, state);
@@ -318,7 +325,7 @@ function render() {
       ...(seen.writes ? [h("span", { class: "chip write" }, `${seen.writtenElements.toLocaleString("en")} written`)] : []));
     for (const { drawing, canvas } of box.canvases) {
       const many = boxes.filter((other) => other.side === box.side).length > 2;
-      const cell = cellOf(drawing, columnWidth(), many ? TALLEST_OF_MANY : TALLEST);
+      const cell = cellOf(drawing, columnWidth(), many ? TALLEST_OF_MANY : TALLEST, at.values === 1);
       const elements = new Set();
       if (cursor && cursor.values && cursor.entry.array === box.array.number) cursor.values.forEach((_, k) => elements.add(cursor.element + k));
       drawArray(canvas, box.array, drawing, cell, { ...state, cursor: elements, raced: raced.elements.get(box.array.number) });
@@ -332,6 +339,16 @@ function render() {
     const seen = view.arrays[box.array.number];
     return { element: box.canvases[0].canvas, side: box.side, reads: seen.reads, writes: seen.writes };
   })));
+}
+
+// The lines that touch memory in this step, if it is a call: those of the function that it calls; the busiest first.
+function running(step) {
+  const counts = new Map();
+  for (const [number, count] of view.counts) {
+    const place = DATA.places[number], line = place && place.lines.at(-1);
+    if (place && place.file === step.file && line !== step.line) counts.set(line, (counts.get(line) || 0) + count);
+  }
+  return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 1).map(([line]) => line);
 }
 
 function columnWidth() {
@@ -370,17 +387,17 @@ function renderThread(cursor) {
 function renderSource(step, cursor) {
   if (!ui.listing) return;
   for (const row of ui.listing.rows.values()) row.className = "";
-  const mark = (place, name) => {
+  const mark = (place, name) => { // the line that runs, and in a paler color the calls that led to it
     if (!place || place.file !== ui.file) return 0;
     for (const line of place.lines) {
-      const row = ui.listing.rows.get(line);
-      if (row) row.className = name;
+      const row = ui.listing.rows.get(line), last = line === place.lines.at(-1);
+      if (row && (last || !row.className)) row.className = last || name === "race" ? name : "call";
     }
-    return place.lines[0];
+    return place.lines.at(-1);
   };
   let first = 0;
   for (const number of view.counts.keys()) first = mark(DATA.places[number], "now") || first;
-  if (step.key !== WHOLE && step.file === ui.file) first = step.line;
+  if (step.key !== WHOLE && step.file === ui.file) first = running(step)[0] || step.line;
   if (at.race >= 0) {
     const lines = DATA.findings[at.race].accesses.map((access) => mark(DATA.places[access.place], "race")).filter(Boolean);
     if (lines.length) first = Math.min(...lines);

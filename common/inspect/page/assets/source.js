@@ -11,12 +11,23 @@ function listing(file, first, last, beside) {
       {},
       h("span", { class: "no" }, String(line)),
       beside ? beside(line) : null,
-      h("span", { class: "text" }, file.lines[line - 1] || " "),
+      h("span", { class: "text" }, coloured(file, line)),
     );
     rows.set(line, row);
     box.append(row);
   }
   return { box, rows };
+}
+
+// The words of a line, each with the class of its kind: k1 is a preprocessor's, k2 a comment, k3 a keyword, ...
+function coloured(file, line) {
+  const text = file.lines[line - 1] || " ", kinds = file.kinds[line - 1] || [], words = [];
+  let at = 0;
+  for (let i = 0; i < kinds.length; i += 2) {
+    const word = text.slice(at, (at += kinds[i + 1]));
+    words.push(kinds[i] ? h("span", { class: `k${kinds[i]}` }, word) : word);
+  }
+  return [...words, text.slice(at)];
 }
 
 // Scrolls a listing, and nothing else, until the row is in its middle; not if it can be seen already.

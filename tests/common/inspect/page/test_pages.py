@@ -1,5 +1,6 @@
 """The pages in a real browser: they open without a complaint and a network, and do what their keys and buttons say."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import browser as browsers
@@ -7,12 +8,14 @@ import pytest
 from browser import asked_for, messages, opened
 from checked_findings import findings_of, kernels_in_case
 from kernel_mistakes import TASK2
+from pygments.token import Comment, Keyword
 from recorded import recorded
 
 import task2.cases
 from common.inspect.page.document import document
 from common.inspect.page.look_page import check_page, profile_page
 from common.inspect.page.replay_page import replay_page
+from common.inspect.page.sources import KINDS, kinds_of
 from common.measure.gpus import find
 
 CASES = {f"{case.part}: {case.name}": case for case in task2.cases.cases()}
@@ -94,7 +97,7 @@ def test_steps_forward_and_back_by_keys_and_buttons(browser, written):
     assert "1,024 elements of a_tile (each 32 times) and 1,024 elements of b_tile (each 8 times)" in sentence(browser)
     key(browser, Keys.PAGE_UP), key(browser, Keys.ARROW_LEFT)
     assert sentence(browser) == first
-    browser.find_element("css selector", "button[aria-label^='behind the next barrier']").click()
+    browser.find_element("css selector", "button[aria-label^='after the next barrier']").click()
     assert "multiply_tiles" in sentence(browser)
     key(browser, Keys.END)
     assert "write 1,024 elements of c" in sentence(browser)
@@ -104,7 +107,7 @@ def test_steps_forward_and_back_by_keys_and_buttons(browser, written):
     assert steps.get_attribute("aria-valuetext") == "step 5 of 5"
     key(browser, Keys.HOME), key(browser, "]")
     assert "Block (1,0,0)" in sentence(browser)
-    browser.find_element("css selector", "select[aria-label=colours]").click()
+    browser.find_element("css selector", "select[aria-label=colors]").click()
     assert messages(browser) == []
 
 
@@ -132,6 +135,42 @@ def test_a_thread_is_followed_through_lines_and_values(browser, written):
     canvas = browser.find_element("css selector", "canvas[aria-label^='256 threads']")
     canvas.click()
     assert browser.find_element("css selector", "input[type=number]").get_attribute("value") != ""
+
+
+def test_the_line_that_runs_is_marked_and_the_call_that_led_to_it_paler(browser, written):
+    opened(browser, f"{written.address['gemm']}#step=2")
+    runs = [row.text for row in browser.find_elements("css selector", ".source .now")]
+    assert len(runs) == 2 and "b_tile[k][threadIdx.x]" in runs[0] and "sums[i] +=" in runs[1]
+    calls = [row.text for row in browser.find_elements("css selector", ".source .call")]
+    assert len(calls) == 1 and "multiply_tiles(a_tile, b_tile, sums);" in calls[0]
+    assert runs[1].split()[0] in sentence(browser)
+    box = browser.find_element("css selector", ".source").rect
+    row = browser.find_element("css selector", ".source .now").rect
+    assert box["y"] <= row["y"] <= box["y"] + box["height"]
+
+
+def test_following_a_thread_is_beside_the_picture(browser, written):
+    opened(browser, f"{written.address['gemm']}#thread=37&step=2")
+    panel, picture = (browser.find_element("css selector", one).rect for one in ("[aria-label='one thread']", ".stage"))
+    assert panel["x"] >= picture["x"] + picture["width"] and panel["y"] < picture["y"] + 40
+
+
+def test_small_arrays_show_their_values(browser, written):
+    def with_values() -> list[str]:
+        shown = "boxes.filter((one) => +one.canvases[0].canvas.dataset.height === VALUE_CELL[2])"
+        return sorted(browser.execute_script(f"return {shown}.map((one) => one.array.name)"))
+
+    opened(browser, written.address["race"])
+    assert with_values() == ["partial", "x", "y"]
+    browser.find_element("xpath", "//label[contains(., 'values')]").click()
+    assert with_values() == []
+    opened(browser, written.address["gemm"])
+    assert with_values() == []
+    browser.find_element("xpath", "//label[contains(., 'values')]").click()
+    assert with_values() == ["a_tile"]  # the others have 33 and 64 columns
+    numbers = "[0, 1, -1, 0.5312, -0.5312, 12.345, -12.345, 123456, -1234567, 1e-9, null, -Infinity, NaN, 3.25]"
+    said = browser.execute_script(f"return {numbers}.map((one) => brief(one, 4))")
+    assert said == ["0", "1", "-1", ".531", "-.53", "12.3", "-12", "1e5", "-1e6", "~0", "", "-∞", "nan", "3.25"]
 
 
 def test_memory_at_the_end_is_what_the_kernel_left(browser, written):
@@ -190,6 +229,40 @@ def test_counters_stand_beside_their_lines(browser, written):
     assert browser.find_element("css selector", "svg[aria-label^='Roofline of H200']")
     facts = browser.find_element("css selector", ".facts").text
     assert "wavefronts" in facts and "occupancy" in facts
+
+
+def test_only_what_can_be_avoided_is_red(browser, written, tmp_path):
+    def red(address: str) -> list[float]:
+        opened(browser, address)
+        return browser.execute_script(
+            "return [...document.querySelectorAll('.avoidable')].map((one) => one.offsetWidth)"
+        )
+
+    assert set(red(written.address["profile"])) == {0}
+    kernel = written.kernels[0]
+    worse = [replace(line, ideal=line.ideal // 4, offsets=tuple(range(0, 4096, 128))) for line in kernel.lines]
+    page = profile_page("a profile", "", [("gemm", None, [replace(kernel, lines=tuple(worse))])], find("H200"))
+    file = tmp_path / "page.html"
+    file.write_text(page, encoding="utf-8")
+    assert any(red(file.as_uri()))
+
+
+def test_remarks_are_not_clipped_at_1280(browser, written):
+    browser.set_window_size(1280, 900)
+    opened(browser, written.address["profile"])
+    box = browser.find_element("css selector", ".counters").rect
+    for note in browser.find_elements("css selector", ".counters .note"):
+        assert note.rect["x"] + note.rect["width"] <= box["x"] + box["width"] + 1
+    browser.set_window_size(1400, 1000)
+
+
+def test_the_kinds_of_a_files_words_cover_it():
+    text = "// a comment\n#define N 3\n\n__global__ void k(float* x) {\n    x[0] = 1.5f;  /* two\n    lines */\n}\n"
+    kinds = kinds_of(text)
+    lines = text.splitlines()
+    assert [sum(one[1::2]) for one in kinds[: len(lines)]] == [len(line) for line in lines]
+    comment, keyword = KINDS.index(Comment) + 1, KINDS.index(Keyword) + 1
+    assert kinds[0] == [comment, 12] and kinds[5][0] == comment and kinds[3][0] == keyword
 
 
 def test_findings_have_both_lines(browser, written):
