@@ -1,12 +1,12 @@
-"""Fills one machine's part of docs/reference-results.md in: what the --report commands write with the kernels here.
+"""Fills in one machine's part of docs/reference-results.md: what the --report commands write with the kernels here.
 
     python docs/reference_results.py simulator
     python docs/reference_results.py gpu          on a machine with a GPU
     python docs/reference_results.py gpu --only task4,task7 --page COPY.md
     python docs/reference_results.py gpu --merge COPY.md OTHER.md     takes their sections
 
-Every command runs in a copy of the checkout, so nobody's Results.md is touched. A part stands between the markers
-<!-- BEGIN simulator --> and <!-- END simulator -->; the answers below them are written by hand.
+Every command runs in a copy of the checkout, so your Results.md isn't touched. A part is what is between the markers
+<!-- BEGIN simulator --> and <!-- END simulator -->.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ON_A_GPU = choose_backend("auto").name == "cuda"
 DOCUMENTS = ("README.md", "Results.md", "docs/*.md", "common/**/*.md", "task*/**/*.md")
 FENCED = r"(?ms)^( *)```%s\n(.*?)^\1```$"
-PLACEHOLDER = re.compile(r"taskN|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
+PLACEHOLDER = re.compile(r"taskN|\bN\b|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
 MEASURES = re.compile(r"\.benchmark(?! verdict)|\.tune|prefill_profile|--speed|--mode=benchmark")
 COMMAND = r"(?:python -m|course) "
 WRITES = ("common.skeleton", "course reset")  # into the student's files
@@ -61,7 +61,7 @@ def documented() -> list[str]:
 
 
 def snippets() -> dict[str, str]:
-    """The blocks of Python in the handouts and in docs/ that begin with an import: "task4/README.md:120" -> its text."""
+    """The blocks of Python in docs/ and the handouts that begin with an import: "task4/README.md:120" -> its text."""
     found = {}
     for file in sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("task*/*.md")]):
         text = re.sub(

@@ -1,4 +1,4 @@
-"""python -m common.course: what a student does beside writing kernels, and what an instructor does with a class."""
+"""course, or python -m common.course: commands for students around their kernels, and for instructors with a class."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ HERE = Path(__file__).parent
 OF_UNIX = ("resource", "fcntl", "termios")  # modules that Windows does not have
 # Name of the command -> what the list of commands says of it. The module is common.course.NAME.
 FOR_STUDENTS: dict[str, str] = {
-    "watch": "test a task at every save, show the first wrong case",
-    "hint": "the next of three hints, for the first gap that is open or fails",
+    "test": "test a task: every case, with points",
+    "watch": "build and test on every save; shows the first wrong case",
+    "check": "test a task in a build that watches every memory access",
+    "hint": "the next hint for the first gap that is open or fails",
     "progress": "gaps filled, points, the next step",
-    "reset": "a file or a gap as it was given out; a copy is kept",
+    "reset": "restore a file or a gap; keeps a copy of yours",
     "report": "every test and benchmark so far on one page",
-    "update": "a newer release into this checkout; your gaps are kept",
+    "update": "install a newer release in this checkout; keeps your gaps",
 }
 FOR_INSTRUCTORS: dict[str, str] = {
     "grade": "grade submissions, each in a sandbox; a table, grades.csv, a page for each",
-    "rehearse": "grade a made-up class, hostile submissions among them",
+    "rehearse": "grade a made-up class, including hostile submissions",
     "attack": "run every known attack on the grader",
-    "release": "the student's edition, in a folder",
-    "autograder": "the zip that Gradescope wants",
+    "release": "write the students' edition to a folder",
+    "autograder": "write the zip file for Gradescope",
 }
 # A student's edition has no modules for instructors.
 FOR_INSTRUCTORS = {name: words for name, words in FOR_INSTRUCTORS.items() if (HERE / f"{name}.py").is_file()}

@@ -1,4 +1,4 @@
-"""What the commands of a student's day have in common on their command lines."""
+"""What the students' commands have in common on their command lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,24 @@ BAD_INPUT = 2  # exit status
 EXPECTED = (SkeletonError, ValueError, OSError)  # what the student's files may cause
 
 
-def add_task(parser: argparse.ArgumentParser) -> None:
-    """The task, as the first argument."""
-    parser.add_argument("task", choices=tasks(), metavar="taskN", help=f"one of {', '.join(tasks())}")
+def task_name(said: str) -> str:
+    """The task that "2" or "task2" names."""
+    return f"task{said}" if said.isdigit() else said
+
+
+def add_task(parser: argparse.ArgumentParser, **more: str) -> None:
+    """The task, by its number or its name."""
+    more.setdefault("help", f"one of {', '.join(tasks())}, or its number")
+    parser.add_argument("task", type=task_name, choices=tasks(), metavar="taskN", **more)
+
+
+def add_task_and_flags(parser: argparse.ArgumentParser) -> None:
+    """The task; everything after it belongs to its test."""
+    add_task(parser)
+    parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of python -m taskN.test")
 
 
 def refused(error: Exception) -> int:
-    """Says what was wrong with what was asked for; the exit status."""
+    """Prints what was wrong with the request; the exit status."""
     say(Console(), error, "red")
     return BAD_INPUT

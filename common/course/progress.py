@@ -13,14 +13,14 @@ from rich.table import Table
 
 from common.compiling.manifest import read_manifest, tasks
 from common.console.terminal import say, wide
-from common.course.arguments import EXPECTED, refused
+from common.course.arguments import EXPECTED, add_task, refused
 from common.course.standing import Standing, standing_of
 from common.testing.kept import KeptPart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The task, if one is wanted in full."""
-    parser.add_argument("task", nargs="?", choices=tasks(), metavar="taskN", help="tell of its gaps and parts")
+    add_task(parser, nargs="?", help="list its gaps and parts")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""Tests a task at every save, and shows the first wrong case and nothing else. Ctrl-C ends it.
+"""Builds and tests a task on every save, and shows the first wrong case only. Ctrl-C ends it.
 
-python -m common.course watch task2
-python -m common.course watch task2 --softmax      what follows the task goes to `python -m task2.test`
+course watch 2
+course watch 2 --softmax      the rest of the command line goes to `python -m task2.test`
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.rule import Rule
 from common.compiling.manifest import read_manifest
 from common.console.paths import ROOT
 from common.console.terminal import say
-from common.course.arguments import BAD_INPUT, add_task
+from common.course.arguments import BAD_INPUT, add_task_and_flags
 from common.testing.kept import digests
 
 CALM_MS = 200  # an editor may write a file in several steps
@@ -30,9 +30,8 @@ INTERRUPTED = 130  # exit status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The task; whatever else there is belongs to its test."""
-    add_task(parser)
-    parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of python -m taskN.test")
+    """The task and the test's flags."""
+    add_task_and_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:

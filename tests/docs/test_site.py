@@ -30,7 +30,10 @@ def links(page: str) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", text)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/set-up.md", "docs/reference-results.md"])
+PAGES = sorted(file.relative_to(ROOT).as_posix() for file in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_every_link_of_a_page_leads_somewhere(page):
     for link in links(page):
         if not link.startswith("http"):

@@ -18,10 +18,9 @@ ABSENT = re.compile(
 INSTEAD = {  # what the whole course says -> what the student's edition says
     "common.skeleton": "common.course reset",
     "; its README is the map": "",
-    "runs in the reference kernels of this repository": "runs in the fast kernels of this repository",
-    "Both commands belong into": "It belongs into",
-    "cases/  solution/   what you read; what you are tested with; the reference": "cases/"
-    "              what you read; what you are tested with",
+    "compiles the reference kernels": "compiles the fast kernels",
+    "cases/  solution/   what students read; what they are tested with; the reference": "cases/"
+    "              what students read; what they are tested with",
 }
 _ASIDE = re.compile(r"(?:,(?:\s+and)?|\s+and)\s+`--solution`\s+\([^()]*\)")
 _BLOCK = re.compile(r"(?ms)(?:^ *```\w*$.*?^ *```$|^(?! *```)[^\n]+(?:\n(?! *```)[^\n]+)*)")
