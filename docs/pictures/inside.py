@@ -70,9 +70,7 @@ class Page:
 NO_BARRIER = (Edit(KERNEL, "row_max = partial[0];\n    __syncthreads();\n", "row_max = partial[0];\n"),)
 PAGES = {
     "replay-softmax": Page("task2.test --replay", "softmax: large offsets", "block=1&step=4", 700),
-    "replay-gemm": Page(
-        "task2.test --replay", "gemm: A B, 64 x 64 x 64", "block=1&step=2&thread=70"
-    ),
+    "replay-gemm": Page("task2.test --replay", "gemm: A B, 64 x 64 x 64", "block=1&step=2&thread=70"),
     "replay-flash": Page("task4.test --replay", "full: 64 tokens", "block=1&step=4", 1020),
     "replay-split": Page("task6.test --replay", "split: merged: 3 parts", "block=5&step=2", 860),
     "replay-race": Page("task2.test --replay", "softmax: 7 x 31", "race=0", 980, NO_BARRIER),
