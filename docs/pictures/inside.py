@@ -69,13 +69,11 @@ class Page:
 
 NO_BARRIER = (Edit(KERNEL, "row_max = partial[0];\n    __syncthreads();\n", "row_max = partial[0];\n"),)
 PAGES = {
-    "replay-softmax": Page("task2.test --backend simulator --replay", "softmax: large offsets", "block=1&step=4", 700),
-    "replay-gemm": Page(
-        "task2.test --backend simulator --replay", "gemm: A B, 64 x 64 x 64", "block=1&step=2&thread=70"
-    ),
-    "replay-flash": Page("task4.test --backend simulator --replay", "full: 64 tokens", "block=1&step=4", 1020),
-    "replay-split": Page("task6.test --backend simulator --replay", "split: merged: 3 parts", "block=5&step=2", 860),
-    "replay-race": Page("task2.test --backend simulator --replay", "softmax: 7 x 31", "race=0", 980, NO_BARRIER),
+    "replay-softmax": Page("task2.test --replay", "softmax: large offsets", "block=1&step=4", 700),
+    "replay-gemm": Page("task2.test --replay", "gemm: A B, 64 x 64 x 64", "block=1&step=2&thread=70"),
+    "replay-flash": Page("task4.test --replay", "full: 64 tokens", "block=1&step=4", 1020),
+    "replay-split": Page("task6.test --replay", "split: merged: 3 parts", "block=5&step=2", 860),
+    "replay-race": Page("task2.test --replay", "softmax: 7 x 31", "race=0", 980, NO_BARRIER),
     "look-profile": Page(
         "task2.test --gemm --backend simulator --profile --case",
         "A B^T, 64 x 64 x 64",
@@ -94,8 +92,8 @@ PAGES = {
         before=("task2.test --backend simulator", "task3.test", "task7.test --kernels --backend simulator"),
     ),
 }
-TREE = Page("task2.test --backend simulator --replay", "softmax: large offsets", "block=1&values=1")
-RACE = Page("task2.test --backend simulator --replay", "softmax: 7 x 31", mistake=NO_BARRIER)
+TREE = Page("task2.test --replay", "softmax: large offsets", "block=1&values=1")
+RACE = Page("task2.test --replay", "softmax: 7 x 31", mistake=NO_BARRIER)
 # Of the GIF: the page, what is done on it, and for how many milliseconds it is seen then
 SCENES = (
     *((TREE, f"toStep({step})", 520) for step in range(11)),
@@ -157,7 +155,7 @@ def film(window, folder: Path, target: Path) -> None:
     frames, shown = [], None
     for page, action, _ in SCENES:
         if page is not shown:
-            browser.opened(window, f"{write_page(f'gif-{page.case[-3:]}', page, folder).as_uri()}#{page.at}")
+            browser.opened(window, f"{write_page('replay', page, folder).as_uri()}#{page.at}")
             shown = page
         window.execute_script(action)
         frames.append(seen(window, GIF_SCALE))
