@@ -1,12 +1,14 @@
 """Makes docs/colab.ipynb from task 1's handout and its gaps: python docs/colab.py [--compare]
 
-The handout's sections become cells of text; after each part stand its gaps, a cell each, and the tests. Nothing of the
-handout is written here a second time. --compare writes nothing, and exits with 1 if the notebook is out of date.
+The story comes first, then the handout: its sections become text cells, and each part is followed by its gaps, one cell
+each, and its tests. No text of the handout is repeated here. --compare writes nothing, and exits with 1 if the notebook
+is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import re
 import sys
@@ -27,21 +29,27 @@ LEFT_OUT = ("Start here",)  # a section about a shell and an editor
 ABOUT = """\
 # Task 1 as a notebook
 
-The same handout, files and tests as in a shell, with the gaps as cells: fill one in, run it, then run the test below
-it. Runtime, Change runtime type chooses a T4; without one the kernels run in the course's simulator. What a T4 refuses
-stands in `docs/set-up.md`.
+The same handout, files, and tests as in a shell, with the gaps as cells: fill one in, run it, then run the test below
+it. To use a T4, choose Runtime, Change runtime type; without a GPU the kernels run in the course's simulator.
+`docs/set-up.md` lists what a T4 can't run.
 """
 BEGIN = """\
-# Put the address of your course's repository here, as for `git clone`
+# The address of your course's repository, as for `git clone`
 REPOSITORY = ""
 
 import shutil, sys
 from pathlib import Path
 
+class Stop(Exception):  # ends "Run all" with its message and no traceback
+    def _render_traceback_(self):
+        return [str(self)]
+
+
 here = [Path.cwd(), *Path.cwd().parents]
 root = next((folder for folder in here if (folder / "task1" / "task.json").is_file()), None)
+if root is None and not REPOSITORY:
+    raise Stop("Write the address of your course's repository between the quotes of REPOSITORY, then run all again.")
 if root is None:
-    assert REPOSITORY, "write the address of your course's repository between the quotes above"
     !git clone -q {REPOSITORY} course
     root = Path("course")
 %cd -q {root}
@@ -56,19 +64,26 @@ PLAYED_CASE = "attention: causal"
 PLAYED = """\
 ## Look inside
 
-Your three kernels, played back access by access: who reads, who writes, line by line. `launch` chooses the kernel; a
-click on a thread follows it.
+Your three kernels, played back access by access: who reads and who writes, line by line. `launch` chooses the kernel;
+click a thread to follow it.
 """
-END = """\
-## A story
+STORY = """\
+## First, a story
 
-This is what the last task ends with. Here attention runs in the reference kernels; in task 7 it runs in yours.
+This is where the course ends: a small GPT-2 writes through CUDA kernels. Here they are the reference solution's; by
+task 7 they are yours.
 """
 
 
 def text_cell(text: str) -> dict:
-    """Markdown. Links of the handout lead nowhere in a notebook: their words stay."""
-    words = re.sub(r"\[([^\]]+)\]\((?!http)[^)]*\)", r"\1", text.strip("\n"))
+    """Markdown. Pictures of the handout are copied into it; its links lead nowhere in a notebook: their words stay."""
+
+    def copied(match: re.Match) -> str:
+        picture = base64.b64encode((ROOT / TASK / match[2]).read_bytes()).decode()
+        return f"![{match[1]}](data:image/svg+xml;base64,{picture})"
+
+    words = re.sub(r"!\[([^\]]+)\]\(([^)]*\.svg)\)", copied, text.strip("\n"))
+    words = re.sub(r"(?<!!)\[([^\]]+)\]\((?!http)[^)]*\)", r"\1", words)
     return {"cell_type": "markdown", "metadata": {}, "source": words.splitlines(keepends=True)}
 
 
@@ -102,6 +117,7 @@ def cells() -> list[dict]:
     text = (ROOT / TASK / "README.md").read_text(encoding="utf-8")
     gaps, parts = gaps_of(TASK), {one.gap: one.parts for one in hints_of(TASK).gaps.values()}
     made, placed = [text_cell(ABOUT), code_cell(BEGIN)], set()
+    made += [text_cell(STORY), code_cell("!python -m task7.inference --solution")]
     for title, section in sections(text):
         if title in LEFT_OUT:
             continue
@@ -129,7 +145,7 @@ def cells() -> list[dict]:
         code_cell(f'!python -m {TASK}.test --replay "{PLAYED_CASE}" --html replay.html'),
         code_cell("%page replay.html"),
     ]
-    return [*made, text_cell(END), code_cell("!python -m task7.inference --solution")]
+    return made
 
 
 def notebook() -> str:

@@ -14,7 +14,7 @@
 //   6. Attention       custom_attention        four of the launchers, one after the other             (gap 11)
 //
 // Matrices are row-major: element (row, col) of a [rows, cols] matrix is matrix[row * cols + col]. That
-// product can pass 2^31, so it is computed in 64 bits. Shapes stand beside the buffers; attention_kernel.h
+// product can pass 2^31, so it is computed in 64 bits. Shapes are next to the buffers; attention_kernel.h
 // holds the contract.
 #include <cuda_runtime.h>
 
@@ -37,12 +37,12 @@ constexpr int ROW_THREADS = 256;  // threads of a block that works on one row; a
 // the row out, and each leaves its part of the sum in shared memory, where the others can read it.
 //
 // __syncthreads() is a barrier: no thread of the block goes on before all have come to it, and what they wrote to
-// shared memory before it can be read behind it. Without one nothing is said of who comes first.
+// shared memory before it can be read after it. Without one the order is undefined.
 
 // One block per row: grid (rows), block (ROW_THREADS).          x [rows, cols], sums [rows]
 //
 // Thread t takes the entries t, t + 256, t + 512, ... of the row: in every step the 32 threads of a warp read 32
-// neighbouring floats (a coalesced access). No length needs special care.
+// neighboring floats (a coalesced access). No length needs special care.
 __global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, float* sums, int cols) {
     __shared__ float partial[ROW_THREADS];  // one array for the whole block
     const float* row_x = x + static_cast<size_t>(blockIdx.x) * cols;
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, fl
     //     step 3   p0+p1                               one: partial[0] is complete
     //
     // TODO 2 (about 6 lines): the tree. In each step the first `active` threads add to their entry of `partial` the
-    //     one that lies `active` places further on; `active` starts at half the block and halves every time. Each
+    //     the one `active` places further on; `active` starts at half the block and halves every time. Each
     //     step reads what other threads wrote before it, the first one included: that takes a barrier in between. All
-    //     threads must come to every barrier, so it cannot stand inside an if for some of them.
+    //     threads must reach every barrier, so it can't be inside an if for some of them.
     NOT_IMPLEMENTED();
     // END TODO
     if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, fl
 //
 // It takes a maximum and a sum, by the tree of section 1 each. A template makes one function of the two: Max and Sum
 // are functors, types whose objects can be called like a function, and block_reduce(partial, Max()) is compiled with
-// fmaxf in place of combine.
+// fmaxf instead of combine.
 
 struct Max {
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
@@ -94,7 +94,7 @@ struct Sum {
 //   after:  every thread may read partial[0]; it takes a barrier before anyone writes to `partial` again
 template <typename Combine>
 __device__ __forceinline__ void block_reduce(float* partial, Combine combine) {
-    // TODO 3 (about 7 lines): your tree of row_sum_kernel, with combine(a, b) in place of a + b.
+    // TODO 3 (about 7 lines): your tree of row_sum_kernel, with combine(a, b) instead of a + b.
     NOT_IMPLEMENTED();
     // END TODO
 }
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
     NOT_IMPLEMENTED();
     // END TODO
 
-    // A row that is masked throughout has the maximum -inf, and -inf - (-inf) is NaN. With 0 in its place
+    // A fully masked row has the maximum -inf, and -inf - (-inf) is NaN. With 0 in its place
     // every exp() is exp(-inf) = 0, the sum is 0, and pass 3 writes zeros: such a query attends to nothing.
     const float shift = row_max == -INFINITY ? 0.0f : row_max;
 
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
     // END TODO
 
     // Pass 3: the result. The exponentials are computed again: to keep them, the row would have to be written
-    // and read once more.
+    // and read again.
     // TODO 6 (about 4 lines): write y. A sum that is exactly 0 (the masked row above) must give zeros, not
     //     0 / 0.
     NOT_IMPLEMENTED();
@@ -163,7 +163,7 @@ constexpr int MAX_GRID_Z = 65535;
 static_assert(MAX_GEMM_N == int64_t(65535) * TILE && MAX_GEMM_SIZE == 2147483648 - TILE);
 
 // tile[r][c] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
-// A warp reads 32 neighbours of one row (a coalesced access) and writes them to 32 banks (no conflict).
+// A warp reads 32 neighbors of one row (a coalesced access) and writes them to 32 banks (no conflict).
 template <int WIDTH>
 __device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const float* matrix, int rows, int cols,
                                           int first_row, int first_col) {
@@ -178,13 +178,13 @@ __device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const floa
 
 // sums += a_tile @ b_tile, this thread's four entries.          a_tile [row, k], b_tile [k, col]
 //
-// For one k the lanes of a warp read 32 neighbours of b_tile (32 banks) and all the same entry of a_tile (one
+// For one k the lanes of a warp read 32 neighbors of b_tile (32 banks) and all the same entry of a_tile (one
 // read, handed to all lanes): no conflicts. Each value of b_tile serves four multiplications.
 template <int WIDTH>
 __device__ __forceinline__ void multiply_tiles(const float (&a_tile)[TILE][TILE],
                                                const float (&b_tile)[TILE][WIDTH], float (&sums)[OUTPUTS]) {
     // TODO 7 (about 6 lines): for every k, multiply this thread's entry of b_tile with its four entries of
-    //     a_tile and add to sums. Which rows and which column are this thread's stands at the head of this
+    //     a_tile and add to sums. Which rows and which column are this thread's is at the top of this
     //     section. Read the entry of b_tile once per k, not four times. `#pragma unroll` before the loop over
     //     the four keeps sums in registers; `#pragma unroll 8` before the one over k saves loop overhead.
     NOT_IMPLEMENTED();
@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         float* c_matrix = c + matrix * M * N;
         float sums[OUTPUTS] = {};
         // TODO 8 (about 7 lines): walk along K in steps of TILE: load_tile for a_tile and for b_tile, then
-        //     multiply_tiles. The tiles are written by all threads and read by all threads: nobody may read
-        //     before all have written, and nobody may overwrite (in the next step) before all have read.
+        //     multiply_tiles. The tiles are written by all threads and read by all threads: none may read
+        //     before all have written, and none may overwrite (in the next step) before all have read.
         NOT_IMPLEMENTED();
         // END TODO
         store_tile(c_matrix, M, N, first_row, first_col, sums);
@@ -229,9 +229,9 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
 
 // tile[c][r] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
 //
-// A warp still reads 32 neighbours of one row, so that the reads stay coalesced; but now it writes them to
-// one column of the tile. Shared memory has 32 banks, entry number n of an array lies in bank n % 32, and
-// lanes that write to the same bank take turns. In a tile of width 32 a column lies in one single bank: 32
+// A warp still reads 32 neighbors of one row, so that the reads stay coalesced; but now it writes them to
+// one column of the tile. Shared memory has 32 banks, entry number n of an array is in bank n % 32, and
+// lanes that write to the same bank take turns. In a tile of width 32 a whole column is in one bank: 32
 // turns. With one unused entry at the end of each row, width 33, entry (c, r) is number 33 * c + r, bank
 // (c + r) % 32: every lane has a bank of its own.
 template <int WIDTH>
@@ -239,14 +239,14 @@ __device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH],
                                                      int rows, int cols, int first_row, int first_col) {
     static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");
     // TODO 9 (about 7 lines): as load_tile above, except for where in the tile an entry goes. The reads
-    //     from `matrix` have to stay as they are there: neighbouring threads, neighbouring addresses.
+    //     from `matrix` have to stay as they are there: neighboring threads, neighboring addresses.
     NOT_IMPLEMENTED();
     // END TODO
 }
 
 // C = A @ B^T for every matrix of the batch.          a [batch, M, K], b [batch, N, K], c [batch, M, N]
 //
-// Here a column of C belongs to a row of B. load_tile_transposed turns the tile of B over, and from there on
+// Here a column of C belongs to a row of B. load_tile_transposed transposes the tile of B, and from there on
 // everything is as in gemm_nn_kernel.
 __global__ void __launch_bounds__(TILE * TILE_ROWS)
     gemm_nt_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,

@@ -66,7 +66,7 @@ def tile_scores(query_tile: Tensor, key_tile: Tensor, q_start: int, k_start: int
 def add_tile(state: RowState, S: Tensor, value_tile: Tensor) -> RowState:
     """One step of the online softmax (lines 9 and 10).
 
-    A row that has not seen any key so far has m = -inf, and -inf - (-inf) is NaN. Such a row subtracts 0 in place of
+    A row that has not seen any key so far has m = -inf, and -inf - (-inf) is NaN. Such a row subtracts 0 instead of
     its maximum: then every exp() in it is exp(-inf) = 0, and m, l and O stay what they were.
 
     Args:

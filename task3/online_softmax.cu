@@ -15,7 +15,7 @@
 //     m   the largest
 //     l   the sum of exp(score - m)
 //
-// and when a larger score turns up, l is moved to the new maximum: exp(x - m_new) = exp(x - m) * exp(m - m_new)
+// and when a larger score appears, l is rescaled to the new maximum: exp(x - m_new) = exp(x - m) * exp(m - m_new)
 // for every term at once. The same factor puts two states together that know different scores:
 //
 //     (m_a, l_a) + (m_b, l_b) = (m, l_a * exp(m_a - m) + l_b * exp(m_b - m))       with m = max(m_a, m_b)
@@ -72,7 +72,7 @@ __device__ __forceinline__ State merge_block(State state) {
     __shared__ State partial[WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // TODO 8 (about 4 lines): merge within each warp; one lane of each leaves the result in `partial`; when all
-    //     warps have done so, every warp merges the WARPS states once more (lanes that have none bring
+    //     warps have done so, every warp merges the WARPS states again (lanes that have none bring
     //     {-INFINITY, 0.0f}).
     NOT_IMPLEMENTED();
     // END TODO
@@ -85,7 +85,7 @@ __device__ __forceinline__ State merge_block(State state) {
 //   x, y [rows, cols]   lse [rows]
 //
 // A step of the first sweep covers ITEMS * THREADS = 1024 columns. Thread t takes column t of each of its four
-// runs of 256, so the lanes of a warp read 32 neighbouring floats (a coalesced access), and each thread has four
+// runs of 256, so the lanes of a warp read 32 neighboring floats (a coalesced access), and each thread has four
 // reads under way at a time.
 //
 //   columns  0 ... 255      256 ... 511     512 ... 767     768 ... 1023  | 1024 ...      the next step
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(32 * MERGE_WARPS)
     const int lane = threadIdx.x % 32;
     const int64_t row = blockIdx.x * int64_t{MERGE_WARPS} + threadIdx.x / 32;
     const int64_t col = blockIdx.y * int64_t{MERGE_COLS} + lane;  // this lane's columns: col and col + 32
-    if (row >= rows) return;  // a whole warp at once, and no barrier of the block follows
+    if (row >= rows) return;  // a whole warp at once, and no block barrier follows
 
     State state = {-INFINITY, 0.0f};
     // TODO 11 (about 5 lines): m and l of the row's lse over all parts: each lane takes in its own parts one by one

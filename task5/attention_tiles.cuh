@@ -1,11 +1,11 @@
 // attention_tiles.cuh - attention tile by tile, float32: what strided_attention.cu and sparse_attention.cu share.
 //
 // Contents
-//   Tiles               sizes, and where each tile lies in shared memory
+//   Tiles               sizes, and where each tile is in shared memory
 //   RowState            a warp's rows in registers: running maximum, running sum, output
 //   BlockRows           which rows of which head a block has
 //   add_dot             sum + a . b for four floats
-//   load_tile           rows of a tensor, row_step apart -> neighbours in shared memory
+//   load_tile           rows of a tensor, row_step apart -> neighbors in shared memory
 //   compute_scores      S = Q K^T for one tile
 //   hidden_rows         which rows may not see the lane's key                              (gap 1)
 //   online_softmax      S -> P; old output and sum are rescaled to the new maximum
@@ -46,7 +46,7 @@ struct Tiles {
     static constexpr int V_AT = K_AT + B_c * K_STRIDE;  // V [B_c][D]
     static constexpr int P_AT = V_AT + B_c * D;         // P [B_r][B_c]
     static constexpr int BYTES = (P_AT + B_r * B_c) * sizeof(float);
-    static_assert(BYTES <= 64 * 1024, "all that a Turing multiprocessor (sm_75) has");
+    static_assert(BYTES <= 64 * 1024, "all that a Turing SM (sm_75) has");
 };
 
 // A warp's rows. m is the same in all lanes; l is not: each lane sums over the keys it owns, and the parts are added
@@ -185,7 +185,7 @@ __device__ __forceinline__ void accumulate_output(RowState<T>& state, const floa
 // One tile of keys: what it adds to m, l and O of the warp's rows. All threads of the block must come here together.
 //
 //   shared       the tiles, see Tiles; Q is there already
-//   key, value   the tile's first row, global; row r of the tile lies r * row_step rows behind it, and there are
+//   key, value   the tile's first row, global; row r of the tile is r * row_step rows after it, and there are
 //                rows_left of them (more than B_c is as good as B_c)
 //   hidden       of the lane's key, see hidden_rows
 template <typename T>

@@ -12,8 +12,8 @@
 //        position    0   1   2   3   4   5   6   7   8   9  10
 //        n               0               1               2
 //
-// The algorithm is task 4's over n in place of the position. In shared memory the strided keys are neighbours, so
-// behind load_tile a tile looks like one of task 4. The mask and the end of the loop compare positions: with `causal`,
+// The algorithm is task 4's over n instead of the position. In shared memory the strided keys are neighbors, so
+// after load_tile a tile looks like one of task 4. The mask and the end of the loop compare positions: with `causal`,
 // query i sees strided key n when offset + n * stride <= i.
 
 #include "task5/given/strided_attention.h"

@@ -76,7 +76,7 @@ class customAttention(CachedAttentionLayer):
         # TODO 7 (about 11 lines): self.project makes query [batch, num_heads, new_tokens, head_dim], key and value
         #     [batch, num_kv_heads, new_tokens, head_dim]. A prompt empties the cache, enters it whole, and attends to
         #     itself with task 4's operator, self.flash_ops.flash_attention(query, key, value, causal). That one wants a
-        #     K/V head for every query head: repeat those that there are, each for its group of neighbours. A single
+        #     K/V head for every query head: repeat those that there are, each for its group of neighbors. A single
         #     token enters the cache and then attends to all of it. What comes out of either, [batch, num_heads,
         #     new_tokens, head_dim], goes through self.merge.
         raise NotImplementedError("TODO")

@@ -27,9 +27,9 @@
 //        keys    0..7   8..15   16..23   ...   56..63 | 64..71   72..79  ...
 //        warp      0      1        2     ...      7   |    0        1    ...
 //
-// Each warp runs its own online softmax over its own keys and hears of the others only once, at the end.
+// Each warp runs its own online softmax over its own keys and learns about the others only once, at the end.
 // Within a warp, lane i owns the columns i, i + 32, ... of the query, of every key and value, and of the
-// output, so that neighbouring lanes read neighbouring floats; the dot product is a warp_sum. Taking 8 keys
+// output, so that neighboring lanes read neighboring floats; the dot product is a warp_sum. Taking 8 keys
 // at once does not save arithmetic, but it keeps 8 times as many reads on their way, and pays for one
 // rescaling instead of eight.
 //
@@ -39,14 +39,14 @@
 //
 //        out = (sum over w of exp(m_w - m) * o_w) / (sum over w of exp(m_w - m) * l_w)
 //
-// Split-KV ("flash-decoding"). One sequence with 8 heads makes 8 blocks, and a GPU has a hundred multiprocessors.
+// Split-KV ("flash-decoding"). One sequence with 8 heads makes 8 blocks, and a GPU has a hundred SMs.
 // So the keys of a sequence are cut into parts, and each part gets a block of its own:
 //
 //        keys    0 .. c - 1 | c .. 2c - 1 | ... | (splits - 1) c .. length - 1        c = ceil(length / splits)
 //        block       0      |      1      | ... |         splits - 1
 //
 // A block writes what attention over its keys alone gives, and the logsumexp of their scores; task 3's merge_states
-// puts the parts together: the formula above once more, with blocks in place of warps.
+// puts the parts together: the formula above again, with blocks instead of warps.
 
 #include "task6/given/decode_attention.h"
 
@@ -194,7 +194,7 @@ __device__ __forceinline__ HeadRows head_rows(int64_t row, const float* query, c
                                               const float* v_cache, const int* lengths, int64_t heads,
                                               int64_t kv_heads, int64_t max_seq_len, int head_dim) {
     const int64_t sequence = row / heads, head = row % heads;
-    const int64_t kv_head = head / (heads / kv_heads);  // grouped-query attention: neighbours share K and V
+    const int64_t kv_head = head / (heads / kv_heads);  // grouped-query attention: neighbors share K and V
     const int64_t offset = (sequence * kv_heads + kv_head) * max_seq_len * head_dim;
     int64_t length = lengths[sequence];
     if (length < 0) length = 0;

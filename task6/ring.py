@@ -1,4 +1,4 @@
-"""Attention of a sequence that lies on several processes: the two ideas of ring attention.
+"""Attention of a sequence distributed over several processes: the two ideas of ring attention.
 
     pieces_of       which tokens a rank holds, so that all ranks have the same work under a causal mask   (gap 11)
     merge           what a rank knows so far, and what it found in the next keys, become one              (gap 12)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ON_A_GPU = choose_backend("auto").name == "cuda"
 DOCUMENTS = ("README.md", "Results.md", "docs/*.md", "common/**/*.md", "task*/**/*.md")
 FENCED = r"(?ms)^( *)```%s\n(.*?)^\1```$"
-PLACEHOLDER = re.compile(r"taskN|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
+PLACEHOLDER = re.compile(r"taskN|\bN\b|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
 MEASURES = re.compile(r"\.benchmark(?! verdict)|\.tune|prefill_profile|--speed|--mode=benchmark")
 COMMAND = r"(?:python -m|course) "
 WRITES = ("common.skeleton", "course reset")  # into the student's files

@@ -189,9 +189,9 @@ def parser_of(benchmark: Benchmark) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--versions", nargs="+", choices=benchmark.labels, metavar="NAME", help=", ".join(benchmark.labels))
     add_measuring_arguments(parser)
-    add("--draw", type=Path, metavar="FILE", help="only draw this JSON file again; needs no GPU")
+    add("--draw", type=Path, metavar="FILE", help="only redraw this JSON file; needs no GPU")
     if benchmark.block:
-        add("--report", action="store_true", help="write the times into Results.md")
+        add("--report", action="store_true", help="write the times to Results.md")
     return parser
 
 
@@ -203,7 +203,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser, rounds: int = 20) -
         type=positive(int),
         default=rounds,
         metavar="N",
-        help="timed runs of each version, at most (%(default)s)",
+        help="most timed runs of each version (%(default)s)",
     )
     add("--seconds", type=positive(float), default=300.0, metavar="S", help="for all measurements (default 300)")
     add("--json", type=Path, metavar="FILE", help="write the numbers to FILE")

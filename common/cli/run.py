@@ -69,9 +69,11 @@ def parser_of() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--backend", choices=("auto", *toolchain.BACKENDS), default="auto", help="default: the GPU if it can be used")
     add("--arch", metavar="sm_XX", help="nvcc's target, for example sm_80 (default: the GPU present)")
-    add("--include", metavar="FOLDER", action="append", default=[], help="where headers are looked for, too")
+    add("--include", metavar="FOLDER", action="append", default=[], help="another folder with headers")
     inside = parser.add_mutually_exclusive_group()
-    inside.add_argument("--check", action="store_true", help="look for races, accesses out of bounds, unwritten memory")
+    inside.add_argument(
+        "--check", action="store_true", help="report races, out-of-bounds accesses, reads of uninitialized memory"
+    )
     inside.add_argument("--profile", action="store_true", help="count memory transactions, bank conflicts, arithmetic")
     add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
     add("--picture", metavar="FOLDER", help="with --profile: draw the pictures there")

@@ -397,22 +397,22 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
     for group, (text, parts) in test.groups.items():
         add(f"--{group}", action=_GroupFlag, dest="parts", const=parts, nargs=0, help=text)
     if test.modes:
-        add("--mode", choices=tuple(test.modes), help="only the cases, or only what is measured")
+        add("--mode", choices=tuple(test.modes), help="only the cases, or only the measurements")
     add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     add(
         "--case",
         action="append",
         dest="cases",
         metavar="NAME",
-        help="only this case (or all whose name holds NAME); can be repeated",
+        help="only this case (or all whose name contains NAME); can be repeated",
     )
     add("--list", action="store_true", help="list the cases and run nothing")
-    add("--show", action="append", metavar="NAME", help="print this case in numbers: inputs, steps, output")
+    add("--show", action="append", metavar="NAME", help="print this case's numbers: inputs, steps, output")
     inside = parser.add_mutually_exclusive_group()
     inside.add_argument(
         "--check",
         action="store_true",
-        help="look for races, accesses out of bounds, uninitialised memory (simulator; compute-sanitizer on a GPU)",
+        help="report races, out-of-bounds accesses, uninitialized reads (simulator; compute-sanitizer on a GPU)",
     )
     inside.add_argument(
         "--profile",
@@ -422,7 +422,7 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
     inside.add_argument(
         "--replay",
         metavar="CASE",
-        help="record this case, a small one, and write a page that plays it back (simulator)",
+        help="record this case (a small one) and write a page that plays it back (simulator)",
     )
     add(
         "--html", metavar="FILE", help="with --check, --profile, --replay: write the page there (replay: build/replay/)"
@@ -430,12 +430,12 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
     add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
     add("--picture", metavar="FOLDER", help="with --profile: where the pictures go (default build/profile/<task>)")
     if any(one.reports for one in test.measurements):
-        add("--report", action="store_true", help="write what is measured into Results.md")
+        add("--report", action="store_true", help="write the measurements to Results.md")
     for one in test.measurements:
         for name, given in one.arguments.items():
             add(name, **given)
-    add("--all", action="store_true", help="tell everything about every failure")
-    add("--first", action="store_true", help="stop at the first wrong case and tell of that one only")
-    add("--in-process", action="store_true", help="run the kernels in this process: for a debugger")
+    add("--all", action="store_true", help="report every case and every failure in full")
+    add("--first", action="store_true", help="stop at the first wrong case and report only that one")
+    add("--in-process", action="store_true", help="run the kernels in this process, for a debugger")
     add("--under-tool", action="store_true", help=argparse.SUPPRESS)  # see common/inspect/gpu_tools.py
     return parser

@@ -1,7 +1,7 @@
-"""The next of three hints, for the first gap that is unfilled or fails, or for the gap that you name.
+"""The next hint for the first gap that is open or fails, or for the gap that you name.
 
-Where the test knows what is wrong (`python -m taskN.test` said so, and your files are still the same), the first hint
-is about that mistake. Every call gives one more; --again begins anew. No hint holds the code.
+A gap has three hints. If the last test named your mistake, and your files are still the same, a hint about that mistake
+comes first. Every call gives one more; --again starts over. No hint contains the code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The task, the gap, --again."""
     add_task(parser)
     parser.add_argument("gap", nargs="*", metavar="GAP", help="its number or function, as progress taskN lists them")
-    parser.add_argument("--again", action="store_true", help="begin with the first hint again")
+    parser.add_argument("--again", action="store_true", help="start over with the first hint")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -128,11 +128,11 @@ def _nothing(standing: Standing) -> str:
     stale = [name for name, part in standing.parts.items() if not standing.holds(part)]
     if not standing.parts or stale:
         return f"Every gap of {standing.task} is filled: `python -m {standing.task}.test` says whether they are right."
-    return f"Every gap of {standing.task} is filled, and no case was wrong in the last test: nothing to hint at."
+    return f"Every gap of {standing.task} is filled, and no case was wrong in the last test: no hints needed."
 
 
 def _next_stage(task: str, subject: Subject, again: bool) -> int:
-    """How many hints about this were given before; remembers that one more is. The last is given again and again."""
+    """How many hints about this were given before, and counts this one. The last hint repeats."""
     file = build_root() / "course" / "hints.json"
     key = " | ".join([task, subject.gap.name if subject.gap else "", subject.known])
     try:
@@ -152,9 +152,9 @@ def _print(console: Console, subject: Subject, stage: int) -> None:
     if subject.known:
         console.print(Text(f"the test knows this one: {subject.known}", "yellow"))
     if not subject.hints:
-        say(console, "no hints are kept for this gap; what it asks for stands above its TODO")
+        say(console, "there are no hints for this gap; the comment at its TODO says what it needs")
         return
     console.print(Padding(Text(subject.hints[stage]), (1, 0, 1, 2)))
     left = len(subject.hints) - stage - 1
-    more = f"the same command gives the next, {left} left" if left else "that was the last; --again begins anew"
+    more = f"repeat the command for the next one, {left} left" if left else "this was the last one; --again starts over"
     console.print(Text(f"hint {stage + 1} of {len(subject.hints)}: {more}", "dim"))

@@ -1,20 +1,31 @@
-"""How the report's page looks: light or dark as the reader's machine is set, narrow screens included."""
+"""How the report's page looks: as the other pages (common/inspect/page), with bars."""
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --ours: #2a7de1; --peer: #8a8f98; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-tr.task th, tr.task td { padding-top: 1rem; font-weight: 600; }
-.wide { overflow-x: auto; }
-.tests tr:not(.task) td:not(:nth-child(4)) { white-space: nowrap; }
-.tests td:nth-child(4) { min-width: 16em; }
-.sum { font-size: 1.5rem; font-weight: 600; }
-.bars td { white-space: nowrap; }
-.bars td:last-child { width: 45%; min-width: 8rem; }
-.track { background: var(--line); border-radius: 3px; }
-.bar { height: .9rem; background: var(--peer); border-radius: 3px; }
-.bar.ours { background: var(--ours); }
-img { max-width: 100%; background: white; border-radius: 6px; margin: .5rem 0; }
+from common.inspect.page.document import asset
+
+STYLE = (
+    asset("page.css")
+    + """
+main { max-width: 74rem; }
+.card { margin: .9rem 0; overflow-x: auto; }
+.card > table { width: 100%; }
+.card h2 { display: flex; gap: .3rem 1rem; flex-wrap: wrap; align-items: baseline; }
+.card h2 span { font-weight: 400; font-size: .88rem; color: var(--soft); }
 h3 code { overflow-wrap: anywhere; }
+.tests td, .bars td { white-space: nowrap; width: 8rem; }
+.tests td:nth-child(5) { white-space: normal; width: auto; }
+.track { background: var(--cell); border-radius: 3px; min-width: 5rem; width: 100%; margin-top: .3rem; }
+.sum .track { max-width: 30rem; }
+.bar { height: .8rem; background: var(--soft); border-radius: 3px; }
+.bar.ours { background: var(--read); }
+.bar.full { background: var(--good); }
+.bars td:last-child, .tests td:nth-child(2) { width: 13rem; }
+.bars td:last-child { width: 45%; }
+img { max-width: 100%; margin: .5rem 0; }
+@media (max-width: 640px) {
+  .tests tr { display: block; padding: .3rem 0; border-top: 1px solid var(--line); }
+  .tests td { display: inline-block; padding-right: .8rem; width: auto; }
+  .tests td:nth-child(2) { width: 45%; }
+  .bars td:nth-child(3) { display: none; }
+}
 """
+)

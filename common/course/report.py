@@ -100,46 +100,55 @@ def page_of(standings: Sequence[Standing], measured: Sequence[Measured]) -> str:
     """The page."""
     earned = sum(points_of(one) for one in standings)
     possible = sum(read_manifest(one.task).points for one in standings)
-    parts = ["<h1>Tests and benchmarks</h1>", f"<p class=sum>{earned:g} of {possible:g} points</p>"]
-    parts += ["<h2>Tests</h2>", _tests(standings), "<h2>Benchmarks</h2>"]
+    parts = [f"<h1>{earned:g} of {possible:g} points</h1><div class=sum>{_bar(earned, possible)}</div>"]
+    parts += [_tests(one) for one in standings]
     parts += [_benchmark(one) for one in measured] or [
-        "<p>None yet. <code>python -m taskN.benchmark --output FOLDER</code> on a GPU writes one.</p>"
+        "<section class=card><h2>Benchmarks</h2><p>None yet. On a machine with a GPU, "
+        "<code>python -m taskN.benchmark --output FOLDER</code> writes one.</p></section>"
     ]
     head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><style>{STYLE}</style>"
-    return (
-        f"<!doctype html><html lang=en><head>{head}<title>Report</title></head><body>{''.join(parts)}</body></html>\n"
-    )
+    body = f"<body><main>{''.join(parts)}</main></body>"
+    return f"<!doctype html><html lang=en><head>{head}<title>Course report</title></head>{body}</html>\n"
 
 
-def _tests(standings: Sequence[Standing]) -> str:
+def _bar(value: float, most: float, kind: str = "") -> str:
+    """A bar as long as the value's share; green where it is all, and `kind` is not given."""
+    share = 100 * value / most if most else 0.0
+    kind = kind or ("full" if value >= most else "ours")
+    return f"<div class=track><div class='bar {kind}' style='width:{share:.0f}%'></div></div>"
+
+
+def _tests(standing: Standing) -> str:
+    """A task: its parts, each with a bar of its points, or of its cases where it has none."""
     rows = []
-    for standing in standings:
-        most = read_manifest(standing.task).points
-        filled = sum(gap.filled for gap in standing.needed)
-        about = f"{points_of(standing):g} of {most:g} points, {filled} of {len(standing.needed)} gaps filled"
-        rows.append(f"<tr class=task><th>{standing.task}</th><td colspan=4>{about}</td></tr>")
-        for name, part in standing.parts.items():
-            wrong = [one for one in part.failures if not one.is_unfilled]
-            says = ": ".join([wrong[0].case, *wrong[0].says[:1]]) if wrong else part.why
-            stale = "" if standing.holds(part) else " <b>(files have changed since)</b>"
-            share = "" if part.earned is None else f"{part.earned:g} of {part.possible:g}"
-            cases = f"{part.passed} of {part.cases}" if part.cases else ""
-            when = f"{html.escape(part.date)}, {html.escape(part.backend)}{stale}"
-            cells = (html.escape(name), share, cases, html.escape(says), when)
-            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("part", "points", "cases", "first wrong case", "tested"))
-    return f"<div class=wide><table class=tests><tr>{head}</tr>{''.join(rows)}</table></div>"
+    for name, part in standing.parts.items():
+        wrong = [one for one in part.failures if not one.is_unfilled]
+        says = ": ".join([wrong[0].case, *wrong[0].says[:1]]) if wrong else part.why
+        stale = "" if standing.holds(part) else " <b>(files have changed since)</b>"
+        share = "" if part.earned is None else f"{part.earned:g} of {part.possible:g} points"
+        bar = _bar(part.passed, part.cases) if part.earned is None else _bar(part.earned, part.possible)
+        cases = f"{part.passed} of {counted(part.cases, 'case')}" if part.cases else ""
+        when = f"<span class=soft>{html.escape(part.date)}, {html.escape(part.backend)}</span>{stale}"
+        cells = (html.escape(name), bar, share, cases, html.escape(says), when)
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    most, filled = read_manifest(standing.task).points, sum(gap.filled for gap in standing.needed)
+    about = f"{points_of(standing):g} of {most:g} points, {filled} of {len(standing.needed)} gaps filled"
+    table = f"<table class='tests small'>{''.join(rows)}</table>" if rows else ""
+    return f"<section class=card><h2>{standing.task} <span>{about}</span></h2>{table}</section>"
 
 
 def _benchmark(one: Measured) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in one.machine.items())
-    parts = [f"<h3><code>{html.escape(one.command)}</code></h3>", f"<p>{html.escape(f'{one.date}; {machine}')}</p>"]
+    parts = [
+        f"<h3><code>{html.escape(one.command)}</code></h3>",
+        f"<p class='soft small'>{html.escape(f'{one.date}; {machine}')}</p>",
+    ]
     for setting, rows in one.settings.items():
-        parts.append(f"<h4>{html.escape(setting)}</h4>{_bars(rows)}")
+        parts.append(f"<h3>{html.escape(setting)}</h3>{_bars(rows)}")
     for picture in one.pictures:
         data = base64.b64encode(picture.read_bytes()).decode()
         parts.append(f"<img alt='{html.escape(picture.stem)}' src='data:image/png;base64,{data}'>")
-    return f"<section>{''.join(parts)}</section>"
+    return f"<section class='card'>{''.join(parts)}</section>"
 
 
 def _bars(rows: Sequence[tuple]) -> str:
@@ -149,12 +158,11 @@ def _bars(rows: Sequence[tuple]) -> str:
         best[size] = max(best.get(size, 0.0), rate or 0.0)
     lines, last = [], None
     for size, label, seconds, rate, unit, ours in rows:
-        share = 100 * (rate or 0.0) / best[size] if best[size] else 0.0
-        bar = f"<div class='bar{' ours' * ours}' style='width:{share:.0f}%'></div>"
+        bar = _bar(rate or 0.0, best[size], "ours" if ours else "peer")
         time = "-" if seconds is None else f"{seconds * 1e3:.3g} ms"
         speed = "" if rate is None else html.escape(f"{rate / 1e12:.3g} {unit}")
         first = html.escape(size) if size != last else ""
-        cells = (first, html.escape(label), time, speed, f"<div class=track>{bar}</div>")
+        cells = (first, html.escape(label), time, speed, bar)
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         last = size
-    return f"<div class=wide><table class=bars>{''.join(lines)}</table></div>"
+    return f"<table class='bars small'>{''.join(lines)}</table>"

@@ -1,9 +1,9 @@
-"""What the pages of --replay, --profile and --check look like, how large they are, and how long they take to open:
-python docs/pictures/inside.py [NAME ...]
+"""Pictures of the pages of --replay, --profile and report, with the size of each and the time it takes to open; and
+replay.gif, ten seconds of two replays: python docs/pictures/inside.py [NAME ...]
 
-Each picture is a real page of a real command, in a copy of the checkout whose gaps are filled; in two a mistake
-is planted. What stands in a gap is blurred: handouts show these pictures. Needs chromium and chromium-driver (apt-get
-install) and `pip install -e ".[browser]"`.
+Each picture is a real page of a real command, in a copy of the checkout whose gaps are filled; in some a mistake is
+planted. Code in a gap is blurred, since handouts show these pictures. All are dark: they suit a light page, too. Needs
+chromium and chromium-driver (apt-get install) and `pip install -e ".[browser]"`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,24 @@ sys.path[:0] = [str(HERE.parent), str(ROOT / "tests" / "helpers")]
 import browser
 from solved_copy import Edit, copy_with_gaps_filled, planted, printed
 
-WIDTH, SCALE, COLOURS = 1400, 0.75, 80  # CSS pixels, their size in the picture, colours of the picture
+WIDTH, SCALE, COLORS = 1400, 0.75, 80  # CSS pixels, their size in the picture, colors of the picture
+GIF_SIZE, GIF_SCALE, GIF_COLORS, GIF_BYTES = (1340, 800), 0.7, 128, 2_000_000
 OPENED = 3  # times; the median is told
 BLUR_GAPS = """
 let inside = false;
+const hidden = new Set();
 for (const text of document.querySelectorAll(".source .text, .counters .text")) {
     if (text.textContent.includes("END SOLUTION")) inside = false;
-    if (inside && !text.textContent.trim().startsWith("//")) text.style.filter = "blur(4px)";
+    if (inside && !text.textContent.trim().startsWith("//")) {
+        text.style.filter = "blur(4px)";
+        hidden.add(text.textContent.trim());
+    }
     if (text.textContent.includes("BEGIN SOLUTION")) inside = true;
 }
+for (const code of document.querySelectorAll(".sentence code"))
+    if (hidden.has(code.textContent.trim())) code.textContent = "(your line)";
 """
+SETTLED = "return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 KERNEL = "task2/attention_kernel.cu"
 
 
@@ -41,13 +49,13 @@ class Page:
     """A page and its picture.
 
     Attributes:
-        command: what writes it, behind python -m, without --html.
-        case: what --replay, or --case, is given.
+        command: what writes it, behind python -m, up to the case.
+        case: what --replay, or --case, is given; "" for the report.
+        before: commands that run first.
         at: where in the page: what stands behind # in its address.
         height: of the picture, in CSS pixels.
         mistake: what is planted.
         click: a CSS selector of what is clicked before the picture is made.
-        dark: with the colours for the dark.
     """
 
     command: str
@@ -56,23 +64,18 @@ class Page:
     height: int = 860
     mistake: tuple[Edit, ...] = ()
     click: str = ""
-    dark: bool = False
+    before: tuple[str, ...] = ()
 
 
+NO_BARRIER = (Edit(KERNEL, "row_max = partial[0];\n    __syncthreads();\n", "row_max = partial[0];\n"),)
 PAGES = {
     "replay-softmax": Page("task2.test --replay", "softmax: large offsets", "block=1&step=4", 700),
     "replay-gemm": Page("task2.test --replay", "gemm: A B, 64 x 64 x 64", "block=1&step=2&thread=70"),
     "replay-flash": Page("task4.test --replay", "full: 64 tokens", "block=1&step=4", 1020),
-    "replay-split": Page("task6.test --replay", "split: merged: 3 parts", "block=5&step=2", 860, dark=True),
-    "replay-race": Page(
-        "task2.test --replay",
-        "softmax: 7 x 31",
-        "race=0",
-        880,
-        (Edit(KERNEL, "row_max = partial[0];\n    __syncthreads();\n", "row_max = partial[0];\n"),),
-    ),
+    "replay-split": Page("task6.test --replay", "split: merged: 3 parts", "block=5&step=2", 860),
+    "replay-race": Page("task2.test --replay", "softmax: 7 x 31", "race=0", 980, NO_BARRIER),
     "look-profile": Page(
-        "task2.test --gemm --profile --case",
+        "task2.test --gemm --backend simulator --profile --case",
         "A B^T, 64 x 64 x 64",
         height=1240,
         mistake=(
@@ -81,15 +84,32 @@ PAGES = {
         ),
         click=".counters .wasteful",
     ),
+    "report": Page(
+        "common.course report",
+        "",
+        height=760,
+        mistake=(Edit(KERNEL, "? 0.0f : 1.0f / row_sum;", "? 0.0f : 1.0f;"),),
+        before=("task2.test --backend simulator", "task3.test", "task7.test --kernels --backend simulator"),
+    ),
 }
+TREE = Page("task2.test --replay", "softmax: large offsets", "block=1&values=1")
+RACE = Page("task2.test --replay", "softmax: 7 x 31", mistake=NO_BARRIER)
+# Of the GIF: the page, what is done on it, and for how many milliseconds it is seen then
+SCENES = (
+    *((TREE, f"toStep({step})", 520) for step in range(11)),
+    (RACE, "scrollTo(0, 0)", 1900),
+    (RACE, "showRace(0)", 2400),
+)
 
 
 def write_page(name: str, one: Page, folder: Path) -> Path:
     """Runs the command; the page's file."""
     file = folder / f"{name}.html"
-    command = shlex.join([*one.command.split(), one.case, "--html", file.name, "--backend", "simulator"])
+    writes = [one.case, "--html", file.name] if one.case else ["--page", file.name]
     with planted(folder, one.mistake):
-        said = printed(folder, command, 120)
+        for command in one.before:
+            printed(folder, command, 120)
+        said = printed(folder, shlex.join([*one.command.split(), *writes]), 120)
     if not file.is_file():
         raise RuntimeError(f"{name}: no page was written:\n{said}")
     return file
@@ -97,19 +117,58 @@ def write_page(name: str, one: Page, folder: Path) -> Path:
 
 def shoot(window, file: Path, one: Page, target: Path) -> float:
     """Draws the page, and returns the seconds that it took to open: the median of several times."""
-    size = {"width": WIDTH, "height": one.height, "deviceScaleFactor": 1, "mobile": False}
-    window.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if one.dark else "light"}
-    window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    times = sorted(browser.opened(window, f"{file.as_uri()}#{one.at}") for _ in range(OPENED))
+    resize(window, WIDTH, one.height)
+    times = [0.0]
+    if one.case:
+        times = sorted(browser.opened(window, f"{file.as_uri()}#{one.at}") for _ in range(OPENED))
+    else:  # the report has no scripts: it is drawn when it is there
+        window.get(file.as_uri())
     if one.click:
         window.execute_script("document.querySelector(arguments[0]).click()", one.click)
+    seen(window, SCALE).quantize(COLORS).save(target, optimize=True)
+    return times[len(times) // 2] / 1000
+
+
+def resize(window, width: int, height: int) -> None:
+    """A dark window of this many CSS pixels."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    window.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark"}
+    window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def seen(window, scale: float) -> Image.Image:
+    """What the window shows, gaps blurred."""
     window.execute_script(BLUR_GAPS)
-    window.execute_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    window.execute_script(SETTLED)
     picture = Image.open(io.BytesIO(window.get_screenshot_as_png())).convert("RGB")
-    smaller = picture.resize((round(WIDTH * SCALE), round(one.height * SCALE)), Image.Resampling.LANCZOS)
-    smaller.quantize(COLOURS).save(target, optimize=True)
-    return times[OPENED // 2] / 1000
+    return picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.LANCZOS)
+
+
+def film(window, folder: Path, target: Path) -> None:
+    """Writes the GIF.
+
+    Raises:
+        RuntimeError: it is larger than GIF_BYTES.
+    """
+    resize(window, *GIF_SIZE)
+    frames, shown = [], None
+    for page, action, _ in SCENES:
+        if page is not shown:
+            browser.opened(window, f"{write_page('replay', page, folder).as_uri()}#{page.at}")
+            shown = page
+        window.execute_script(action)
+        frames.append(seen(window, GIF_SCALE))
+    times = [milliseconds for _, _, milliseconds in SCENES]
+    every = Image.new("RGB", (frames[0].width, frames[0].height * len(frames)))
+    for number, frame in enumerate(frames):
+        every.paste(frame, (0, frame.height * number))
+    palette = every.quantize(GIF_COLORS)  # one for all: colors must not change from one frame to the next
+    first, *rest = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
+    first.save(target, save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
+    if target.stat().st_size > GIF_BYTES:
+        raise RuntimeError(f"{target.name} has {target.stat().st_size:,} bytes; {GIF_BYTES:,} are the limit")
+    print(f"{target.name}: {target.stat().st_size:,} bytes, {sum(times) / 1000:g} seconds")
 
 
 def main() -> None:
@@ -119,7 +178,10 @@ def main() -> None:
     print(f"{'page':<16}{'bytes':>12}{'opens in':>12}   made by python -m")
     with tempfile.TemporaryDirectory() as scratch:
         folder = copy_with_gaps_filled(Path(scratch, "course"))
-        for name in sys.argv[1:] or PAGES:
+        for name in sys.argv[1:] or (*PAGES, "replay.gif"):
+            if name == "replay.gif":
+                film(window, folder, HERE / name)
+                continue
             one = PAGES[name]
             file = write_page(name, one, folder)
             seconds = shoot(window, file, one, HERE / f"{name}.png")

@@ -1,4 +1,4 @@
-// naive_attention.cu - attention in three kernels, nothing optimised: the baseline of all later tasks.
+// naive_attention.cu - attention in three kernels, nothing optimized: the baseline of all later tasks.
 //
 //   1. Threads     thread_number                    which thread of the whole grid am I?            (gap 6)
 //   2. Scores      scores_kernel, launch_scores     S = Q K^T * scale, masked; a thread per score   (gaps 7, 8)
@@ -9,7 +9,7 @@
 // A kernel (__global__) is a function that the GPU runs once per thread, all at the same time. It has no loop over the
 // elements of its result: each thread asks for its number and computes the element with that number.
 //
-// Every head of every batch entry is a problem of its own, and they lie one after the other in memory. So batch and
+// Every head of every batch entry is a problem of its own, stored one after the other in memory. So batch and
 // heads are counted in a single number, batch_head. All arrays are row-major:
 //
 //   query, out [batch_heads, S_q, head_dim]        element (i, q, d) is query[(i * S_q + q) * head_dim + d]
@@ -55,7 +55,7 @@ static unsigned blocks_for(int64_t threads) { return static_cast<unsigned>(ceil_
 
 // ------------------------------------------------------------------------------------------------- 2. Scores
 
-// Thread number n computes the score that lies at scores[n].
+// Thread number n computes scores[n].
 //
 //   query [batch_heads, S_q, head_dim], key [batch_heads, S_k, head_dim] -> scores [batch_heads, S_q, S_k]
 template <typename T>
@@ -63,7 +63,7 @@ __global__ void scores_kernel(const T* query, const T* key, float* scores, int64
                               int64_t S_k, int64_t head_dim, float scale, bool causal, AttentionMask mask) {
     const int64_t index = thread_number();
     // A grid is made of whole blocks. Unless the number of scores is a multiple of 256, the last block has threads
-    // that have nothing to do; they must not touch memory that belongs to somebody else.
+    // that have nothing to do; they must not touch memory that isn't theirs.
     if (index >= batch_heads * S_q * S_k) return;
 
     int64_t batch_head = 0, q = 0, k = 0;
@@ -122,7 +122,7 @@ __global__ void softmax_kernel(const float* scores, float* weights, int64_t rows
     for (int64_t k = 0; k < cols; ++k) row_max = fmaxf(row_max, scores_row[k]);
     // END SOLUTION
 
-    // A row that is masked throughout has the maximum -infinity, and -infinity - (-infinity) is NaN. With 0 in its
+    // A fully masked row has the maximum -infinity, and -infinity - (-infinity) is NaN. With 0 in its
     // place every exponential is exp(-infinity) = 0.
     const float shift = row_max == -INFINITY ? 0.0f : row_max;
 
@@ -136,7 +136,7 @@ __global__ void softmax_kernel(const float* scores, float* weights, int64_t rows
     // END SOLUTION
 
     // BEGIN SOLUTION 11 (2 lines): divide each entry of the row of weights by the sum. In a row that is masked
-    //     throughout the sum is exactly 0: its weights are 0, not 0 / 0, which is NaN.
+    //     throughout, the sum is exactly 0: its weights are 0, not 0 / 0, which is NaN.
     const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;
     for (int64_t k = 0; k < cols; ++k) weights_row[k] *= inverse_sum;
     // END SOLUTION
@@ -152,7 +152,7 @@ void launch_softmax(const float* scores, float* weights, int64_t rows, int64_t c
 
 // ------------------------------------------------------------------------------------------------- 4. Output
 
-// Thread number n computes the element that lies at out[n].
+// Thread number n computes out[n].
 //
 //   weights [batch_heads, S_q, S_k], value [batch_heads, S_k, head_dim] -> out [batch_heads, S_q, head_dim]
 template <typename T>

@@ -1,7 +1,7 @@
 // flash_attention.cu - FlashAttention-2, forward, float32: one kernel, and the scores are never stored.
 //
 // Contents
-//   Tiles                    sizes that follow from B_r, B_c and D; where each tile lies in shared memory
+//   Tiles                    sizes that follow from B_r, B_c and D; where each tile is in shared memory
 //   RowState                 a warp's rows in registers: running maximum, running sum, output
 //   add_dot                  sum + a . b for four floats
 //   load_tile                global memory -> shared memory, padded with zeros            (gap 1)
@@ -60,7 +60,7 @@ constexpr int64_t NOT_CAUSAL = int64_t{1} << 62;  // a diagonal so far to the ri
 //   K  32 different rows, the same column, 4 floats (16 bytes) per lane, served 8 lanes at a time.
 //      With D floats per row the 8 lanes would meet in the same 4 banks; with D + 4
 //      each row starts 4 banks further                                            -> D + 4 floats
-//   V  one row, neighbouring columns in neighbouring lanes                        -> D floats
+//   V  one row, neighboring columns in neighboring lanes                        -> D floats
 //   P  written like V is read, read like Q                                        -> B_c floats
 template <int Q_ROWS, int K_ROWS, int WIDTH, int WARP_COUNT>
 struct Tiles {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void load_tile(float* tile, const float* source, int6
                                           float factor) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // BEGIN SOLUTION 1 (7 lines): each warp takes every WARPS-th row (T::WARPS), each lane every 32nd column, so
-    //     that neighbouring lanes read neighbouring floats. Write all TILE_ROWS x T::D elements of the tile.
+    //     that neighboring lanes read neighboring floats. Write all TILE_ROWS x T::D elements of the tile.
 #pragma unroll 4
     for (int row = warp; row < TILE_ROWS; row += T::WARPS) {
         for (int col = lane; col < T::D; col += 32) {
@@ -278,7 +278,7 @@ __device__ __forceinline__ void store_output(float* out, const RowState<T>& stat
 }
 
 // One block: rows q_start .. q_start + B_r - 1 of one head. Grid: batch_heads * q_tiles blocks along x, which
-// may have 2^31 - 1 of them (y and z only 65,535). The blocks of a head are neighbours, so that they find its
+// may have 2^31 - 1 of them (y and z only 65,535). The blocks of a head are neighbors, so that they find its
 // K and V in the L2 cache, and its last rows come first: under a causal mask they have the longest way to go
 // and should not start last.
 //
@@ -321,8 +321,8 @@ __global__ void __launch_bounds__(32 * WARPS)
     //     tile exists and the last row of this block, q_start + B_r - 1, sees a key of it: later tiles are not
     //     even loaded. For each one K and V into shared memory, then scores, mask, online softmax, and the
     //     product with V. mask_scores counts rows and keys from q_start and k_start on: what are keys_left and
-    //     diagonal there? (at_most makes them an int; more than B_c is as good as B_c.) Three synchronisations:
-    //     nobody may read the tiles before all warps have filled them; nobody may overwrite them before all
+    //     diagonal there? (at_most makes them an int; more than B_c is as good as B_c.) Three synchronizations:
+    //     no warp may read the tiles before all have filled them; none may overwrite them before all
     //     warps have read them; and P is written by one lane and read by others of the same warp.
     const int64_t seen = q_start + B_r + diagonal;  // by the last row
     const int64_t keys_end = seen < S_k ? seen : S_k;

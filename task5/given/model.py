@@ -5,7 +5,7 @@
     logits = model(tokens)                      [batch, seq_len] -> [batch, seq_len, vocab_size]
 
 One block per entry of `strides`: x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2 (Radford et al. 2019; norms
-in front). A block of stride 1 is dense and mixes neighbours; one of stride s sees every s-th position only, at 1/s of
+in front). A block of stride 1 is dense and mixes neighbors; one of stride s sees every s-th position only, at 1/s of
 the work. Behind a dense block that is less of a loss than it looks: each position it reads has seen all before it.
 
 The backward pass of the attention is that of the fast kernels (common/kernels). Without a gradient, call it under

@@ -28,10 +28,10 @@
 #include "attention_tiles.cuh"
 
 constexpr int WINDOW_ROWS = 48;    // rows of Q per block of sliding_window_kernel
-constexpr int SPARSE_ROWS = 32;    // of block_sparse_kernel: they must lie in one row of the block mask
+constexpr int SPARSE_ROWS = 32;    // of block_sparse_kernel: they must be in one row of the block mask
 constexpr int COMPRESS_WARPS = 4;  // rows of the mask per block of compress_block_mask_kernel
 
-// Blocks for which a multiprocessor's registers must do; left to itself the compiler makes room for more, and spills.
+// Blocks that an SM's registers must hold; left alone, the compiler aims for more, and spills.
 template <int D>
 constexpr int WINDOW_BLOCKS = D > 64 ? 3 : 4;
 template <int D>
@@ -61,7 +61,7 @@ template <typename T>
 __device__ __forceinline__ unsigned rows_outside_window(int64_t key_position, int64_t query_position, int64_t S_k,
                                                         int64_t window, bool causal) {
     unsigned hidden = 0;
-    // BEGIN SOLUTION 4 (7 lines): as in hidden_rows, and the band has two edges. How far does the key lie ahead of the
+    // BEGIN SOLUTION 4 (7 lines): as in hidden_rows, but the band has two edges. How far is the key ahead of the
     //     row's query? Behind it that number is negative.
     const int64_t ahead = key_position - query_position;  // of the warp's first row
     const int64_t right = causal ? 1 : window;            // the band ends that many keys ahead
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(32 * COMPRESS_WARPS)
     mask += row * k_blocks;
     columns += row * k_blocks;
     // BEGIN SOLUTION 5 (10 lines): for the columns 32 at a time, one per lane: who holds a true one (__ballot_sync over
-    //     the whole warp; a lane behind the row's end takes part and holds none)? A lane that does writes the number of
-    //     its column behind those of the columns before: as many as were counted so far, and as many as lower lanes
+    //     the whole warp; a lane past the row's end takes part and holds none)? A lane that does writes the number of
+    //     its column after those of earlier columns: as many as were counted so far, and as many as lower lanes
     //     hold (__popc of the ballot's lower bits). Then -1 for the rest of the row, and the count by one lane.
     int count = 0;
     for (int start = 0; start < k_blocks; start += 32) {

@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 
 
 def contiguous(rank: int, ranks: int) -> Pieces:
-    """The order that comes first to mind: neighbouring pieces."""
+    """The order that comes first to mind: neighboring pieces."""
     return 2 * rank, 2 * rank + 1
 
 

@@ -2,7 +2,7 @@
 //
 // Contents
 //   Moments, row_moments    mean and 1 / standard deviation of a row                      (gap 1)
-//   layernorm_kernel        x + residual -> the residual stream, normalised -> out        (gap 2)
+//   layernorm_kernel        x + residual -> the residual stream, normalized -> out        (gap 2)
 //   layernorm               its grid and launch
 //   gelu                    GPT-2's activation, of one number                             (gap 3)
 //   bias_gelu_kernel        gelu(x + bias)                                                (gap 4)
@@ -15,10 +15,10 @@
 //     x = x + mlp(layernorm(x))                mlp(y) = project(gelu(expand(y) + bias)) + bias
 //
 // and every "x +" is followed by a layernorm, the next one. Done together, the sum is written once, for the next "x +",
-// and need not be read again to be normalised. Likewise the bias of `expand` is added where gelu reads its output.
+// and need not be read again to normalize it. Likewise the bias of `expand` is added where gelu reads its output.
 //
-// Who does what. layernorm: one warp per row; lane i has the columns i, i + 32, ..., so neighbouring lanes read
-// neighbouring floats, and sums over the row are warp_sums. bias_gelu: one thread per element.
+// Who does what. layernorm: one warp per row; lane i has the columns i, i + 32, ..., so neighboring lanes read
+// neighboring floats, and sums over the row are warp_sums. bias_gelu: one thread per element.
 //
 // Two passes. The variance is the mean of (sum - mean)^2, which needs the mean first. The formula that needs one pass,
 // mean of squares minus square of the mean, is not used: with a mean of 1,000 and a variance of 1 it subtracts
@@ -88,7 +88,7 @@ void layernorm(const float* x, const float* residual, const float* weight, const
 
 // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): an approximation of x times the probability that a normally
 // distributed number is below x (Hendrycks and Gimpel 2016, arXiv:1606.08415). GPT-2 was trained with it, so the exact
-// function, which has erf in place of tanh, would be wrong here.
+// function, which has erf instead of tanh, would be wrong here.
 __device__ __forceinline__ float gelu(float x) {
     constexpr float SQRT_2_OVER_PI = 0.7978845608028654f;
     // BEGIN SOLUTION 3 (1 line): the formula above; tanhf(x) is tanh.

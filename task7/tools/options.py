@@ -115,7 +115,7 @@ def parse(argv, reference: bool = False) -> Options:
         parser.add_argument(
             "--compare", action="store_true", help="ours and the reference side by side: text, perplexity, times"
         )
-        parser.add_argument("--report", action="store_true", help="with --compare: write it into Results.md, too")
+        parser.add_argument("--report", action="store_true", help="with --compare: also write it to Results.md")
         parser.add_argument(
             "--held-out",
             type=int,

@@ -36,6 +36,27 @@ def test_every_gap_has_a_cell_and_no_cell_a_solution(root):
     assert len(gaps) == len(parts) and all(len(gap.split("\n")) == 2 for gap in gaps)
 
 
+def test_the_story_comes_first_and_the_pictures_are_in_it(root):
+    text = (root / "docs" / "colab.ipynb").read_text()
+    sources = [source(cell) for cell in json.loads(text)["cells"]]
+    commands = [one for one in sources if one.startswith("!")]
+    assert commands[0] == "!python -m task7.inference --solution"
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]{0,30})", "\n".join(sources))
+    assert pictures and all(one.startswith("data:image/svg+xml;base64,") for one in pictures)
+    assert not re.search(r"(?m)^![A-Z]", "\n".join(sources))
+
+
+def test_without_a_repository_it_says_what_to_do(root, tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    notebook = nbformat.read(root / "docs" / "colab.ipynb", 4)
+    client = nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}})
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="Write the address of your course's repository"):
+        client.execute()
+    ran = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.execution_count]
+    (shown,) = ran[0].outputs
+    assert len(ran) == 1 and shown["traceback"] == [f"{shown['evalue']}"]
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("task1")
 def test_it_runs_from_top_to_bottom_with_the_gaps_filled_in_its_cells(root, tmp_path):

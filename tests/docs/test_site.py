@@ -18,7 +18,7 @@ MOST_BYTES = 300_000  # of a picture
 
 def script(name: str) -> ModuleType:
     """A script of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / "docs" / name)
+    spec = importlib.util.spec_from_file_location(f"docs_{Path(name).stem}", ROOT / "docs" / name)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

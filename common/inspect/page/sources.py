@@ -35,7 +35,7 @@ class Sources:
         return self._places.setdefault(place, len(self._places))
 
     def data(self) -> dict[str, list]:
-        """The files, {"name", "lines", "kinds"}, and the places: {"file", "function", "lines"}, the outermost call first."""
+        """The files, {"name", "lines", "kinds"}; the places, {"file", "function", "lines"}, outermost call first."""
         files = [
             {"name": shown_path(Path(file)), "lines": text_of(file).splitlines(), "kinds": kinds_of(text_of(file))}
             for file in self._files

@@ -63,7 +63,7 @@ def print_plan(console: Console, one: TilePlan, gpu: GpuSpec, why: str) -> None:
     }
     if not one.shape_problems():
         facts |= {
-            "multiprocessor": _occupancy(one, gpu),
+            "SM": _occupancy(one, gpu),
             "per tile of keys": _work(one),
             "intensity": _intensity(one, gpu),
             "clocks": _clocks(one, gpu),
@@ -126,7 +126,7 @@ def _clocks(one: TilePlan, gpu: GpuSpec) -> str:
     clocks = one.clocks(gpu)
     most = max(clocks, key=clocks.__getitem__)
     listed = ", ".join(f"{name} {count:,.0f}" for name, count in clocks.items())
-    return f"{listed} of one multiprocessor, at least; the limit: {most}"
+    return f"{listed} of one SM, at least; the limit: {most}"
 
 
 def _parser() -> argparse.ArgumentParser:

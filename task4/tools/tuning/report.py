@@ -26,8 +26,8 @@ from task4.tools.tuning.tile_plan import TilePlan
 
 COLD, HOT = (48, 18, 59), (122, 209, 81)  # colours of the slowest and the fastest
 LEGEND = {
-    "KB": "shared memory: the tiles need so much, more than a block may use",
-    "reg": "registers: about so many per thread, more than there are (255 per thread, 65,536 per multiprocessor)",
+    "KB": "shared memory: the tiles need this much, more than a block may use",
+    "reg": "registers: about this many per thread, more than there are (255 per thread, 65,536 per SM)",
     "÷": "does not divide: B_r must be a multiple of the warps, B_c of 32",
     "thr": "threads: a block has at most 1024",
     "wrong": "its output is wrong",

@@ -3,7 +3,7 @@
     one = TilePlan(TileSizes(64, 32, 4), head_dim=64, dtype="fp32")
     one.shared_bytes, one.registers, one.flops, one.intensity
     one.problems(gpu, shared_kb)      why it cannot run, [] if it can
-    one.occupancy(gpu)                blocks per multiprocessor, and what limits them
+    one.occupancy(gpu)                blocks per SM, and what limits them
 
 Two layouts are known. fp32 is the kernel of this task: Q, K (rows padded by 4 floats), V and P in shared memory, a lane
 owns keys of S and columns of O. fp16 and bf16 is FlashAttention-2 on tensor cores (mma.m16n8k16): Q and `stages` tiles
@@ -145,7 +145,7 @@ class TilePlan:
         return written + warps * (scores + weights + values)
 
     def clocks(self, gpu: GpuSpec) -> dict[str, float]:
-        """What each kind of work of one tile takes on one multiprocessor at least; the largest decides."""
+        """What each kind of work of one tile takes on one SM at least; the largest decides."""
         per_clock = gpu.sms * gpu.clock
         return {
             "multiplications": self.flops * per_clock / self.peak(gpu),
@@ -154,7 +154,7 @@ class TilePlan:
         }
 
     def occupancy(self, gpu: GpuSpec, registers: int | None = None) -> Occupancy:
-        """How many blocks fit on a multiprocessor; registers as ptxas counts them, or None for the estimate."""
+        """How many blocks fit on an SM; registers as ptxas counts them, or None for the estimate."""
         return gpus.occupancy(gpu, self.threads, self.shared_bytes, registers or self.registers)
 
     def peak(self, gpu: GpuSpec) -> float:

@@ -177,6 +177,7 @@ function toggle(row, button, lines) {
   button.setAttribute("aria-expanded", "true");
   row.classList.add("open");
   row.parentElement.classList.add("roomy");
+  requestAnimationFrame(() => row.scrollIntoView());
   row.after(h("div", { class: "opened" }, lines.map((line) => {
     const picture = line.passes.length ? banksPicture(line.passes) : line.sectors.length ? sectorsPicture(line.sectors) : null;
     return h("div", { class: "each" },

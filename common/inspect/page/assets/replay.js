@@ -116,7 +116,7 @@ function showRace(number) {
   at.launch = side.launch; at.block = side.block; at.whole = true; view = null; touched = null;
   const all = stepsOfBlock(launches[side.launch], side.block, true);
   go({ race: number, thread: -1, step: Math.max(0, all.findIndex((step) => step.segment === same.segment)) });
-  ui.stage.scrollIntoView({ block: "nearest" });
+  ui.strip.scrollIntoView();
 }
 
 function racedElements() {
