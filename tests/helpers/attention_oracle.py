@@ -1,13 +1,15 @@
-"""Attention with every option in float64, written out."""
+"""Attention with every option in float64, or in the precision of a kernel, written out."""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
 
+@functools.cache
 def seen_of(seq_q: int, seq_k: int, is_causal=False, window_size=(-1, -1), lower_right=False, stride=1, offset=0):
     """bool [seq_q, seq_k], element by element as the head of common/kernels/attention.py says it."""
     left, right = (10**6 if x < 0 else x for x in window_size)
@@ -19,18 +21,24 @@ def seen_of(seq_q: int, seq_k: int, is_causal=False, window_size=(-1, -1), lower
         ]
         for i in range(seq_q)
     )
-    return torch.tensor(list(rows))
+    return torch.tensor(list(rows), dtype=torch.bool).view(seq_q, seq_k)
 
 
-def exact(query, key, value, seen, softcap=0.0, sinks=None, scale=None, kept=1.0) -> tuple[Tensor, Tensor]:
-    """(out, lse) in float64, written out; rows that see no key are zeros."""
-    query, key, value = (x.double() for x in (query, key, value))
+def exact(
+    query, key, value, seen, softcap=0.0, sinks=None, scale=None, kept=1.0, dtype=torch.float64
+) -> tuple[Tensor, Tensor]:
+    """(out, lse), written out; rows that see no key are zeros.
+
+    In another dtype than float64 scores and softmax are in float32 at least, the weights and the output in dtype.
+    """
+    work = torch.promote_types(dtype, torch.float32)
+    query, key, value = query.to(work), key.to(work), value.to(dtype)
     key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
     scores = query @ key.mT * (query.size(-1) ** -0.5 if scale is None else scale)
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
     scores = scores.masked_fill(~seen.to(query.device), -math.inf)
     sinks = torch.full((query.size(-3),), -math.inf) if sinks is None else sinks
-    column = sinks.to(query.device).double()[:, None, None].expand(*scores.shape[:-1], 1)
+    column = sinks.to(query.device, work)[:, None, None].expand(*scores.shape[:-1], 1)
     lse = torch.cat([scores, column], -1).logsumexp(-1)
     weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
-    return (weights * kept) @ value, lse
+    return (weights * kept).to(dtype) @ value, lse

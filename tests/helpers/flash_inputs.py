@@ -60,6 +60,12 @@ def position_mask(seq_q: int, seq_k: int, key_step: int, key_offset: int, device
     return key_offset + key_step * torch.arange(seq_k, device=device) <= torch.arange(seq_q, device=device)[:, None]
 
 
+def lists_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """counts and columns of a block mask [heads, q_blocks, k_blocks]: compress_block_mask by PyTorch."""
+    order = torch.where(blocks, torch.arange(blocks.size(2), device=blocks.device), blocks.size(2)).sort(-1).values
+    return blocks.sum(-1, dtype=torch.int32), order.where(order < blocks.size(2), -1).int().contiguous()
+
+
 def operators_of(ops):
     """The operators themselves, as torch.ops has them."""
     return getattr(torch.ops, ops.libraries[0].name)

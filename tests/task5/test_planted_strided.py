@@ -70,7 +70,6 @@ PLANTED = [
     ("row_step_ignored", RAGGED, "rows of a tile are neighbours", "row_step is the stride"),
     ("row_step_ignored", CAUSAL, "rows of a tile are neighbours", "row_step is the stride"),
     ("not_causal", CAUSAL, "causal mask missing", "positions after their own"),
-    ("not_causal", CAUSAL_EVEN, "causal mask missing", "positions after their own"),
     ("causal_not_passed_on", LONGER, "causal mask missing", "positions after their own"),
     ("diagonal_hidden", CAUSAL, "mask off by one", "own position must be seen"),
     ("sees_one_ahead", CAUSAL, "mask off by one", "query i sees position i \\+ 1"),

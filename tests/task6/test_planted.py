@@ -38,7 +38,6 @@ PLANTED = [
     ("unused_values_read", "a length beyond the cache", "unused slots read", "the weight 0 is not enough"),
     ("unused_values_read", GROUPED, None, "a slot from lengths.b. on was read"),
     ("expf_for_exp2f", RAGGED, "expf instead of exp2f", "too peaked"),
-    ("merged_without_weights", "40 keys", UNWEIGHTED, "The warps' states are added up without weights"),
     ("merged_without_weights", RAGGED, UNWEIGHTED, "The warps' states are added up without weights"),
     ("merged_without_weights", GROUPED, UNWEIGHTED, "relative to different maxima"),
     ("merged_without_weights", STEPS, UNWEIGHTED, "The warps' states are added up without weights"),

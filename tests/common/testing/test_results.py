@@ -71,14 +71,6 @@ def test_line_ends_and_permissions_stay(tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
-def test_a_link_stays_a_link(tmp_path):
-    real, link = tmp_path / "real.md", tmp_path / "Results.md"
-    real.write_text(f"{BEGIN}\n{END}\n")
-    link.symlink_to(real)
-    write_block(link, NAME, BLOCK)
-    assert link.is_symlink() and "Measured" in real.read_text()
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

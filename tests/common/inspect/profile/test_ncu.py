@@ -66,26 +66,15 @@ def raw_page() -> str:
     rows = [quoted(*first, "Device", "CC", *(name for name, *_ in RAW_METRICS))]
     rows.append(quoted(*[""] * 11, *(unit for _, unit, *_ in RAW_METRICS)))
     for i, (name, block, grid) in enumerate(LAUNCHES):
-        rows.append(
-            quoted(
-                i, 4242, "python3", "127.0.0.1", name, 1, 7, block, grid, 0, "9.0", *(row[2 + i] for row in RAW_METRICS)
-            )
-        )
+        cells = i, 4242, "python3", "127.0.0.1", name, 1, 7, block, grid, 0, "9.0", *(row[2 + i] for row in RAW_METRICS)
+        rows.append(quoted(*cells))
     return "==PROF== Connected to process 4242\n" + "\n".join(rows) + "\n==PROF== Disconnected\n"
 
 
 HEADER = quoted(
-    "Line No",
-    "Source",
-    "Address",
-    "Source",
-    "# Samples",
-    "Instructions Executed",
-    "Predicated-On Thread Instructions Executed",
-    "L1 Wavefronts Shared",
-    "L1 Wavefronts Shared Ideal",
-    "L2 Theoretical Sectors Global",
-    "L2 Theoretical Sectors Global Ideal",
+    *["Line No", "Source", "Address", "Source", "# Samples", "Instructions Executed"],
+    *["Predicated-On Thread Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"],
+    *["L2 Theoretical Sectors Global", "L2 Theoretical Sectors Global Ideal"],
 )
 
 

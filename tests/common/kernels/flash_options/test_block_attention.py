@@ -9,6 +9,7 @@ import pytest
 import torch
 from checked_findings import nothing_found
 from flash_gradients import attention, gradients
+from flash_inputs import lists_of
 from torch import Tensor
 
 from common.compiling.load import load
@@ -24,12 +25,6 @@ KERNELS = [None, "flash_options"]
 @pytest.fixture(scope="session")
 def ops(backend: str):
     return load(BuildRequest("flash_options", backend=backend))
-
-
-def lists_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """compress_block_mask by PyTorch."""
-    order = torch.where(blocks, torch.arange(blocks.size(2), device=blocks.device), blocks.size(2)).sort(-1).values
-    return blocks.sum(-1, dtype=torch.int32), order.where(order < blocks.size(2), -1).int().contiguous()
 
 
 def some_blocks(ops, heads: int, q_blocks: int, k_blocks: int, share: float = 0.5) -> Tensor:

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from attention_oracle import exact, seen_of
 from flash_inputs import hopper_only
 from hopper_sources import OPTIONS
 from torch import Tensor
@@ -40,24 +41,10 @@ def randn(device, *sizes: int, dtype: torch.dtype) -> Tensor:
 
 def attention(dtype, query, key, value, causal, options, kept=None) -> tuple[Tensor, Tensor]:
     """(out, lse) of one sequence [heads, rows, head_dim]: scores in float32 at least, weights and output in dtype."""
-    work = torch.promote_types(dtype, torch.float32)
-    key, value = (x.repeat_interleave(query.size(0) // key.size(0), 0) for x in (key, value))
-    scores = query.to(work) @ key.to(work).mT * query.size(-1) ** -0.5
-    if softcap := options.get("softcap", 0.0):
-        scores = softcap * torch.tanh(scores / softcap)
-    shift = key.size(1) - query.size(1) if options.get("lower_right") else 0
-    distance = torch.arange(key.size(1)) - torch.arange(query.size(1))[:, None] - shift
-    left, right = options.get("window_left", -1), options.get("window_right", -1)
-    hidden = (distance > 0) & causal | (distance < -left) & (left >= 0) | (distance > right) & (right >= 0)
-    scores = scores.masked_fill(hidden.to(scores.device), -math.inf)
-    whole = scores
-    if (sinks := options.get("sinks")) is not None:
-        whole = torch.cat([scores, sinks.to(work)[:, None, None].expand(*scores.shape[:-1], 1)], -1)
-    lse = torch.logsumexp(whole, -1)
-    weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
-    if kept is not None:
-        weights = weights * kept / (1 - quantized_dropout(options["dropout_p"]))
-    return weights.to(dtype) @ value.to(dtype), lse
+    window = options.get("window_left", -1), options.get("window_right", -1)
+    seen = seen_of(query.size(1), key.size(1), causal, window, options.get("lower_right", False))
+    kept = 1.0 if kept is None else kept / (1 - quantized_dropout(options["dropout_p"]))
+    return exact(query, key, value, seen, options.get("softcap", 0.0), options.get("sinks"), kept=kept, dtype=dtype)
 
 
 def assert_near(out, lse, query, key, value, causal, options, kept=None) -> None:
@@ -205,8 +192,8 @@ def assert_gradients(found, inputs, grad_out, causal, options, kept=None) -> Non
     if sinks is not None:  # as in test_flash_options.py: delta is made of the rounded output
         exact_out = attention(torch.float64, *inputs, causal, options, kept)[0]
         floors.append(unit * float((grad_out.double() * exact_out).abs().sum((1, 2)).max()) + 1e-5)
-    for x, exact, near, floor in zip(found, *results, floors, strict=False):  # packed: without the sinks' sum
-        assert max_error_of(x, exact) <= 2 * max_error_of(near, exact) + floor
+    for x, right, near, floor in zip(found, *results, floors, strict=False):  # packed: without the sinks' sum
+        assert max_error_of(x, right) <= 2 * max_error_of(near, right) + floor
 
 
 GRADIENT_NAMES = ["causal lower_right", "softcap causal", "sinks softcap lower_right causal", "window"]

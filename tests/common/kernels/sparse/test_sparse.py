@@ -12,7 +12,7 @@ import flash_inputs
 import pytest
 import torch
 from checked_findings import nothing_found
-from flash_inputs import LAYOUTS, assert_near, operators_of
+from flash_inputs import LAYOUTS, assert_near, lists_of, operators_of
 from torch import Tensor
 
 from common.compiling import load as compiled
@@ -74,19 +74,6 @@ def strided_mask(query: Tensor, key: Tensor, stride: int, offset: int = 0, causa
 def window_mask(query: Tensor, key: Tensor, window: int, causal: bool = True) -> Tensor:
     i, j = positions(query.size(2), key.size(2), query.device)
     return (i - window < j) & (j <= i) if causal else (i - j).abs() < window
-
-
-def lists_of(block_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """counts and columns, by Python's hands."""
-    columns = torch.full(block_mask.shape, -1, dtype=torch.int32)
-    for (head, row), seen in zip(
-        ((head, row) for head in range(block_mask.size(0)) for row in range(block_mask.size(1))),
-        block_mask.cpu().flatten(0, 1),
-        strict=True,
-    ):
-        numbers = seen.nonzero().flatten()
-        columns[head, row, : len(numbers)] = numbers
-    return block_mask.sum(-1).int(), columns.to(block_mask.device)
 
 
 def make_block_mask(heads: int, q_blocks: int, k_blocks: int, device, share: float = 0.5) -> Tensor:
