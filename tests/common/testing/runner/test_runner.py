@@ -230,7 +230,7 @@ def test_a_hang_ends_in_time(caller, monkeypatch) -> None:
         ("nothing written", FAIL, "NaN"),
         ("guard read", FAIL, "NaN"),
         ("input changed", FAIL, "The input x was changed"),
-        ("guard written", FAIL, "Memory before or behind the input x was written to"),
+        ("guard written", FAIL, "Memory before or after the input x was written to"),
         ("refused", ERROR, "block (2048, 1, 1): a block has at most 1024 threads"),
     ],
 )
