@@ -163,27 +163,12 @@ def recorded() -> dict[str, str]:
     )
 
 
-ONLY_HANDOUT = (
-    "    const bool known = "
-    + " || ".join(
-        f"(rows == {r} && cols == {c})"
-        for r, c in [
-            (5, 32),
-            (113, 203),
-            (1023, 1024),
-            (1, 1),
-            (7, 31),
-            (2, 1025),
-            (3, 4099),
-            (6, 300),
-            (9, 1500),
-            (6, 5000),
-            (7, 300),
-            (1, 70001),
-        ]
-    )
-    + ";\n    if (!known) return;\n"
-)
+HANDOUT = [
+    *((5, 32), (113, 203), (1023, 1024), (1, 1), (7, 31), (2, 1025)),
+    *((3, 4099), (6, 300), (9, 1500), (6, 5000), (7, 300), (1, 70001)),
+]
+KNOWN = " || ".join(f"(rows == {rows} && cols == {cols})" for rows, cols in HANDOUT)
+ONLY_HANDOUT = f"    const bool known = {KNOWN};\n    if (!known) return;\n"
 
 
 def cheat(
@@ -192,23 +177,26 @@ def cheat(
     return Attack(name, writes(files), nothing_for or ("softmax",), keeps, **more)
 
 
+def everything(name: str, files: dict[str, str | bytes]) -> Attack:
+    """None of the kernels is the student's."""
+    return cheat(name, files, "softmax", "merge", keeps=())
+
+
+def nothing(name: str, files: dict[str, str | bytes]) -> Attack:
+    """The skeleton, and something beside it."""
+    return cheat(name, {**SKELETON, **files}, "algorithm", "softmax", "merge", keeps=())
+
+
+def python(name: str, code: str) -> Attack:
+    """Something in attention.py; the kernels are right."""
+    return cheat(name, with_python(code), "algorithm", keeps=("softmax",))
+
+
 ATTACKS = [
-    cheat(
-        "the solution included",
-        {**FILLED, KERNELS: '#include "task3/solution/online_softmax.cu"\n'},
-        "softmax",
-        "merge",
-        keeps=(),
-    ),
-    cheat(
-        "the solution included, as a neighbour",
-        {**FILLED, KERNELS: '#include "solution/online_softmax.cu"\n'},
-        "softmax",
-        "merge",
-        keeps=(),
-    ),
+    everything("the solution included", {**FILLED, KERNELS: '#include "task3/solution/online_softmax.cu"\n'}),
+    everything("the solution included, as a neighbour", {**FILLED, KERNELS: '#include "solution/online_softmax.cu"\n'}),
     Attack("a link to the solution", link, ("softmax", "merge")),
-    cheat("a second .cu", {**SKELETON, "task3/other.cu": FILLED[KERNELS]}, "softmax", "merge", keeps=()),
+    everything("a second .cu", {**SKELETON, "task3/other.cu": FILLED[KERNELS]}),
     cheat("PyTorch's softmax through its C interface", with_launcher(THROUGH_ATEN, ATEN)),
     cheat("PyTorch's softmax through Python", with_launcher(THROUGH_PYTORCH, PYTHON_CALL)),
     cheat(
@@ -319,113 +307,78 @@ ATTACKS = [
             "    if (!isnan(y[blockIdx.x * cols]) && !isnan(lse[blockIdx.x])) return;\n",
         ),
     ),
-    cheat(
+    nothing(
         "a module difflib.py in the root, a patched __init__.py",
         {
-            **SKELETON,
             "difflib.py": "import os\nos._exit(0)\n",
             "common/__init__.py": "raise SystemExit(0)\n",
             "common/testing/judging.py": "def judge(*_, **__): raise SystemExit(0)\n",
             "task3/__init__.py": "import os\nos._exit(0)\n",
             "sitecustomize.py": "import os\nos._exit(0)\n",
         },
-        "algorithm",
-        "softmax",
-        "merge",
-        keeps=(),
     ),
-    cheat(
+    everything(
         "a build folder with a library in it",
         {
             **SKELETON,
             "build/simulator/student/task3/task3_student_simulator.so": b"\x7fELF" + bytes(100),
             "build/simulator/student/task3/build.ninja": "rule x\n  command = true\n",
         },
-        "softmax",
-        "merge",
-        keeps=(),
     ),
-    cheat(
+    nothing(
         "a patched stopwatch",
         {
-            **SKELETON,
             PYTHON: SKELETON[PYTHON]
             + ("\nimport time\ntime.perf_counter = lambda: 0.0\ntorch.cuda.Event.elapsed_time = lambda *_: 1e-9\n"),
         },
-        "algorithm",
-        "softmax",
-        "merge",
-        keeps=(),
     ),
-    cheat(
+    python(
         "PyTorch's own attention",
-        with_python(
-            "def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):\n"
-            "    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)\n"
-            "    lse = (query @ key.transpose(-2, -1)).logsumexp(-1)\n"
-            "    return (out, lse) if return_lse else out\n"
-        ),
-        "algorithm",
-        keeps=("softmax",),
+        "def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):\n"
+        "    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)\n"
+        "    lse = (query @ key.transpose(-2, -1)).logsumexp(-1)\n"
+        "    return (out, lse) if return_lse else out\n",
     ),
-    cheat(
+    python(
         "the reference, out of Python's frames",
-        with_python(
-            "def flash_attention(query, key, value, *_, **__):\n"
-            "    import sys\n    frame = sys._getframe()\n"
-            "    while frame:\n"
-            "        if 'case' in frame.f_locals and hasattr(frame.f_locals['case'], 'reference'):\n"
-            "            return frame.f_locals['case'].reference(query=query, key=key, value=value)\n"
-            "        frame = frame.f_back\n"
-        ),
-        "algorithm",
-        keeps=("softmax",),
+        "def flash_attention(query, key, value, *_, **__):\n"
+        "    import sys\n    frame = sys._getframe()\n"
+        "    while frame:\n"
+        "        if 'case' in frame.f_locals and hasattr(frame.f_locals['case'], 'reference'):\n"
+        "            return frame.f_locals['case'].reference(query=query, key=key, value=value)\n"
+        "        frame = frame.f_back\n",
     ),
-    cheat(
+    python(
         "a tensor that says it is equal to everything",
-        with_python(
-            "class Equal(torch.Tensor):\n"
-            "    @classmethod\n    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
-            "        return torch.tensor(True) if func.__name__ in ('eq', 'le', 'lt', 'allclose', 'equal') else "
-            "super().__torch_function__(func, types, args, kwargs or {})\n"
-            "def flash_attention(query, *_, **__):\n    return torch.zeros_like(query).as_subclass(Equal)\n"
-        ),
-        "algorithm",
-        keeps=("softmax",),
+        "class Equal(torch.Tensor):\n"
+        "    @classmethod\n    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
+        "        return torch.tensor(True) if func.__name__ in ('eq', 'le', 'lt', 'allclose', 'equal') else "
+        "super().__torch_function__(func, types, args, kwargs or {})\n"
+        "def flash_attention(query, *_, **__):\n    return torch.zeros_like(query).as_subclass(Equal)\n",
     ),
-    cheat(
+    python(
         "PyTorch's own attention, called once nobody looks: a lazy tensor",
-        with_python(
-            "class Lazy(torch.Tensor):\n"
-            "    @classmethod\n    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
-            "        if func.__name__ == 'detach':\n            return args[0].later()\n"
-            "        return super().__torch_function__(func, types, args, kwargs or {})\n" + LATER + "    out = "
-            "torch.zeros_like(query).as_subclass(Lazy)\n    out.later = later\n    return out\n"
-        ),
-        "algorithm",
-        keeps=("softmax",),
+        "class Lazy(torch.Tensor):\n"
+        "    @classmethod\n    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
+        "        if func.__name__ == 'detach':\n            return args[0].later()\n"
+        "        return super().__torch_function__(func, types, args, kwargs or {})\n" + LATER + "    out = "
+        "torch.zeros_like(query).as_subclass(Lazy)\n    out.later = later\n    return out\n",
     ),
-    cheat(
+    python(
         "PyTorch's own attention, called once nobody looks: a tensor with a method of its own",
-        with_python(LATER + "    out = torch.zeros_like(query)\n    out.detach = later\n    return out\n"),
-        "algorithm",
-        keeps=("softmax",),
+        LATER + "    out = torch.zeros_like(query)\n    out.detach = later\n    return out\n",
     ),
-    cheat(
+    python(
         "an answer written past the caller",
-        with_python(
-            "def flash_attention(query, *_, **__):\n"
-            "    import json, os\n"
-            "    for number in range(3, 60):\n"
-            "        try:\n"
-            "            data = json.dumps({'message': {'called': True, 'status': 'pass', 'more': {}, 'returned': 'Tensor',"
-            " 'device': 'cpu', 'problems': [], 'max_error': 0.0}, 'tensors': {}}).encode()\n"
-            "            os.write(number, len(data).to_bytes(4, 'big') + data)\n"
-            "        except OSError:\n            pass\n"
-            "    return query\n"
-        ),
-        "algorithm",
-        keeps=("softmax",),
+        "def flash_attention(query, *_, **__):\n"
+        "    import json, os\n"
+        "    for number in range(3, 60):\n"
+        "        try:\n"
+        "            data = json.dumps({'message': {'called': True, 'status': 'pass', 'more': {}, 'returned': 'Tensor',"
+        " 'device': 'cpu', 'problems': [], 'max_error': 0.0}, 'tensors': {}}).encode()\n"
+        "            os.write(number, len(data).to_bytes(4, 'big') + data)\n"
+        "        except OSError:\n            pass\n"
+        "    return query\n",
     ),
     cheat(
         "the input set to 0, and zeros returned",
@@ -436,17 +389,13 @@ ATTACKS = [
             DECOY,
         ),
     ),
-    cheat(
+    python(
         "tensors of the checker filled with NaN",
-        with_python(
-            "def flash_attention(query, *_, **__):\n"
-            "    import gc\n"
-            "    for one in gc.get_objects():\n"
-            "        if isinstance(one, torch.Tensor) and one.is_floating_point():\n"
-            "            one.fill_(float('nan'))\n"
-            "    return query\n"
-        ),
-        "algorithm",
-        keeps=("softmax",),
+        "def flash_attention(query, *_, **__):\n"
+        "    import gc\n"
+        "    for one in gc.get_objects():\n"
+        "        if isinstance(one, torch.Tensor) and one.is_floating_point():\n"
+        "            one.fill_(float('nan'))\n"
+        "    return query\n",
     ),
 ]
