@@ -229,7 +229,8 @@ def table(found: dict[Function, str]) -> str:
         rows: dict[str, list[str]] = {}
         for one, state in found.items():
             if one.section == section:
-                rows.setdefault(f"refused: {refusal(one.name)}" if state == "refused" else state, []).append(one.name)
+                why = f"refused: {refusal(one.name)}".replace("<", "&lt;")
+                rows.setdefault(why if state == "refused" else state, []).append(one.name)
         lines += [f"| {state} | {' '.join(f'`{name}`' for name in names)} |" for state, names in rows.items()]
     return "\n".join(lines) + "\n"
 

@@ -228,7 +228,8 @@ def test_special_functions(library):
         return out
 
     def close(found, expected, bound):
-        same = (found == expected) | (abs(found - expected) <= bound * abs(expected))
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            same = (found == expected) | (abs(found - expected) <= bound * abs(expected))
         assert same.all(), (found[~same][:3], expected[~same][:3])
 
     results, tensor = run(inside), torch.from_numpy(inside)
