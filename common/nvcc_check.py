@@ -35,14 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m common.nvcc_check",
-        usage="%(prog)s [FILE ...] [--arch sm_XX ...]",
+        usage="%(prog)s [FILE ...] [--arch sm_XX ...] [--optimize sm_XX ...]",
         description=__doc__.split(": ")[1].split("\n")[0],
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="a .cu or .cpp file; default: all of the tasks and common/kernels"
     )
     parser.add_argument("--arch", nargs="+", default=list(ARCHS), metavar="sm_XX", help=f"default: {' '.join(ARCHS)}")
+    parser.add_argument(
+        "--optimize",
+        nargs="+",
+        metavar="sm_XX",
+        help="optimize for these only, which is faster; the others go through all of nvcc, and spills are not counted",
+    )
     options = parser.parse_args(argv)
+    optimized = options.arch if options.optimize is None else options.optimize
     for name in options.files:
         if not name.endswith((".cu", ".cpp")) or not Path(name).is_file():
             parser.error(f"FILE is {name!r}; it must be a .cu or .cpp file that exists")
@@ -50,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = sorted({Path(name).resolve() for name in options.files} or _every_source())
     compiled: Counter[str] = Counter()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = pool.map(lambda source: check(source, options.arch), sources)
+        done = pool.map(lambda source: check(source, options.arch, optimized), sources)
         shown = track(
             zip(sources, done, strict=True), "nvcc", len(sources), console=console, disable=not console.is_terminal
         )
@@ -71,9 +78,9 @@ def _every_source() -> list[Path]:
     return [*kernels, *ROOT.glob("task*/given/binding.cpp"), *ROOT.glob("common/kernels/*/binding.cpp")]
 
 
-def check(source: Path, archs: Sequence[str]) -> tuple[bool, str]:
-    """Whether a source compiles without a warning, and a line about it."""
-    return _compile_binding(source) if source.suffix == ".cpp" else _compile(source, archs)
+def check(source: Path, archs: Sequence[str], optimized: Sequence[str]) -> tuple[bool, str]:
+    """Whether a source compiles without a warning for all archs, optimized or not, and a line about it."""
+    return _compile_binding(source) if source.suffix == ".cpp" else _compile(source, archs, optimized)
 
 
 def _compile_binding(source: Path) -> tuple[bool, str]:
@@ -90,19 +97,28 @@ def _compile_binding(source: Path) -> tuple[bool, str]:
     return done.returncode == 0, f"{shown_path(source)}: {done.stderr.strip() if done.returncode else 'ok'}"
 
 
-def _compile(source: Path, archs: Sequence[str]) -> tuple[bool, str]:
+def _compile(source: Path, archs: Sequence[str], optimized: Sequence[str]) -> tuple[bool, str]:
     """Whether it compiles without a warning, and a line about it; a folder of its own, so that several can run."""
     folder = build_root() / "nvcc_check" / shown_path(source).strip("/").replace("/", "-")
-    try:
-        result = compile_only([source], archs, folder)
-    except EXPECTED_ERRORS as error:
-        return False, f"{shown_path(source)}: {error_words(error)}"
-    log = (folder / "compile.log").read_text()
-    warnings = [one for one in compile_report.diagnostics(log) if one.kind == "warning"]
-    verdict = "\n".join(line for one in warnings for line in one.lines) if warnings else "ok"
-    spilling = Counter(one.arch for one in result.kernels if one.spill_stores or one.spill_loads)
+    spilling: Counter[str] = Counter()
+    warned: dict[str, None] = {}
+    for chosen, further in (
+        ([arch for arch in archs if arch in optimized], ()),
+        ([arch for arch in archs if arch not in optimized], ("-Ofc=max",)),
+    ):
+        if not chosen:
+            continue
+        try:
+            result = compile_only([source], chosen, folder, further)
+        except EXPECTED_ERRORS as error:
+            return False, f"{shown_path(source)}: {error_words(error)}"
+        log = (folder / "compile.log").read_text()
+        warnings = [one for one in compile_report.diagnostics(log) if one.kind == "warning"]
+        warned |= dict.fromkeys(line for one in warnings for line in one.lines)
+        if not further:
+            spilling.update(one.arch for one in result.kernels if one.spill_stores or one.spill_loads)
     notes = "".join(f"; {counted(number, 'kernel')} for {arch} spill" for arch, number in spilling.items())
-    return not warnings, f"{shown_path(source)}: {verdict}{notes}"
+    return not warned, f"{shown_path(source)}: {chr(10).join(warned) or 'ok'}{notes}"
 
 
 if __name__ == "__main__":

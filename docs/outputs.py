@@ -116,16 +116,11 @@ def _first_cases(lines: list[str]) -> list[str]:
     if head is None:
         return lines
     end = next(i for i, line in enumerate(lines) if line.startswith("└"))
-    cases = [i for i in range(head + 2, end) if not _goes_on(lines[i])]
+    cases = [i for i in range(head + 2, end) if lines[i].split("│")[1].strip()]  # not where a row goes on
     if len(cases) <= SHOWN_CASES:
         return lines
     left = f"... and {len(cases) - SHOWN_CASES} more cases"
     return [*lines[: cases[SHOWN_CASES]], lines[end], left, *lines[end + 1 :]]
-
-
-def _goes_on(row: str) -> bool:
-    """Whether this line of a table belongs to the row above it: its first cell is empty."""
-    return not row.split("│")[1].strip()
 
 
 def gap_lines(files: Iterable[Path]) -> set[str]:

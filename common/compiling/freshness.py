@@ -6,7 +6,7 @@
     remember(folder)                    writes down what there is now
 
 A file that comes back with an old time (unpacked, copied, checked out), an object cut short by a full disk, an empty
-library: each is built anew. So is everything where ninja's own files, or the compilers' last words, are not as they
+library: each is rebuilt. So is everything where ninja's own files, or the compilers' last words, are not as they
 were left. Headers outside of the checkout, the compiler's and PyTorch's, go by time and size.
 
 What is built without ninja keeps mark_of(file) beside it.

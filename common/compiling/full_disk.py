@@ -32,7 +32,7 @@ def no_space(log: str, folder: Path) -> str:
         free = shutil.disk_usage(place).free
         if free < ENOUGH:
             return (
-                f"The disk that {shown_path(place)} lies on is full: {free / 2**20:.1f} MiB are free there, too little "
+                f"The disk with {shown_path(place)} is full: {free / 2**20:.1f} MiB are free there, too little "
                 "for a build. Make room and run the same command again."
             )
     return f"The compiler could not write its output: {said}. The build is in {shown_path(folder)}." if said else ""

@@ -28,7 +28,7 @@ def unchecked_launches(sources: Iterable[Path]) -> list[str]:
             line = one.line + one.body.count("\n", 0, launch)
             says.append(
                 f"{shown_path(source)}:{line}: warning: no CUDA_CHECK_LAUNCH() follows this launch in {one.name}(): "
-                "if the GPU refuses it, nothing runs and nobody is told"
+                "if the GPU refuses it, nothing runs and no error is reported"
             )
     return says
 

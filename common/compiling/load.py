@@ -152,7 +152,7 @@ def _run_nvcc(plan: Plan) -> bool:
     if damaged := forget_stale(plan.folder):
         what = ", ".join(damaged)
         are = "is" if len(damaged) == 1 else "are"
-        words = f"{what} {are} not as the last build left {'it' if are == 'is' else 'them'}: built anew"
+        words = f"{what} {are} not as the last build left {'it' if are == 'is' else 'them'}: rebuilt"
         say(Console(stderr=True), f"{shown_path(plan.folder)}: {words}")
     try:
         cpp_extension.load(name=plan.name, build_directory=str(plan.folder), is_python_module=False, **arguments)

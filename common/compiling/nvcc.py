@@ -18,13 +18,16 @@ from common.compiling.result import BuildError, BuildResult
 from common.console.paths import ROOT, build_root
 
 
-def compile_only(sources: Iterable[Path], archs: str | Sequence[str], folder: Path | None = None) -> BuildResult:
+def compile_only(
+    sources: Iterable[Path], archs: str | Sequence[str], folder: Path | None = None, further: Sequence[str] = ()
+) -> BuildResult:
     """Compiles the kernels with nvcc and throws the object away: for machines that cannot load them.
 
     Args:
         sources: .cu files.
         archs: sm_75, sm_80, sm_90a, ...; one, or several that are compiled in one go, which is quicker.
         folder: where the log goes; default build/cuda-<arch>/check.
+        further: flags of nvcc.
 
     Raises:
         BuildError: a file does not compile.
@@ -38,7 +41,7 @@ def compile_only(sources: Iterable[Path], archs: str | Sequence[str], folder: Pa
     sources = [Path(source).resolve() for source in sources]
     folder = folder or build_root() / f"cuda-{named}" / "check"
     gaps = find_gaps(sources)
-    flags = [*NVCC_FLAGS, *(UNFILLED_NVCC_FLAGS if gaps else []), *map(gencode, archs)]
+    flags = [*NVCC_FLAGS, *(UNFILLED_NVCC_FLAGS if gaps else []), *map(gencode, archs), *further]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     log, start = "", time.perf_counter()
     with locked(folder):

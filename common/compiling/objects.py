@@ -139,7 +139,7 @@ def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
     if known and now == known.digest:
         return False
     if now and stamp.exists() and stamp.read_text(errors="replace") != now:
-        say(Console(stderr=True), f"{shown_path(product)} is not as the last build left it: built anew")
+        say(Console(stderr=True), f"{shown_path(product)} is not as the last build left it: rebuilt")
     if known is None:
         with _locked(entry):
             known = _known(entry)

@@ -143,7 +143,7 @@ def _up_to_date(path: Path, command: list, sources: list[Path]) -> list[str]:
     if was == _stamp(digest.hexdigest(), path, log_file):
         return report.own_warnings(log_file.read_text(errors="replace"), sources)
     if was.startswith(digest.hexdigest()):
-        say(Console(stderr=True), f"{shown_path(path)} is not as the last build left it: built anew")
+        say(Console(stderr=True), f"{shown_path(path)} is not as the last build left it: rebuilt")
     stamp.unlink(missing_ok=True)
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     log = done.stdout + done.stderr

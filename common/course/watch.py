@@ -26,6 +26,7 @@ from common.course.arguments import BAD_INPUT, add_task_and_flags
 from common.testing.kept import digests
 
 CALM_MS = 200  # an editor may write a file in several steps
+LOOK_MS = 500  # a file saved while a test ran raises no event: it is noticed at the next look
 INTERRUPTED = 130  # exit status
 
 
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
         manifest.folder,
         watch_filter=lambda _, path: Path(path) in files,
         debounce=CALM_MS,
+        rust_timeout=LOOK_MS,
         yield_on_timeout=True,
         raise_interrupt=False,
         recursive=False,

@@ -29,6 +29,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from common.compiling import manifest as manifests
 from common.compiling.manifest import Manifest, read_manifest
 from common.compiling.objects import cache_root
 from common.console.paths import ROOT
@@ -71,9 +72,9 @@ def measure_verdicts(tasks: Sequence[str], fresh: bool, console: Console) -> Tab
 def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Seconds]]:
     checkout = scratch / "checkout"
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    manifest = read_manifest(task)
-    for name in manifest.with_gaps:
-        shutil.copy(ROOT / task / "solution" / name, checkout / task / name)
+    for folder in manifests.tasks():  # a task calls those before it
+        for name in read_manifest(folder).with_gaps:
+            shutil.copy(ROOT / folder / "solution" / name, checkout / folder / name)
     environment = {**os.environ, "PYTHONPATH": str(checkout), "ATTENTION_BUILD_DIR": str(checkout / "build")}
     environment["ATTENTION_CACHE_DIR"] = str(scratch / "cache" if fresh else cache_root())
     command = [sys.executable, "-m", f"{task}.test", "--backend", "simulator"]
@@ -83,7 +84,7 @@ def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Secon
 
     yield "fresh", test(0)
     yield "unchanged", test(0)
-    source = checkout / task / _kernel(manifest)
+    source = checkout / task / _kernel(read_manifest(task))
     right = source.read_text()
     mark = f"edited_{time.time_ns()}"  # that no cache knows
     source.write_text(f"{right}\n__device__ int {mark};\n")
@@ -109,12 +110,11 @@ def _kernel(manifest: Manifest) -> str:
 
 
 def _wrong(text: str, mark: str) -> str:
-    """The source with a mistake: in the first kernel a sum is taken with the wrong sign."""
-    start = text.index("__global__")
-    wrong, changed = re.subn(r"(\w[\w\[\].]* )\+=( [^;]*\*[^;]*;)", r"\1-=\2", text[start:], count=1)
-    if not changed:
-        raise VerdictError("the source has no sum of products to get wrong")
-    return f"{text[:start]}{wrong}\n__device__ int {mark};\n"
+    """The source with a mistake: the first sum is taken with the wrong sign."""
+    for found in re.finditer(r" \+= ([^;\n]+);", text):
+        if found[1].count("(") == found[1].count(")"):  # or else a loop's step
+            return f"{text[: found.start()]} -= {found[1]};{text[found.end() :]}__device__ int {mark};\n"
+    raise VerdictError("the source has no sum to get wrong")
 
 
 def _run(command: Sequence[str], folder: Path, environment: dict[str, str], status: int) -> None:

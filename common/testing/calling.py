@@ -191,7 +191,7 @@ class InProcess(Caller):
         overrun = [name for name, x in guarded.items() if x.overrun()]
         problems = [f"The input {name} was changed; the operator must only read it." for name in changed]
         problems += [
-            f"Memory before or behind the input {name} was written to: an index is out of bounds." for name in overrun
+            f"Memory before or after the input {name} was written to: an index is out of bounds." for name in overrun
         ]
         if type(out) is not Tensor:  # another class may compute what it holds when somebody looks
             return Called(None, type(out).__name__, "", problems)

@@ -107,7 +107,7 @@ def replaced(text: str, name: str, lines: Sequence[str]) -> str:
     for number in range(begin + 1, end):
         if found[number].strip().startswith(("<!-- BEGIN ", "<!-- END ")):
             raise ResultsError(
-                f"line {number + 1}, {found[number].strip()}, lies between the markers of {name!r}, in lines "
+                f"line {number + 1}, {found[number].strip()}, is between the markers of {name!r}, in lines "
                 f"{begin + 1} and {end + 1}: another block would be lost"
             )
     newline = "\r\n" if found[begin].endswith("\r\n") else "\n"

@@ -400,7 +400,7 @@ def decode_mistakes(
 
 
 def generate_mistakes(query: Tensor, key: Tensor, value: Tensor, prompt: int) -> list[Mistake]:
-    """Wrong [batch, heads, new tokens, head_dim] of token after token behind a prompt of that many tokens."""
+    """Wrong [batch, heads, new tokens, head_dim] of token after token after a prompt of that many tokens."""
     total = query.size(2)
     s = reference.scores(query, key)
     newest = torch.arange(prompt, total, device=query.device)[:, None]  # the position of each row

@@ -161,7 +161,7 @@ class _FullAttention(CachedAttentionLayer):
 
 
 def model_case(name: str, **options) -> Case:
-    """The logits of a model behind a prompt of 8 tokens and 13 more, given one by one."""
+    """The logits of a model after a prompt of 8 tokens and 13 more, given one by one."""
     sizes, batch, prompt, new = Sizes(2, 32, 4, 2, 40), 2, 8, 13
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:

@@ -97,5 +97,5 @@ class CachedAttentionLayer(nn.Module):
             )
         if position > 0 and new_tokens > 1:
             raise ValueError(
-                f"x holds {new_tokens} new tokens and position is {position}; behind a prompt they come one by one"
+                f"x holds {new_tokens} new tokens and position is {position}; after a prompt they come one by one"
             )

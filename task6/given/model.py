@@ -175,7 +175,7 @@ def generate(model: DummyLLM, prompt: Tensor, new_tokens: int) -> Generation:
     length = prompt.size(-1)
     if new_tokens < 1 or length + new_tokens > model.max_seq_len:
         raise ValueError(
-            f"new_tokens is {new_tokens} behind a prompt of {length}; it must be 1 .. max_seq_len - {length} = "
+            f"new_tokens is {new_tokens} after a prompt of {length}; it must be 1 .. max_seq_len - {length} = "
             f"{model.max_seq_len - length}"
         )
     found, times, tokens, position = [], [], prompt, 0

@@ -79,7 +79,7 @@ def order_of(pieces_of: Callable[[int, int], object], ranks: int) -> list[Pieces
         if len(held_by) > 1:
             wrong.append(f"piece {piece} is held {len(held_by)} times, by rank {' and '.join(map(str, held_by))}")
         elif not held_by:
-            wrong.append(f"nobody holds piece {piece}")
+            wrong.append(f"no rank holds piece {piece}")
     if wrong:
         raise ValueError(f"pieces_of with {ranks} ranks: {'; '.join(wrong)}")
     return order

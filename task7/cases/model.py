@@ -32,7 +32,8 @@ PROMPTS = ("Once upon a time", "Lily and Tom went to the park. They saw a", "Ben
 NEW_TOKENS = 40
 # The reference draws with the same numbers. So hot that a wrong temperature, top_k or top_p shows within a few tokens
 DRAWN = {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "seed": 3}
-SEQUENCES, LENGTH = 16, 512
+SEQUENCES = {"cuda": 16, "simulator": 4}  # of LENGTH tokens, by backend
+LENGTH = 512
 ENGINE_SEQUENCES = 4
 TOLERANCE = 1e-3  # relative, on the perplexity
 
@@ -156,7 +157,7 @@ def run(test_run: TestRun) -> list[Earned]:
 def run_part(bench: Bench, part: str, console: Console) -> list[Comparison]:
     """The comparisons of one part, with a progress bar. Raises what the kernels raise."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        total = {"text": len(PROMPTS), "engine": ENGINE_SEQUENCES, "perplexity": SEQUENCES}[part]
+        total = {"text": len(PROMPTS), "engine": ENGINE_SEQUENCES, "perplexity": SEQUENCES[bench.kernels.backend]}[part]
         task = progress.add_task(part, total=total)
 
         def done(number: int) -> None:
@@ -167,7 +168,7 @@ def run_part(bench: Bench, part: str, console: Console) -> list[Comparison]:
         if part == "engine":
             texts = bench.engine_texts(NEW_TOKENS)
             return [*texts, bench.perplexity("engine", ENGINE_SEQUENCES, LENGTH, done)]
-        return [bench.perplexity("perplexity", SEQUENCES, LENGTH, done)]
+        return [bench.perplexity("perplexity", SEQUENCES[bench.kernels.backend], LENGTH, done)]
 
 
 def print_comparisons(console: Console, comparisons: Sequence[Comparison], title: str) -> None:

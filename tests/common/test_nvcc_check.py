@@ -18,11 +18,16 @@ __global__ void add(float* x, int n) {
 
 def test_only_the_files_named_are_compiled_each_once(monkeypatch, tmp_path, capsys) -> None:
     seen = []
-    monkeypatch.setattr(nvcc_check, "check", lambda source, archs: (not seen.append((source, archs)), "ok"))
+    monkeypatch.setattr(
+        nvcc_check, "check", lambda source, archs, optimized: (not seen.append((source, archs, optimized)), "ok")
+    )
     one = tmp_path / "one.cu"
     one.write_text(ADD)
     assert nvcc_check.main([str(one), f"{tmp_path}/../{tmp_path.name}/one.cu", "--arch", "sm_80"]) == 0
-    assert seen == [(one, ["sm_80"])] and "1 of 1 compiled without a warning for sm_80" in capsys.readouterr().out
+    assert (
+        seen == [(one, ["sm_80"], ["sm_80"])]
+        and "1 of 1 compiled without a warning for sm_80" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("name", ["none.cu", "header.cuh"])
@@ -37,10 +42,13 @@ def test_what_is_no_source_is_refused_by_name(name: str, tmp_path: Path, capsys)
 @pytest.mark.slow
 @pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
 @pytest.mark.parametrize(("line", "status", "said"), [("", 0, "one.cu: ok"), ("int unused;", 1, "unused")])
-def test_a_warning_is_told_and_counts(line: str, status: int, said: str, tmp_path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("optimized", ["sm_80", "sm_90a"])
+def test_a_warning_is_told_and_counts(
+    line: str, status: int, said: str, optimized: str, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.setenv("ATTENTION_BUILD_DIR", str(tmp_path / "build"))
     (tmp_path / "one.cu").write_text(ADD.replace("UNUSED", line))
-    assert nvcc_check.main([str(tmp_path / "one.cu"), "--arch", "sm_80"]) == status
+    assert nvcc_check.main([str(tmp_path / "one.cu"), "--arch", "sm_80", "--optimize", optimized]) == status
     assert said in capsys.readouterr().out
 
 

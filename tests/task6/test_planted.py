@@ -25,7 +25,7 @@ UNWEIGHTED = "warps merged without weights"
 # (mistake, case, the mistake's name or None, words of the diagnosis)
 PLANTED = [
     ("new_tokens_not_counted", OUTSIDE, None, "written to|elements are wrong"),
-    ("one_slot_late", ONE_EACH, "one slot late", "Memory before or behind"),
+    ("one_slot_late", ONE_EACH, "one slot late", "Memory before or after"),
     ("one_slot_late", "a prompt of 37 tokens", "one slot late", r"belongs in slot positions\[b\]"),
     ("row_taken_for_the_slot", "head_dim 80", "row number taken for the slot", "There a head has max_seq_len rows"),
     ("position_of_the_first_sequence", "head_dim 80", "position of the first sequence", "each has its own position"),

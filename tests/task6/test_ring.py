@@ -98,8 +98,8 @@ def test_the_zigzag_alone_is_balanced_in_every_step():
     ("order", "words"),
     [
         (lambda r, n: (r, n - 1 - r), "piece 0 is held 2 times, by rank 0 and 1"),
-        (lambda r, n: (r, n - 1 - r), "nobody holds piece 2; nobody holds piece 3"),
-        (lambda r, n: (r, 2 * n - r), r"rank 0 holds piece 4, and there are 0 .. 3; nobody holds piece 2"),
+        (lambda r, n: (r, n - 1 - r), "no rank holds piece 2; no rank holds piece 3"),
+        (lambda r, n: (r, 2 * n - r), r"rank 0 holds piece 4, and there are 0 .. 3; no rank holds piece 2"),
         (lambda r, n: (r, r), "piece 0 is held 2 times, by rank 0 and 0"),
         (lambda r, n: None, r"pieces_of\(0, 2\) gave None; it must be two whole numbers, the pieces of rank 0"),
         (lambda r, n: (r,), r"gave \(0,\)"),

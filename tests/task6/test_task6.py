@@ -241,7 +241,7 @@ def test_the_layer_is_pytorchs(solution, ops, heads, kv_heads):
         ((2, 1, 8), -1, r"position is -1 .* must lie in 0 \.\. max_seq_len - 1 = 5"),
         ((2, 4, 8), 3, r"position is 3 and there are 4 new tokens; all must lie in 0 \.\. max_seq_len - 1 = 5"),
         ((2, 7, 8), 0, "there are 7 new tokens; all must lie in"),
-        ((2, 2, 8), 3, "x holds 2 new tokens and position is 3; behind a prompt they come one by one"),
+        ((2, 2, 8), 3, "x holds 2 new tokens and position is 3; after a prompt they come one by one"),
     ],
 )
 def test_the_layer_refuses_and_forgets_nothing(solution, ops, x, position, words):
@@ -300,7 +300,7 @@ def test_generate_takes_the_likeliest_token_each_time():
 
 @pytest.mark.parametrize("new_tokens", [0, 24])
 def test_generate_refuses_what_does_not_fit(new_tokens):
-    words = rf"new_tokens is {new_tokens} behind a prompt of 7; it must be 1 \.\. max_seq_len - 7 = 23"
+    words = rf"new_tokens is {new_tokens} after a prompt of 7; it must be 1 \.\. max_seq_len - 7 = 23"
     with pytest.raises(ValueError, match=words):
         generate(torch_model(), torch.zeros(1, 7, dtype=torch.int64), new_tokens)
 

@@ -4,6 +4,7 @@
 // of the block where they are and goes back to scheduling (no C++ exception: other threads of the block wait
 // halfway). launch() throws when all workers are back.
 #include <algorithm>
+#include <atomic>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <stdarg.h>
@@ -112,8 +113,9 @@ static void on_signal(int signal, siginfo_t* info, void*) {
         if (signal == INTERRUPT) return;
         if (is_program()) end_program(host_failure(signal, info->si_addr));
         if (tells_crashes) {
-            tells_crashes = false;
-            fprintf(stderr, "%s\n", host_failure(signal, info->si_addr).c_str());
+            // A wild write may have broken what the words need: a second failure ends the process at once.
+            static std::atomic<bool> telling = false;
+            if (!telling.exchange(true)) fprintf(stderr, "%s\n", host_failure(signal, info->si_addr).c_str());
             for (int each : SIGNALS) ::signal(each, SIG_DFL);  // it happens again, and ends the process
             return;
         }

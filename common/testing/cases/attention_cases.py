@@ -223,7 +223,7 @@ def repeated(case: Case, times: int) -> Case:
                     f"Call {number} of {times} gives another result than the first, on the same inputs: "
                     f"{int(differs.sum())} of {differs.numel()} elements differ by more than {case.floor:.1g}. Threads "
                     "race: one reads what another writes with no barrier between, or two write the same element; or "
-                    "memory is read that nobody wrote."
+                    "memory was read before it was written."
                 )
         return first
 

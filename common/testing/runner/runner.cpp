@@ -30,6 +30,7 @@ namespace runner {
 namespace {
 
 constexpr int SOCKET = 3, MEMORY = 4;  // file descriptors
+constexpr size_t AROUND = size_t{1} << 32;  // bytes of addresses before and after the memory
 constexpr size_t MOST_BYTES = 1 << 16;  // of a request
 constexpr size_t MOST_WORDS = 1 << 14;  // bytes of an error message that are sent
 enum Tag : uint8_t { NOTHING, TENSOR, INTEGER, NUMBER, TRUTH, OPTIONAL = 0x80 };
@@ -246,9 +247,11 @@ int main(int count, char** arguments) {
     struct stat file;
     if (fstat(MEMORY, &file)) return 1;
     memory.size = static_cast<size_t>(file.st_size);
-    void* start = mmap(nullptr, memory.size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, MEMORY, 0);
-    if (start == MAP_FAILED) return 1;
-    memory.start = static_cast<char*>(start);
+    // with nothing mapped around it: an index that runs away faults there, as on a GPU, and reaches no library
+    void* around = mmap(nullptr, memory.size + 2 * AROUND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (around == MAP_FAILED) return 1;
+    memory.start = static_cast<char*>(around) + AROUND;
+    if (mmap(memory.start, memory.size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, MEMORY, 0) == MAP_FAILED) return 1;
     close(MEMORY);
     static Request request;
     while (request.receive()) {

@@ -23,8 +23,8 @@ _SAID = {  # what glibc prints -> what it means
     "malloc(": "it found the heap damaged: something was written outside an array",
     "free(": "it found the heap damaged: something was written outside an array",
     "corrupted": "it found the heap damaged: something was written outside an array",
-    "stack smashing": "something was written behind a local array",
-    "terminate called": "an exception was thrown that nobody catches",
+    "stack smashing": "something was written past the end of a local array",
+    "terminate called": "an exception was thrown and not caught",
 }
 
 

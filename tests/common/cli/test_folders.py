@@ -56,7 +56,7 @@ def test_a_disk_that_the_compiler_fills(build: Path) -> None:
     command = ("task3.compile", "--backend", "simulator", "--solution")
     done = course(build, *command, mounts=mounts, cache=build / "cache")
     assert done.returncode == 1
-    assert f"The disk that {build}/simulator/solution/task3 lies on is full: 0." in done.stdout
+    assert f"The disk with {build}/simulator/solution/task3 is full: 0." in done.stdout
     assert "g++" not in done.stdout and "Make room and run the same command again. task3: not built" in said(done)
 
 
@@ -92,4 +92,4 @@ def test_a_byte_order_mark_is_no_error_and_a_damaged_build_heals(build: Path, tm
     library.write_bytes(b"\xff\xfe garbage")
     done = course(build, *command, mounts=mounts)
     assert done.returncode == 0 and "task3: built" in done.stdout
-    assert "student/task3/task3_student_simulator.so is not as the last build left it: built anew" in done.stderr
+    assert "student/task3/task3_student_simulator.so is not as the last build left it: rebuilt" in done.stderr

@@ -76,11 +76,11 @@ def test_a_damaged_program_is_built_anew_and_said(tmp_path, tmp_path_factory, ca
     file = write(tmp_path, "int main() { return 3; }\n", "damaged.cu")
     for _ in range(2):
         status, _, err = run(capfd, file)
-        assert status == 3 and "built anew" not in err
+        assert status == 3 and "rebuilt" not in err
     (program,) = tmp_path_factory.getbasetemp().glob("programs/programs/simulator/damaged-*/damaged")
     program.write_bytes(program.read_bytes()[:100])
     status, _, err = run(capfd, file)
-    assert status == 3 and "damaged is not as the last build left it: built anew" in err.replace("\n", " ")
+    assert status == 3 and "damaged is not as the last build left it: rebuilt" in err.replace("\n", " ")
 
 
 def test_check_and_profile(tmp_path, capfd):

@@ -36,4 +36,4 @@ def test_the_disk_of_temporary_files_is_one_of_them(monkeypatch, tmp_path: Path)
     monkeypatch.setattr(
         full_disk.shutil, "disk_usage", lambda place: Usage(0, 0, 0 if place == Path("/small") else ENOUGH)
     )
-    assert "The disk that /small lies on is full" in no_space("", tmp_path)
+    assert "The disk with /small is full" in no_space("", tmp_path)

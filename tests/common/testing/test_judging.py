@@ -153,7 +153,7 @@ def test_memory_around_the_inputs_is_guarded() -> None:
         return reference.softmax(x) + 0 * x.as_strided((1,), (1,), x.storage_offset() + x.numel())
 
     verdict = judge(softmax_case(), fake_operators(softmax=write_behind))
-    assert "Memory before or behind the input x was written to" in verdict.diagnosis[0]
+    assert "Memory before or after the input x was written to" in verdict.diagnosis[0]
     assert math.isnan(judge(softmax_case(), fake_operators(softmax=read_behind)).max_error)
 
 

@@ -98,6 +98,9 @@ __global__ void twice(const float* x, float* y, int64_t size) {
     const int64_t i = blockIdx.x * int64_t{64} + threadIdx.x;
     if (i < size) y[i] = 2 * x[i];
 }
+__global__ void runs_away(const float* x, float* y) {
+    for (int64_t i = threadIdx.x; i < 64; i -= 64) y[i] = 2 * x[i];
+}
 
 // The number of columns selects what is tried.
 void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t cols, cudaStream_t stream) {
@@ -120,6 +123,7 @@ void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t 
     if (cols == 15) printf("printed %d\\n", ++calls);
     if (cols == 16) y[0] = y[rows * cols - 1] + 7;
     if (cols == 17) throw 5;
+    if (cols == 18) runs_away<<<1, 64, 0, stream>>>(x, y);
 }
 void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
 """
@@ -140,6 +144,7 @@ KINDS_OF_CODE = {
     "refused": 14,
     "stdout": 15,
     "throw 5": 17,
+    "runs away": 18,
 }
 
 
@@ -202,6 +207,13 @@ def test_an_end_of_the_process_costs_its_case_only(caller, kind, words) -> None:
     assert judge(CASES["right"], caller).status == PASS
 
 
+def test_an_index_that_runs_away_reaches_nothing_else(caller) -> None:
+    verdict = judge(CASES["runs away"], caller)
+    assert verdict.status == ERROR and not verdict.ended
+    assert "illegal memory access at address" in verdict.diagnosis[0], verdict.diagnosis
+    assert judge(CASES["right"], caller).status == PASS
+
+
 def test_a_hang_ends_in_time(caller, monkeypatch) -> None:
     assert judge(CASES["right"], caller).status == PASS
     monkeypatch.setitem(CALL_SECONDS, "simulator", 1)
@@ -218,7 +230,7 @@ def test_a_hang_ends_in_time(caller, monkeypatch) -> None:
         ("nothing written", FAIL, "NaN"),
         ("guard read", FAIL, "NaN"),
         ("input changed", FAIL, "The input x was changed"),
-        ("guard written", FAIL, "Memory before or behind the input x was written to"),
+        ("guard written", FAIL, "Memory before or after the input x was written to"),
         ("refused", ERROR, "block (2048, 1, 1): a block has at most 1024 threads"),
     ],
 )
