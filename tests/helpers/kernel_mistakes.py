@@ -40,7 +40,7 @@ TASK2 = Planted(
         "partial_not_filled": [
             ("partial[threadIdx.x] = row_max;", "if (threadIdx.x < cols) partial[threadIdx.x] = row_max;", 1)
         ],
-        "no_barrier_before_the_tree": [("in place of a + b.\n    «__syncthreads();»", "", 1)],
+        "no_barrier_before_the_tree": [("instead of a + b.\n    «__syncthreads();»", "", 1)],
         "no_barrier_in_the_tree": [("+ active]);\n        }\n        «__syncthreads();»", "", 1)],
         "no_barrier_between_reductions": [("row_max = partial[0];\n    «__syncthreads();»", "", 1)],
         # dies on a GPU, so only the checked simulator may run it

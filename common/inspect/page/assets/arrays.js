@@ -118,7 +118,7 @@ function drawArray(canvas, array, drawing, cell, state) {
   const [width, height] = cell, context = prepareCanvas(canvas, drawing.cols * width, drawing.rows * height);
   const gap = Math.min(width, height) >= 5 ? 1 : 0, innerWidth = width - gap, innerHeight = height - gap, blockOf = state.blockOfEvent;
   const plain = colour("cell"), several = colour("several"), readColour = colour("read"), writeColour = colour("write");
-  const dim = picked >= 0, inkColour = colour("ink");
+  const dim = picked >= 0, inkColour = colour("ink"), paper = colour("paper");
   Object.assign(context, { font: "8.6px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace", textAlign: "center", textBaseline: "middle" });
   const who = (thread, alpha) =>
     state.byLane ? whoColour(thread & 31, Math.min(WARP, launch.threads), alpha) : whoColour(thread >> 5, launch.warps, alpha);
@@ -153,24 +153,25 @@ function drawArray(canvas, array, drawing, cell, state) {
       }
       context.fillRect(x, y, innerWidth, innerHeight);
       context.globalAlpha = dim ? 0.4 : 1;
+      let ink = written >= 0 || read !== -1 ? STRONG_INK : inkColour;
       if (read !== -1) {
         const lane = state.byLane && read < 0 ? -1 : read;
         context.fillStyle = lane === SEVERAL || warpOf(read) < 0 || (state.byLane && read < 0) ? several : cached(Math.max(read, warpOf(read) * 32), 1);
         const dot = Math.min(width, height) >= LEAST_DOT && (last >= 0 || written >= 0); // who wrote it is to be seen around the mark
         const edge = dot ? Math.max(1, Math.floor(Math.min(width, height) * 0.24)) : 0;
+        if (context.fillStyle === several) ink = paper;
         context.fillRect(x + edge, y + edge, innerWidth - 2 * edge, innerHeight - 2 * edge);
       }
-      let strong = written >= 0 || read !== -1;
       const own = mine.get(element);
       if (own) {
         context.globalAlpha = 1;
         context.fillStyle = own & 2 ? writeColour : readColour;
         context.fillRect(x, y, innerWidth, innerHeight);
-        strong = true;
+        ink = STRONG_INK;
       }
       if (height === VALUE_CELL[2]) {
         const words = brief(memory.value(array.number, element), Math.floor((width - 1) / 5.2));
-        context.fillStyle = strong && context.globalAlpha === 1 ? STRONG_INK : inkColour;
+        context.fillStyle = context.globalAlpha === 1 ? ink : inkColour;
         context.fillText(words, x + innerWidth / 2, y + innerHeight / 2 + 0.5);
       }
     }
