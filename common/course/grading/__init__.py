@@ -1,11 +1,15 @@
-"""Grading: three processes, so that nothing a submission does touches the verdict.
+"""Grading: processes apart, so that nothing a submission does touches the verdict. ../README.md has the threat model.
 
 submissions  what is in a folder, an archive or a repository: the files that task.json names, and no others
 clean_tree   the course without solutions, hidden cases and oracle, for the process in which student code runs
-sandbox      that process: bubblewrap, another user, or (said loudly) neither; what it may use, and who watches it
+sandbox      such a process: bubblewrap, another user, or (said loudly) neither; what it may use, and who watches it
 cgroup       limits that the kernel itself holds, where it can be asked
-inside       what it does: it builds, and forks a worker per part
-worker       the grader's end of such a worker
+boxes        all sandboxes of a submission: for building, for kernels, for Python
+build, elf   in a sandbox: kernels -> a library, with nvcc as the judge of what a kernel is
+inside       in a sandbox: forks a worker for each part that goes through Python
+no_attention PyTorch's own attention raises there
+worker       the grader's end of a worker, and of a runner
+workshop     what all submissions of a class share
 hidden       cases that are in no handout: other shapes, other numbers
 one          grades one submission
 flags        what a human should look at

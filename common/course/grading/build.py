@@ -1,6 +1,6 @@
 """Builds a task's kernels for grading, in a sandbox in which nothing of the student's ever runs.
 
-    build(task) -> a library's bytes, the places of its kernels and variables, the compilers' log
+    build(request) -> a library's bytes, the places of its kernels and variables, the compilers' log
 
 nvcc is the judge of what a kernel is: it compiles every .cu to PTX, and only functions that are an entry there may run
 on the device (common/simulator/runtime/apart.cpp). The text it sees must be the one that the simulator compiles.
@@ -25,7 +25,7 @@ from common.compiling import toolchain
 from common.compiling.errors import explain_failure
 from common.compiling.flags import LANGUAGE, UNFILLED_NVCC_FLAGS
 from common.compiling.gaps import with_own_headers
-from common.compiling.manifest import read_manifest
+from common.compiling.manifest import read_manifest, tasks
 from common.compiling.objects import CompilerFailed, compile_objects
 from common.compiling.plan import Plan, plans_of
 from common.compiling.request import BuildRequest
@@ -79,20 +79,20 @@ def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
         except (EOFError, OSError):
             return
         try:
-            about, library = build(task)
+            about, library = build(BuildRequest(task, "student", "simulator", counted=True))
         except (BuildError, OSError, ValueError) as error:
             about, library = {"problem": str(error)[:MOST_LOG]}, b""
         connection.send_bytes(json.dumps(about).encode())
         connection.send_bytes(library)
 
 
-def build(task: str) -> tuple[dict, bytes]:
+def build(request: BuildRequest) -> tuple[dict, bytes]:
     """({"name", "kernels", "variables", "log"}, the library).
 
     Raises:
         BuildError: the student's files do not compile, or hold what can't be graded; its words say what.
     """
-    (plan,) = plans_of(BuildRequest(task, "student", "simulator", counted=True))
+    (plan,) = plans_of(request)
     own = with_own_headers(plan.place.kernels)
     log, jobs, linker_flags = "", *plan.for_simulator()
     try:
@@ -180,14 +180,13 @@ def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
             "-DSIMULATOR_GRADED",
         ]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
-        _compare(plan.place.name, source, theirs, _run(ours))
+        _compare(source, theirs, _run(ours))
     return entries, variables
 
 
-def _compare(task: str, source: Path, theirs: str, ours: str) -> None:
+def _compare(source: Path, theirs: str, ours: str) -> None:
     """Raises BuildError where the student's lines that are compiled are not the same."""
-    manifest = read_manifest(task)
-    files = {manifest.folder / name for name in manifest.files}
+    files = {source, *(one.folder / name for one in map(read_manifest, tasks()) for name in one.files)}
     seen, here = _lines_of(theirs, files), _lines_of(ours, files)
     for number, (one, other) in enumerate(zip([*seen, ("", "")], [*here, ("", "")], strict=False)):
         if one != other or (number == len(seen)) != (number == len(here)):

@@ -27,9 +27,9 @@ def _absent(*_, **__):
 
 stages = attention = _absent
 """
-# The simulator is a stand-in for a GPU: code that asks for it gets the branch that it gives a GPU, and code that calls
-# its inner functions does not compile.
-ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = re.compile(r"\b(CUDA_SIMULATOR|simulator(?=_|\s*::))"), r"\1_of_the_grader"
+# The simulator is a stand-in for a GPU: code that asks for it gets the branch that it gives a GPU. What tells the two
+# apart in another way is refused, see build.py.
+ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = re.compile(r"\bCUDA_SIMULATOR\b"), "CUDA_SIMULATOR_of_the_grader"
 
 
 def make_base(folder: Path) -> Path:

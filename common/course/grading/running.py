@@ -15,6 +15,7 @@ import errno
 import hashlib
 import multiprocessing
 import os
+import platform
 import shutil
 import signal
 import stat
@@ -34,6 +35,7 @@ from common.compiling.objects import compile_objects
 from common.compiling.plan import plans_of
 from common.compiling.request import BuildRequest
 from common.compiling.runner import runner_program
+from common.compiling.toolchain import ToolchainError, nvcc_for_build
 from common.console.words import error_words
 from common.course.grading import no_attention
 from common.course.grading.clean_tree import make_base
@@ -61,6 +63,8 @@ def workshop(
         kind, salt, tasks, limits, speed: see Workshop.
         parent: where; for Slurm a disk that all nodes see.
     """
+    if why := why_no_kernels():
+        raise ValueError(f"kernels cannot be graded here: {why}")
     in_main = threading.current_thread() is threading.main_thread()
     terminated = signal.signal(signal.SIGTERM, _end_tidily) if in_main else None
     _clean(Path(parent or tempfile.gettempdir()))
@@ -94,6 +98,20 @@ def workshop(
         held.release()
         if in_main:
             signal.signal(signal.SIGTERM, terminated)
+
+
+def why_no_kernels() -> str:
+    """Why kernels cannot be graded on this machine; "" if they can."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return f"that needs Linux on x86-64, and this is {platform.system()} on {platform.machine()}"
+    actions = Path("/proc/sys/kernel/seccomp/actions_avail")
+    if not actions.is_file() or "kill_process" not in actions.read_text():
+        return "this Linux has no seccomp, which shuts the system off from graded code"
+    try:
+        nvcc_for_build()
+    except ToolchainError as error:
+        return f"nvcc judges what a kernel is, and {error}"
+    return ""
 
 
 def _clean(parent: Path) -> None:

@@ -1,0 +1,177 @@
+"""Host code without device memory: what a launcher can reach, what is counted, what the build refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.compiling import toolchain
+from common.compiling.plan import plans_of
+from common.compiling.request import BuildRequest
+from common.compiling.result import BuildError
+from common.compiling.runner import runner_program
+from common.course.grading.build import build
+from common.testing.calling import CallFailed
+from common.testing.runner.apart import ApartProcess, Built
+from common.testing.runner.process import TENSOR, Argument
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="grading needs Linux"),
+    pytest.mark.skipif(not toolchain.find_nvcc(), reason="grading needs nvcc"),
+]
+
+SOURCE = """
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/cuda/check.h"
+#include "task3/given/online_softmax.h"
+
+struct Large { double a; int64_t many[5]; float b; };
+__constant__ float factor[2] = {2, 3};
+namespace {
+template <typename T>
+__global__ void twice(const T* x, T* y, T f, Large large, int64_t size, double d, dim3 e) {
+    const int64_t i = blockIdx.x * int64_t{64} + threadIdx.x;
+    __shared__ float more[64];
+    more[threadIdx.x] = float(large.a + large.many[4] + large.b + d) + e.z;
+    if (i < size) y[i] = f * x[i] + more[threadIdx.x] - 11;
+}
+}  // namespace
+static __global__ void constant(const float* x, float* y, int64_t size) {
+    const int64_t i = blockIdx.x * int64_t{64} + threadIdx.x;
+    if (i < size) y[i] = factor[0] * x[i];
+}
+static void on_host(const float* x, float* y, int64_t size) { for (int64_t i = 0; i < size; ++i) y[i] = 2 * x[i]; }
+
+// The number of columns selects what is tried.
+void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t cols, cudaStream_t stream) {
+    cudaMemsetAsync(lse, 0, 4 * rows, stream);
+    const dim3 blocks(ceil_div(rows * cols, int64_t{64}));
+    float value = 2;
+    const Large large{1, {0, 0, 0, 0, 2}, 3};
+    if (cols == 1) twice<<<blocks, 64, 0, stream>>>(x, y, 2.0f, large, rows * cols, 4.0, dim3(1, 2, 1));
+    if (cols == 2) constant<<<blocks, 64, 0, stream>>>(x, y, rows * cols);
+    if (cols == 3) y[0] = x[0];
+    void (*f)(const float*, float*, int64_t) = on_host;
+    if (cols == 4) f<<<1, 64>>>(x, y, rows * cols), CUDA_CHECK_LAUNCH();
+    if (cols == 5) {
+        cudaMemcpyToSymbol(factor, &value, 4, 4);
+        cudaMemcpyFromSymbol(&value, factor, 4, 4);
+        std::vector<float> copy(rows * cols, value);
+        float* own = nullptr;
+        cudaMalloc(&own, 4 * copy.size());
+        cudaMemcpy(own, copy.data(), 4 * copy.size(), cudaMemcpyHostToDevice);
+        cudaMemcpy(y, own, 4 * copy.size(), cudaMemcpyDeviceToDevice);
+        cudaFree(own);
+    }
+    if (cols == 6) syscall(SYS_mprotect, (uint64_t)x & ~4095ull, 4096, 3), value = x[0];
+    if (cols == 7) fopen("/tmp/anything", "w");
+    if (cols == 8) std::thread([] {}).join();
+    if (cols == 9) constant<<<blocks, 64>>>(x + (1ll << 40), y, rows * cols), CUDA_CHECK_LAUNCH();
+    if (cols == 10) constant<<<blocks, 64>>>(x, y, rows * cols + 9);
+    if (cols == 11) constant<<<blocks, 2048>>>(x, y, rows * cols), CUDA_CHECK_LAUNCH();
+    float* both = nullptr;
+    if (cols == 12 && cudaMallocManaged(&both, 4)) throw std::runtime_error("no managed memory");
+}
+void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
+"""
+
+
+def request(folder: Path, text: str) -> BuildRequest:
+    source = folder / "source.cu"
+    source.write_text(text)
+    return BuildRequest("task3", backend="simulator", counted=True, sources=[source], label="apart")
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("apart")
+    asked = request(folder, SOURCE)
+    about, library = build(asked)
+    (folder / "library.so").write_bytes(library)
+    (plan,) = plans_of(asked)
+    made = ApartProcess(runner_program(), Built.of(folder / "library.so", about, plan.place.binding))
+    yield made
+    made.close()
+
+
+def run(process: ApartProcess, cols: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, y)."""
+    process.begin()
+    x = torch.arange(float(3 * cols)).view(3, cols)
+    name = process.schemas[0].split("(")[0]
+    return x, process.call(name, [Argument(TENSOR, x)], 2)[0]
+
+
+@pytest.mark.parametrize("cols", [1, 2])
+def test_kernels_get_their_arguments_and_are_counted(process: ApartProcess, cols: int) -> None:
+    x, y = run(process, cols)
+    assert torch.equal(y, 2 * x)
+    counts = process.counts
+    assert (counts["launches"], counts["threads"], counts["read_back"]) == (1, 64, 0)
+    assert counts["work"] >= counts["most_work"] > 0
+
+
+def test_what_comes_back_to_the_host_is_counted(process: ApartProcess) -> None:
+    _, y = run(process, 5)
+    assert torch.equal(y, torch.full((3, 5), 2.0)) and process.counts["read_back"] == 4
+
+
+@pytest.mark.parametrize(
+    ("cols", "words"),
+    [
+        (3, "Segmentation fault"),  # host code reads device memory
+        (4, "invalid device function"),  # a function of the host's is launched
+        (7, "Bad system call"),
+        (8, "Bad system call"),
+        (9, "illegal memory access"),
+        (10, "past the end of an output"),
+        (11, "invalid argument"),
+        (12, "no managed memory"),
+    ],
+)
+def test_host_code_reaches_nothing(process: ApartProcess, cols: int, words: str) -> None:
+    with pytest.raises((CallFailed, RuntimeError), match=words):
+        run(process, cols)
+    assert torch.equal(*(one * f for one, f in zip(run(process, 2), (2, 1), strict=True)))  # the next call is well
+
+
+def test_memory_that_host_code_opens_is_not_the_devices(process: ApartProcess) -> None:
+    _, y = run(process, 6)
+    assert not y.any()  # x holds other numbers, and y is as it was
+
+
+EMPTY = """
+#include "task3/given/online_softmax.h"
+void online_softmax(const float*, float*, float*, int64_t, int64_t, cudaStream_t) {}
+void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
+"""
+PICKED = 'extern "C" { static void (*pick())() { return nullptr; } void picked() __attribute__((ifunc("pick"))); }'
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("#include <vector>\nstatic std::vector<int> kept(3);", "runs when the library is loaded"),
+        (
+            "static int n;\n__attribute__((constructor)) static void first() { ++*(volatile int*)&n; }",
+            "runs when the library is loaded",
+        ),
+        (PICKED, "IFUNC"),
+        ("#ifdef threadIdx\nint other;\n#endif", "different lines"),
+        ("__attribute__((no_sanitize_coverage)) void f() {}", "poisoned"),
+        ("#include <algorithm>\n__global__ void k(float* x) { std::stable_sort(x, x + 9); }", "not allowed"),
+    ],
+)
+def test_what_cannot_be_graded_is_not_built(tmp_path: Path, more: str, words: str) -> None:
+    with pytest.raises(BuildError, match=words):
+        build(request(tmp_path, f"{EMPTY}{more}\n"))
