@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias
 
 from common.compiling.derivatives import refuse_forward_mode
 from common.kernels.attention_call import NO_WINDOW, Options, check_dtypes, check_places, one_node
@@ -40,6 +40,9 @@ from common.kernels.attention_gradients import operators_of, run, transforming
 from common.kernels.attention_kernels import attend, attend_packed
 from common.kernels.decode.decode import update_cache, update_cache_rotary
 from common.kernels.loaded import loaded
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 
 @one_node

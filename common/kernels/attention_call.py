@@ -21,15 +21,18 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Proxy
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from common.kernels.loaded import BACKENDS
 from common.reference.oracle import scale_or_default
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NO_WINDOW = (-1, -1)
@@ -123,7 +126,7 @@ class Call:
         Args:
             grouped: whether the kernels take fewer heads of keys than of queries.
         """
-        bias = options.attn_mask if isinstance(options.attn_mask, CausalBias) else None
+        bias = options.attn_mask if is_causal_bias(options.attn_mask) else None
         mask, sinks = None if bias is not None else options.attn_mask, options.sinks
         check_places(query=query, key=key, value=value, attn_mask=mask, sinks=sinks)
         query, key, value, mask = as_autocast(query, key, value, mask)
@@ -139,10 +142,10 @@ class Call:
             raise ValueError(f"key_stride is {options.key_stride}; it must be 1 .. S_k = {sizes[1]}")
         causal, lower_right = options.is_causal, options.lower_right
         if bias is not None:
-            if lower_right and bias.variant == CausalVariant.UPPER_LEFT:
+            if lower_right and bias.variant.name == "UPPER_LEFT":
                 raise ValueError("lower_right is True and attn_mask is causal_upper_left; only one of them may be")
             _check_bias(bias, query, key)
-            causal, lower_right = True, bias.variant == CausalVariant.LOWER_RIGHT
+            causal, lower_right = True, bias.variant.name == "LOWER_RIGHT"
 
         group = 1  # heads of query that share one of key
         if options.enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
@@ -296,6 +299,11 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"{name} has {x.size(-3)} heads, shape {list(x.shape)}, and query {query.size(-3)}, shape "
                 f"{list(query.shape)}; with enable_gqa the number of {name} must divide that of query"
             )
+
+
+def is_causal_bias(mask: object) -> bool:
+    """Whether an attn_mask is PyTorch's CausalBias: by name, since importing it takes a second of every process."""
+    return type(mask).__name__ == "CausalBias"
 
 
 def _check_bias(bias: CausalBias, query: Tensor, key: Tensor) -> None:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias
 
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
-from common.kernels.attention_call import Call, Options, alternatives
+from common.kernels.attention_call import Call, Options, alternatives, is_causal_bias
 from common.kernels.attention_kernels import MAX_HEAD_DIM
 from common.kernels.loaded import BACKENDS
 
@@ -110,7 +109,7 @@ def chosen(
     check_choice(mode, variant)
     tensors = [x for x in (query, key, value) if isinstance(x, Tensor)]
     if variant is None and mode == FAST_MODE:
-        mask = options.attn_mask is not None and not isinstance(options.attn_mask, CausalBias)
+        mask = options.attn_mask is not None and not is_causal_bias(options.attn_mask)
         gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         wide = any(x.dim() > 0 and x.size(-1) > MODES[mode].max_head_dim for x in tensors)
         variant = "tuned" if mask or gradients or wide or _not_taught(options) else "solution"
