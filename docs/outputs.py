@@ -32,7 +32,7 @@ from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, pr
 from common.compiling.skeletons import parse, solution_files, student_file
 
 WIDTH = 116  # columns, of which the documents indent none but four
-DOCUMENTS = ("task*/*.md", "common/simulator/README.md")
+DOCUMENTS = ("task*/*.md", "docs/*.md", "common/simulator/README.md")
 _BLOCK = re.compile(
     r"<!-- OUTPUT: (?:python (?:-m )?)?(?P<command>[^(\n]*?)(?P<gpu>, on one NVIDIA \w+)?"
     r"(?: \((?P<how>[^\n]*)\))? -->\n"
