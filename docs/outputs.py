@@ -34,7 +34,7 @@ from common.compiling.skeletons import parse, solution_files, student_file
 
 WIDTH = 116  # columns
 SHOWN_CASES = 3  # of a test's table
-DOCUMENTS = ("task*/*.md", "common/simulator/README.md")
+DOCUMENTS = ("task*/*.md", "docs/*.md", "common/simulator/README.md")
 _BLOCK = re.compile(
     r"<!-- OUTPUT: (?:python (?:-m )?)?(?P<command>[^(\n]*?)(?P<gpu>, on one NVIDIA \w+)?"
     r"(?: \((?P<how>[^\n]*)\))? -->\n\n```text\n"

@@ -23,7 +23,7 @@ from torch import Tensor
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.compiling.load import load
 from common.compiling.variant import Variant
-from common.console.paths import build_root
+from common.console.paths import build_root, shown_path
 from common.console.terminal import say, working
 from task5.tools.pattern_pictures import draw
 from task5.tools.probe import Attend, Probe, probe
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(table(found, options.seq_len))
     folder = options.picture or build_root() / "patterns" / "task5"
     files = draw(found, folder)
-    say(console, f"{folder}: {', '.join(file.name for file in files)}")
+    say(console, f"{shown_path(folder)}: {', '.join(file.name for file in files)}")
     return 0
 
 

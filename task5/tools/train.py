@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
 
@@ -162,7 +162,15 @@ def _wait(ops: Operators) -> None:
 def _with_progress(console: Console, name: str, steps: int, run: Callable[..., Run]) -> Run:
     """Calls run(advance=...) behind a bar with the loss; the loss is read seldom, since that waits for the GPU."""
     every = max(1, steps // 50)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("step {task.completed} of {task.total},"),
+        (TimeRemainingColumn()),
+    )
+    with Progress(
+        *columns, TextColumn("left"), console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         bar = progress.add_task(name, total=steps)
 
         def advance(step: int, loss: Tensor) -> None:

@@ -177,6 +177,8 @@ class KernelAttention:
                 "leave cache_implementation out, or pass a KernelCache as past_key_values, or register(variant='tuned')"
             )
         if not allow_is_causal_skip:
+            if torch.compiler.is_exporting():
+                self._refuse_taught("torch.export, whose graph has a mask of its own")
             self._refuse_taught("packed sequences and masks other than the causal one")
         # A graph of torch.compile serves every mask, padding or none: what it holds must not be asked
         unknown = attention_mask is not None and torch.compiler.is_compiling() and self.tuned

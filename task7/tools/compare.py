@@ -133,7 +133,7 @@ def _table(lines) -> Table:
 
 
 def _what_ran(writer) -> str:
-    return f"{writer.name}; " + "; ".join(words for _, words in writer.rows())
+    return f"{writer.name}; " + "; ".join(f"{name}: {words}" for name, words in writer.rows())
 
 
 def _stories(tokenizer, options, result) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 
 from task7.tools.generation import generate
 
-WHOSE = {"student": "yours", "solution": "the reference solution's", "tuned": "the tuned ones"}
+WHOSE = {"student": "yours", "solution": "the reference solution's", "tuned": "the tuned one"}
 
 
 class TransformersWriter:
@@ -25,13 +25,15 @@ class TransformersWriter:
         variant: whose kernels those are.
     """
 
-    name = "transformers"
-
     def __init__(self, model, new_cache, attention=None, variant: str | None = None) -> None:
         self.model = model
         self.new_cache = new_cache
         self.attention = attention
         self.variant = variant
+
+    @property
+    def name(self) -> str:
+        return "transformers as it is" if self.attention is None else "transformers' modules around these kernels"
 
     def warm_up(self, prompts, max_new_tokens: int) -> None:
         """On a GPU one unmeasured run: the first loads libraries, and chooses kernels for each length that comes up."""
@@ -56,15 +58,16 @@ class TransformersWriter:
         if self.attention is None:
             where = torch.cuda.get_device_name() if self.model.device.type == "cuda" else "CPU"
             yield "backend", f"PyTorch on {where}, model in {dtype}"
-            yield "attention", "transformers: sdpa, DynamicCache (the reference)"
+            yield "attention", "PyTorch's sdpa on transformers' DynamicCache"
             return
         inside = dtype if self.attention.tuned else "float32"
         yield "backend", f"{place(self.attention.backend)}, model in {dtype}, attention in {inside}"
-        calls = self.attention.calls
-        yield "kernels", WHOSE[self.variant]
-        yield "prefill", f"task 4 flash_attention: {calls['flash_attention']} calls"
-        yield "decode", f"task 6 decode_attention: {calls['decode_attention']} calls"
-        yield "KV cache", f"task 6 update_cache: {calls['update_cache']} calls"
+        calls, whose = self.attention.calls, WHOSE[self.variant]
+        yield "prefill", f"task 4 flash_attention, {whose}: {calls['flash_attention']} calls"
+        yield "decode", f"task 6 decode_attention, {whose}: {calls['decode_attention']} calls"
+        yield "KV cache", f"task 6 update_cache, {whose}: {calls['update_cache']} calls"
+        yield "LayerNorm, GELU", "PyTorch's, not task 7's: --engine lean runs those"
+        yield "matrix products", "PyTorch's"
 
 
 class LeanWriter:
@@ -76,7 +79,7 @@ class LeanWriter:
         dtype: "float32", "float16" or "bfloat16".
     """
 
-    name = "lean"
+    name = "the lean engine"
 
     def __init__(self, engine, kernels, dtype: str) -> None:
         self.engine = engine
@@ -101,7 +104,10 @@ class LeanWriter:
     def rows(self):
         """(name, words) for each row of the table about what ran."""
         yield "backend", f"{place(self.kernels.backend)}, weights and cache in {self.dtype}"
-        yield "kernels", f"{WHOSE[self.kernels.variant]}, of tasks 4, 6 and 7"
+        whose = WHOSE[self.kernels.variant]
+        yield "attention", f"task 4 flash_attention, task 6 decode_attention and update_cache: {whose}"
+        yield "LayerNorm, GELU", f"task 7 layernorm and bias_gelu: {whose}"
+        yield "matrix products", "the tuned ones and PyTorch's" if self.kernels.variant == "tuned" else "PyTorch's"
         yield "engine", f"lean: a step is {self.how}; --engine transformers for transformers' modules"
 
 

@@ -39,7 +39,7 @@ def included(source: Path) -> list[str]:
 def test_the_top_of_a_task(root, task):
     manifest, top = read_manifest(task), listed(root / task)
     assert set(manifest.files) <= top and top >= ALWAYS
-    others = top - ALWAYS - set(manifest.files) - {"tools", "more.md", "pages.md"} - OWN_ROOMS.get(task, set())
+    others = top - ALWAYS - set(manifest.files) - {"tools"} - OWN_ROOMS.get(task, set())
     assert all(name.endswith(".py") for name in others), others
     for command in [*others, "compile.py", "test.py"]:
         assert len((root / task / command).read_text().splitlines()) < THIN, command

@@ -28,6 +28,7 @@ from task7.front_door.kernel_attention import KernelAttention
 from task7.test import TEST
 from task7.tools import compare, inference, models, session
 from task7.tools.generation import generate
+from task7.tools.options import parse
 from task7.tools.perplexity import held_out_sequences, perplexity
 from task7.tools.streaming import TextStream
 from task7.tools.writers import LeanWriter, reference_writer
@@ -221,17 +222,30 @@ def test_both_command_lines_tell_the_same_story(no_kernels, capsys):
         assert inference.main([*options, "--backend", "simulator"], reference=True) == 0
         reference = capsys.readouterr().out
         assert story(ours) == story(lean) == story(reference)
-        assert "lean: a step is one kernel after another" in lean and "of tasks 4, 6 and 7" in lean
+        assert "lean: a step is one kernel after another" in lean
+        assert "task 6 decode_attention and update_cache: the reference solution's" in lean
+        assert "task 7 layernorm and bias_gelu: the reference solution's" in lean
         for words in (
             "TTFT",
             "TBT",
             "tokens/s",
-            "flash_attention: 6 ",
-            "update_cache: 72",
-            "decode_attention: 66",
+            "flash_attention, yours: 6 ",
+            "update_cache, yours: 72",
+            "decode_attention, yours: 66",
+            "PyTorch's, not task 7's: --engine lean runs those",
         ):
             assert words in ours
         assert "sdpa" in reference and "flash_attention" not in reference
+
+
+def test_the_default_in_the_simulator_runs_task_7_where_it_is_filled(monkeypatch):
+    monkeypatch.setattr(session, "is_filled", lambda task: task == "task7")
+    chosen = {}
+    for arguments in ("", "--solution", "--variant tuned", "--engine transformers"):
+        chosen[arguments] = session.engine_of(parse(["--backend", "simulator", *arguments.split()]))
+    assert chosen == dict.fromkeys(chosen, "transformers") | {"": "lean"}
+    monkeypatch.setattr(session, "is_filled", lambda task: False)
+    assert session.engine_of(parse(["--backend", "simulator"])) == "transformers"
 
 
 def test_an_empty_prompt_starts_a_text(no_kernels, capsys):
@@ -248,7 +262,7 @@ def test_several_prompts_are_a_batch_and_written_one_after_the_other(no_kernels,
         texts.append(capsys.readouterr().out)
     together, *alone = texts
     assert "2 x 6 (stopped by max_new_tokens)" in together
-    assert engine == "lean" or "flash_attention: 6 calls" in together
+    assert engine == "lean" or "flash_attention, yours: 6 calls" in together
     stories = [text[text.index("\n\n") + 2 : text.index("\u250c")].strip() for text in alone]
     assert together.index(stories[0]) < together.index(stories[1])
 
@@ -308,7 +322,9 @@ def test_compare_shows_equal_texts_perplexity_and_times(no_kernels, short, capsy
         assert words in out
     assert "text after 'Once upon a time': the same 8 tokens" in out
     assert "text after 'Ben and his dog': the same 8 tokens" in out
-    assert "decode_attention: 42 calls" in out and "DynamicCache (the reference)" in out
+    assert "ours: transformers' modules around these kernels; backend: " in out
+    assert "decode: task 6 decode_attention, yours: 42 calls" in out
+    assert "reference: transformers as it is; " in out and "PyTorch's sdpa on transformers' DynamicCache" in out
 
 
 def test_compare_says_where_texts_part(no_kernels, short, capsys):

@@ -43,7 +43,7 @@ def zigzag(rank: int, ranks: int) -> tuple[int, int]:
 
 def tokens_of(pieces: Iterable[int], size: int) -> Tensor:
     """Where in the whole sequence the tokens of these pieces of `size` tokens stand -> int64 [pieces * size]."""
-    return torch.cat([torch.arange(piece * size, (piece + 1) * size) for piece in pieces])
+    return torch.cat([torch.arange(piece * size, (piece + 1) * size, device="cpu") for piece in pieces])
 
 
 def positions(seq_len: int, rank: int, ranks: int) -> Tensor:

@@ -144,10 +144,14 @@ class PersistentStep:
         self.plan, self.blocks = plan, blocks
         batch, device = len(state.positions), kernels.device
         self.words = torch.zeros(plan.words, dtype=torch.int64, device=device)
-        self.logits = torch.zeros(batch, weights.vocab, device=device) if keep_logits or plan.sampled else None
+        self.logits = (
+            torch.zeros(batch, weights.vocab, dtype=torch.float32, device=device)
+            if keep_logits or plan.sampled
+            else None
+        )
         pinned = device.type == "cuda"
-        self.arrived = torch.full(state.history.shape, NOT_YET, dtype=torch.int32, pin_memory=pinned)
-        self.cancelled = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+        self.arrived = torch.full(state.history.shape, NOT_YET, dtype=torch.int32, device="cpu", pin_memory=pinned)
+        self.cancelled = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=pinned)
         self._numbers = self.arrived.numpy()
         self._next_tag = 1
 

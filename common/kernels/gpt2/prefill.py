@@ -31,7 +31,7 @@ class PromptBuffer:
     def __init__(self, state: DecodeState) -> None:
         self.state = state
         on_gpu = state.inputs.is_cuda
-        self.host = torch.zeros(state.inputs.shape, dtype=torch.int32, pin_memory=on_gpu)
+        self.host = torch.zeros(state.inputs.shape, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
         self._bytes = memoryview(self.host.numpy()).cast("B")
         self._copied = torch.cuda.Event() if on_gpu else None
 

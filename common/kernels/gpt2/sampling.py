@@ -20,8 +20,8 @@ def uniform_numbers(seed: int, batch: int, steps: int) -> Tensor:
     """float64 [steps, batch] in [0, 1), on the CPU. A column depends on seed and its own number only."""
     columns = []
     for sequence in range(batch):
-        generator = torch.Generator().manual_seed((seed + sequence * SEQUENCE_STRIDE) % 2**63)
-        columns.append(torch.rand(steps, generator=generator, dtype=torch.float64))
+        generator = torch.Generator("cpu").manual_seed((seed + sequence * SEQUENCE_STRIDE) % 2**63)
+        columns.append(torch.rand(steps, generator=generator, dtype=torch.float64, device="cpu"))
     return torch.stack(columns, 1)
 
 

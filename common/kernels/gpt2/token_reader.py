@@ -19,7 +19,7 @@ class TokenReader:
         self.history = history
         self.on_gpu = history.is_cuda
         if self.on_gpu:
-            self.host = torch.empty(history.shape, dtype=history.dtype, pin_memory=True)
+            self.host = torch.empty(history.shape, dtype=history.dtype, device="cpu", pin_memory=True)
             self.stream = torch.cuda.Stream()
             self.arrived: dict[int, torch.cuda.Event] = {}
 

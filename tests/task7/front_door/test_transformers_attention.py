@@ -812,3 +812,17 @@ def test_a_kernel_cache_under_compile_is_refused_or_left_to_eager(tuned):
     attend = torch.compile(tuned.forward, fullgraph=True, backend="eager")
     with pytest.raises(Exception, match=r"do not support a KernelCache under torch\.compile"):
         attend(torch.nn.Module(), query, keys, values, None)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_export(course, model_type):
+    """One graph gives the model's logits; the taught kernels refuse it in words."""
+    model = tiny_model(model_type).to(course.device)
+    model.set_attn_implementation(kernel_attention.NAME)
+    ids, how = tokens(2, 9).to(course.device), {"use_cache": False}
+    if not course.tuned:
+        with pytest.raises(ValueError, match=r"do not support torch.export.*register\(variant='tuned'\) does"):
+            torch.export.export(model, (ids,), how)
+        return
+    program = torch.export.export(model, (ids,), how)
+    torch.testing.assert_close(program.module()(ids, **how).logits, model(ids, **how).logits, rtol=1e-5, atol=1e-5)
