@@ -6,6 +6,8 @@ A crash, an exit, silence, an answer that is none: each is a CallFailed here, an
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
 import tempfile
 import time
@@ -35,6 +37,13 @@ def answers(connection: Connection, seconds: float) -> bool:
         if connection.poll(min(left, LOOK_UP)):
             return True
     return connection.poll(0)
+
+
+def limit_waits(connection: Connection, seconds: float) -> None:
+    """A message that is not read, or that comes in part, holds nobody for longer: BlockingIOError then."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            same.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds) + 1, 0))
 
 
 class ChildProcess:
@@ -69,11 +78,14 @@ class ChildProcess:
     ) -> Answer:
         """What it answers to what is sent. Raises CallFailed: the process is gone then; `when` is for its words."""
         try:
+            limit_waits(self._connection, seconds)
             send(self._connection)
             if not answers(self._connection, seconds):
-                self.end_process()
-                raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True)
+                raise BlockingIOError
             answer = receive(self._connection)
+        except BlockingIOError:
+            self.end_process()
+            raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True) from None
         except (EOFError, OSError):
             raise CallFailed(ERROR, self._ending(when), ended=True) from None
         except ValueError as error:

@@ -21,7 +21,7 @@ from common.testing.calling import POISONED, Around, Called, Caller, CallFailed
 from common.testing.case import ERROR, Case
 from common.testing.case_choice import full_name
 from common.testing.worker.child import Served, work
-from common.testing.worker.child_process import NO_ANSWER, ChildProcess, answers
+from common.testing.worker.child_process import NO_ANSWER, ChildProcess, answers, limit_waits
 from common.testing.worker.messages import MOST_BYTES, receive, send
 from common.testing.worker.nursery import Nursery
 
@@ -85,6 +85,7 @@ class Worker(ChildProcess, Caller):
         except OSError:
             raise NotLoaded(self._no_more(), "ended") from None
         try:
+            limit_waits(self._connection, self.load_seconds)
             self._begin()
             if not answers(self._connection, seconds := self.load_seconds):
                 self.end_process()

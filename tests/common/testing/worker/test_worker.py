@@ -321,3 +321,19 @@ def test_an_answer_that_is_none_is_an_error_of_its_case(data):
         worker.load()
         verdict = judge(CASES["right"], worker)
     assert verdict.status == ERROR and verdict.ended and "gave no answer that can be read" in verdict.diagnosis[0]
+
+
+def test_half_an_answer_ends_in_time(monkeypatch):
+    def answers(connection):
+        connection.send_bytes(b'{"message": {"loaded": true, "backend": "simulator", "libraries": []}, "tensors": {}}')
+        connection.recv_bytes()
+        os.write(connection.fileno(), (1000).to_bytes(4, "big") + b"{")
+        time.sleep(1000)
+
+    monkeypatch.setitem(module.CALL_SECONDS, "simulator", 1)
+    begun = time.monotonic()
+    with Worker(None, Nursery(answers)) as worker:
+        worker.load()
+        verdict = judge(CASES["right"], worker)
+    assert verdict.status == ERROR and "No answer within 1 seconds" in verdict.diagnosis[0]
+    assert time.monotonic() - begun < 100
