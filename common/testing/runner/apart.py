@@ -150,6 +150,7 @@ class ApartProcess(RunnerProcess):
 
     def _ready(self) -> None:
         first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # nothing is left of earlier calls
+        self._memory[self._used : first] = bytes(first - self._used)
         self._memory.madvise(mmap.MADV_REMOVE, first, self._size - first)
         self._question(0)
 

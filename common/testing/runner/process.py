@@ -107,8 +107,6 @@ class RunnerProcess(ChildProcess):
         schemas: of the operators that they register, "task2::softmax(Tensor x) -> Tensor", once a process has started.
     """
 
-    call_seconds: float = CALL_SECONDS["simulator"]
-
     def __init__(self, program: Path, libraries: Sequence[Path]) -> None:
         import fcntl  # not everywhere, see is_available
         import resource
@@ -175,6 +173,11 @@ class RunnerProcess(ChildProcess):
             return [answer.text() for _ in range(answer.take("I")[0])]
 
         return self._asked(b"L" + _text(str(library)), schemas, "while your code was loaded")
+
+    @property
+    def call_seconds(self) -> float:
+        """How long a call may take."""
+        return CALL_SECONDS["simulator"]
 
     def close(self) -> None:
         """Ends the process for good."""
