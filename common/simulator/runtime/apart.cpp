@@ -2,7 +2,7 @@
 // machine with a GPU.
 //
 //   grader ----- the runner's requests ----> host process: the binding and the launchers, no device memory
-//      |                                        |  Order: allocate, copy, fill, launch
+//      |                                        |  Message: allocate, copy, fill, launch
 //      +------- Question: begin, state ----> device process: the tensors, the kernels, and what is counted
 //
 // The runner loads the library, calls simulator_prepare_apart(), and forks: addresses agree in both. The host process is
@@ -40,7 +40,7 @@ struct Captured {
     const void* kernel;
 };
 
-struct Order {
+struct Message {
     enum What : uint64_t { ALLOCATE, RELEASE, IN, OUT, COPY, FILL, OUTPUT, LIMIT, ABOUT, LAUNCH } what;
     uint64_t a, b, bytes;
 };
@@ -59,7 +59,7 @@ struct Question {
     uint64_t used, fresh;
 };
 
-struct Range {
+struct AddressRange {
     uint64_t start, bytes;
 };
 // Known to both processes.
@@ -67,7 +67,7 @@ struct Shared {
     char* tensors = nullptr;
     size_t tensor_bytes = 0;
     std::vector<const void*> kernels;
-    std::vector<Range> variables;
+    std::vector<AddressRange> variables;
 };
 Shared& shared() {
     static auto* all = new Shared;
@@ -107,12 +107,12 @@ bool is_device_address(const void* address) {
     const Shared& s = shared();
     if (is_within(address, 0, reinterpret_cast<uint64_t>(s.tensors), s.tensor_bytes) || is_in_region(address)) return true;
     return std::any_of(s.variables.begin(), s.variables.end(),
-                       [&](const Range& one) { return is_within(address, 1, one.start, one.bytes); });
+                       [&](const AddressRange& one) { return is_within(address, 1, one.start, one.bytes); });
 }
 
 // ---- the host's side
 
-static Answer ask(const Order& order, const void* follows = nullptr, size_t bytes = 0) {
+static Answer ask(const Message& order, const void* follows = nullptr, size_t bytes = 0) {
     Answer answer;
     if (!send_all(peer, &order, sizeof order) || !send_all(peer, follows, bytes) || !receive(peer, &answer, sizeof answer))
         _exit(70);  // the device's process is gone
@@ -123,23 +123,23 @@ static cudaError_t error_of(const Answer& answer) { return finished(static_cast<
 static uint64_t number(const void* address) { return reinterpret_cast<uint64_t>(address); }
 
 cudaError_t send_allocate(void** address, size_t bytes) {
-    const Answer answer = ask({Order::ALLOCATE, 0, 0, bytes});
+    const Answer answer = ask({Message::ALLOCATE, 0, 0, bytes});
     *address = reinterpret_cast<void*>(answer.value);
     return error_of(answer);
 }
-cudaError_t send_release(void* address) { return error_of(ask({Order::RELEASE, number(address), 0, 0})); }
+cudaError_t send_release(void* address) { return error_of(ask({Message::RELEASE, number(address), 0, 0})); }
 cudaError_t send_fill(void* address, int value, size_t bytes) {
-    return error_of(ask({Order::FILL, number(address), static_cast<uint64_t>(value), bytes}));
+    return error_of(ask({Message::FILL, number(address), static_cast<uint64_t>(value), bytes}));
 }
-cudaError_t send_limit(const void* kernel, size_t bytes) { return error_of(ask({Order::LIMIT, number(kernel), 0, bytes})); }
-size_t ask_static_bytes(const void* kernel) { return ask({Order::ABOUT, number(kernel), 0, 0}).value; }
+cudaError_t send_limit(const void* kernel, size_t bytes) { return error_of(ask({Message::LIMIT, number(kernel), 0, bytes})); }
+size_t ask_static_bytes(const void* kernel) { return ask({Message::ABOUT, number(kernel), 0, 0}).value; }
 
 cudaError_t send_copy(void* to, const void* from, size_t bytes) {
     const bool in = is_device_address(to), out = is_device_address(from);
     if (!in && !out) return memmove(to, from, bytes), cudaSuccess;
-    if (in && out) return error_of(ask({Order::COPY, number(to), number(from), bytes}));
-    if (in) return error_of(ask({Order::IN, number(to), 0, bytes}, from, bytes));
-    const Answer answer = ask({Order::OUT, number(from), 0, bytes});
+    if (in && out) return error_of(ask({Message::COPY, number(to), number(from), bytes}));
+    if (in) return error_of(ask({Message::IN, number(to), 0, bytes}, from, bytes));
+    const Answer answer = ask({Message::OUT, number(from), 0, bytes});
     if (!answer.error && !receive(peer, to, bytes)) _exit(70);
     return error_of(answer);
 }
@@ -178,7 +178,7 @@ void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_
     LaunchOrder order = {grid, block, cluster, dynamic_bytes, at.line, cooperative, {}, {}, simulator_captured};
     strncpy(order.name, name, sizeof order.name - 1);
     strncpy(order.file, at.file, sizeof order.file - 1);
-    error_of(ask({Order::LAUNCH, 0, 0, sizeof order}, &order, sizeof order));
+    error_of(ask({Message::LAUNCH, 0, 0, sizeof order}, &order, sizeof order));
 }
 
 // ---- the device's side
@@ -206,7 +206,7 @@ bool is_touchable(const void* address, uint64_t bytes) {
     const Shared& s = shared();
     if (is_within(address, bytes, number(s.tensors), device.used) || is_allocated(address, bytes)) return true;
     return std::any_of(s.variables.begin(), s.variables.end(),
-                       [&](const Range& one) { return is_within(address, bytes, one.start, one.bytes); });
+                       [&](const AddressRange& one) { return is_within(address, bytes, one.start, one.bytes); });
 }
 bool is_kernel(const void* address) {
     const auto& all = shared().kernels;
@@ -214,7 +214,7 @@ bool is_kernel(const void* address) {
 }
 
 // A new output behind what is used: filled with what `a` repeats in `b` bytes, guarded.
-bool new_output(const Order& order) {
+bool new_output(const Message& order) {
     auto* address = reinterpret_cast<char*>(order.a);
     const Shared& s = shared();
     if (!is_within(address, order.bytes, number(s.tensors), s.tensor_bytes - GUARD)) return false;
@@ -244,50 +244,50 @@ cudaError_t run_launch() {
 
 // Carries an order out; false: the host process is gone.
 bool answer_host() {
-    Order order;
+    Message order;
     if (!receive(peer, &order, sizeof order)) return false;
     auto *a = reinterpret_cast<char*>(order.a), *b = reinterpret_cast<char*>(order.b);
     Answer answer = {cudaErrorInvalidValue, 0, 0};
     const char* out = nullptr;
     try {
         switch (order.what) {
-            case Order::ALLOCATE: {
+            case Message::ALLOCATE: {
                 void* made = nullptr;
                 answer.error = allocate(&made, order.bytes, MemoryKind::device, {"cudaMalloc", 0});
                 answer.value = number(made);
                 break;
             }
-            case Order::RELEASE: answer.error = release(a, {"cudaFree", 0}); break;
-            case Order::IN: {
+            case Message::RELEASE: answer.error = release(a, {"cudaFree", 0}); break;
+            case Message::IN: {
                 if (!is_touchable(a, order.bytes)) return false;  // what follows would be taken for an order
                 if (!receive(peer, a, order.bytes)) return false;
                 answer.error = cudaSuccess;
                 break;
             }
-            case Order::OUT:
+            case Message::OUT:
                 if (!is_touchable(a, order.bytes)) break;
                 device.read_back += order.bytes, out = a, answer.error = cudaSuccess;
                 break;
-            case Order::COPY:
+            case Message::COPY:
                 if (!is_touchable(a, order.bytes) || !is_touchable(b, order.bytes)) break;
                 memmove(a, b, order.bytes), answer.error = cudaSuccess;
                 break;
-            case Order::FILL:
+            case Message::FILL:
                 if (!is_touchable(a, order.bytes)) break;
                 memset(a, static_cast<int>(order.b), order.bytes), answer.error = cudaSuccess;
                 break;
-            case Order::OUTPUT: {
+            case Message::OUTPUT: {
                 if (!new_output(order)) return false;
                 answer.error = cudaSuccess;
                 break;
             }
-            case Order::LIMIT:
+            case Message::LIMIT:
                 if (is_kernel(a)) answer.error = set_attribute(a, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(order.bytes));
                 break;
-            case Order::ABOUT:
+            case Message::ABOUT:
                 if (is_kernel(a)) answer.error = cudaSuccess, answer.value = static_bytes_of(a);
                 break;
-            case Order::LAUNCH: answer.error = run_launch(); break;
+            case Message::LAUNCH: answer.error = run_launch(); break;
             default: return false;
         }
     } catch (const std::exception& error) {  // the words are for the grader, not for host code
@@ -353,7 +353,7 @@ __attribute__((used)) void simulator_become_host(int to_device) {
 
 // An output in the tensors' memory: filled with a pattern of some bytes (0: not filled), guarded.
 __attribute__((used)) void simulator_send_output(char* address, size_t bytes, uint64_t pattern, size_t width) {
-    ask({Order::OUTPUT, number(address), width, bytes}, &pattern, sizeof pattern);
+    ask({Message::OUTPUT, number(address), width, bytes}, &pattern, sizeof pattern);
 }
 
 // In the device's process, until the grader is gone; starts the threads that it needs, then calls `close_doors`.

@@ -80,7 +80,7 @@ def test_line_ends_and_permissions_stay(tmp_path):
         (f"{BEGIN}\n{END}\n{BEGIN}\n", f"it has the line {BEGIN} 2 times, in lines 1, 3"),
         (
             f"{BEGIN}\n<!-- BEGIN task5 sweep -->\n{END}\n",
-            "line 2, <!-- BEGIN task5 sweep -->, lies between the markers",
+            "line 2, <!-- BEGIN task5 sweep -->, is between the markers",
         ),
     ],
 )
