@@ -97,7 +97,8 @@ class Boxes:
         if name in self._open and not self._open[name].alive():
             self._leave(name)
         if name not in self._open:
-            self._open[name] = self._start(runtime=self._libraries)
+            # a model is loaded once for all cases; hidden ones have none
+            self._open[name] = self._start(() if hidden else self._workshop.tasks, runtime=self._libraries)
         box = self._open[name]
         return SandboxedWorker(box, Nursery(None, elsewhere=box.socket.dup()), task, compiled)
 
@@ -105,7 +106,7 @@ class Boxes:
         """(why it cannot be built or "", the log)."""
         try:
             if "build" not in self._open:
-                self._open["build"] = self._start(serve="build.serve")
+                self._open["build"] = self._start((), serve="build.serve")
                 self._open["build"].socket.setblocking(True)  # for Connection
             box = self._open["build"]
             connection = Connection(box.socket.dup().detach())
@@ -130,14 +131,14 @@ class Boxes:
 
     # ---- sandboxes
 
-    def _start(self, runtime: Path | None = None, **how) -> Sandbox:
+    def _start(self, tasks: tuple[str, ...] = (), runtime: Path | None = None, **how) -> Sandbox:
         shop = self._workshop
         if self._ended >= MOST_BOXES:
             raise NotLoaded(f"The code's sandboxes were ended {MOST_BOXES} times; it gets no further one.", "ended")
         if (left := shop.limits.seconds - self._clock.seconds()) <= 0:
             raise NotLoaded(f"The submission took longer than {shop.limits.seconds:g} seconds.", "not in time")
         limits: Limits = replace(shop.limits, seconds=round(left, 1))
-        box = Sandbox(self._tree, runtime or shop.runtime, shop.kind, shop.tasks, limits, closed=self.closed, **how)
+        box = Sandbox(self._tree, runtime or shop.runtime, shop.kind, tasks, limits, closed=self.closed, **how)
         self.marks.append(box.mark)
         return box
 

@@ -96,7 +96,7 @@ def served(task: str, compiled: bool):
             return _kernels(task)
         import torch
 
-        torch.ops.load_library(os.environ["ATTENTION_BUILD_DIR"] + "/no_attention.so")  # before the student's code
+        torch.ops.load_library(os.environ["GRADING_KERNELS"] + "/no_attention.so")  # before the student's code
         for name in ("torch.nn.attention.flex_attention", "torch._higher_order_ops.flex_attention"):
             sys.modules[name] = None  # in Python as a whole, so anything can undo this: a reminder, no barrier
         return Operators(task, "student", "simulator", [])
@@ -114,7 +114,7 @@ def _kernels(task: str):
     from common.compiling.variant import Variant
     from common.testing.runner.apart import ApartProcess, Built
 
-    folder = Path(os.environ["ATTENTION_BUILD_DIR"])
+    folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
 
     class Kernels(ApartProcess):
         def call(self, *given):

@@ -280,7 +280,7 @@ class Sandbox:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=program.printed if program else self._said,
-                env=self._environment(tree, program),
+                env=self._environment(tree, runtime, program),
                 cwd="/" if kind == "bubblewrap" else tree,  # words about errors name files below it
                 start_new_session=True,
                 **({"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}),
@@ -330,7 +330,7 @@ class Sandbox:
 
     # ---- how it starts
 
-    def _environment(self, tree: Path, program: Program | None) -> dict[str, str]:
+    def _environment(self, tree: Path, runtime: Path, program: Program | None) -> dict[str, str]:
         if program:  # its libraries are beside it; it cannot tell where that is without /proc
             beside = "/runner" if self.kind == "bubblewrap" else str(program.path.parent)
             return {"GRADING_BOX": self.mark, "LANG": "C.UTF-8", "LD_LIBRARY_PATH": beside}
@@ -344,6 +344,7 @@ class Sandbox:
             "TMPDIR": home,
             "USER": "student",
             "GRADING_BOX": self.mark,
+            "GRADING_KERNELS": "/runtime" if self.kind == "bubblewrap" else str(runtime),
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
             "SIMULATOR_WORKERS": "1",
