@@ -519,7 +519,7 @@ def test_broken_last_row_or_decode_fails_the_text(broken):
 
 
 def test_the_test_command_prints_points_and_the_status(no_kernels, capsys, monkeypatch):
-    monkeypatch.setattr(texts, "SEQUENCES", 2)
+    monkeypatch.setattr(texts, "SEQUENCES", dict.fromkeys(texts.SEQUENCES, 2))
     monkeypatch.setattr(texts, "LENGTH", 128)
     monkeypatch.setattr(texts, "ENGINE_SEQUENCES", 1)
     monkeypatch.setattr(texts, "NEW_TOKENS", 10)
@@ -537,7 +537,7 @@ def test_a_gap_costs_only_the_parts_that_need_it(no_kernels, capsys, monkeypatch
         raise NotImplementedError("layernorm is not implemented yet: task7/gpt2_kernels.cu:40 in layernorm_kernel")
 
     no_kernels[2].layernorm = gap
-    monkeypatch.setattr(texts, "SEQUENCES", 1)
+    monkeypatch.setattr(texts, "SEQUENCES", dict.fromkeys(texts.SEQUENCES, 1))
     monkeypatch.setattr(texts, "LENGTH", 64)
     monkeypatch.setattr(texts, "NEW_TOKENS", 5)
     assert test_main(TEST, ["--in-process"]) == 1

@@ -278,7 +278,7 @@ def test_without_a_gpu_the_possible_tiles_are_shown(monkeypatch, capsys):
     assert tune.main(["--head-dim", "64", "--gpu", "t4"]) == 2
     said = capsys.readouterr().out
     assert "Nothing can be measured here: no GPU." in said and "on T4 (asked for)" in said
-    assert "26 of 72 are possible" in said and "65 KB" in said and "shared memory: the tiles need so much" in said
+    assert "26 of 72 are possible" in said and "65 KB" in said and "shared memory: the tiles need this much" in said
     assert tiles.FILE.read_text() == before
 
 
