@@ -73,7 +73,8 @@ constexpr int cudaCpuDeviceId = -1, cudaInvalidDeviceId = -2;
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address);
 template <typename T>
 cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned flags) {
-    SIMULATOR_NEED(device && host && !flags && simulator::kind_of(host) == simulator::MemoryKind::host, cudaErrorInvalidValue);
+    // memory that the simulator did not give out, such as PyTorch's, passes for pinned memory
+    SIMULATOR_NEED(device && host && !flags && simulator::kind_of(host) != simulator::MemoryKind::device, cudaErrorInvalidValue);
     return *device = static_cast<T*>(host), cudaSuccess;
 }
 cudaError_t cudaHostGetFlags(unsigned* flags, void* host);
