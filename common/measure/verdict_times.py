@@ -162,4 +162,4 @@ def _watching(task: str, folder: Path, environment: dict[str, str]) -> Iterator[
         try:
             yield said
         finally:
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)  # a background job ignores SIGINT
