@@ -21,7 +21,7 @@ SIMULATOR = "common/simulator/"
 _LINE_OF_CODE = re.compile(r"^\s*\d* \|")
 _PLACE = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+)")
 _UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?)\s*[`'\"]?(?P<symbol>[^`'\"\n]+)")
-_TYPES = {
+CUDA_NAMES = {  # of types, which the simulator's headers call otherwise
     "simulator::Float16<simulator::Fp16Format>": "__half",
     "simulator::Float16<simulator::Bf16Format>": "__nv_bfloat16",
 }
@@ -73,7 +73,7 @@ def _is_told(error: _Told, before: Sequence[_Told]) -> bool:
 
 def _told(message: Diagnostic, own: set[Path]) -> _Told:
     text = message.text
-    for long, short in _TYPES.items():
+    for long, short in CUDA_NAMES.items():
         text = text.replace(long, short)
     place = (message.file, message.line) if message.file.resolve() in own else _leads_to(message, own)
     if place is None:

@@ -57,6 +57,7 @@ _DEVICE = (
 _NO_FUNCTIONS = re.compile(
     r"(?:__cuda|__CUDA|__NV_|operator|__nv_associate)\w*|__(?:half2?|nv_bfloat162?)(?:_raw)?|char|short|int|long|float|bool"
 )
+_COMMENTED = re.compile(r"/\*\*?(.*?)\*/((?:(?!/\*).)*)", re.DOTALL)  # a comment, and the code after it
 _DECLARATION = re.compile(r"([\w:*&<>,\s]*?[\w*&>]\s*[\s*&])\b([A-Za-z_]\w*)\s*\(([^()]*)\)")
 
 
@@ -89,7 +90,7 @@ def listed(headers: Path) -> list[Function]:
 
     for name in _DOCUMENTED:
         text = (headers / name).read_text(errors="replace")
-        for comment, code in re.findall(r"/\*\*?(.*?)\*/((?:(?!/\*).)*)", text, re.DOTALL):
+        for comment, code in _COMMENTED.findall(text):
             group = re.search(r"\\ingroup\s+CUDA_(\w+)", comment)
             if group:
                 code = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*|//[^\n]*", "", code, flags=re.MULTILINE)
@@ -104,7 +105,7 @@ def listed(headers: Path) -> list[Function]:
     for name in ("cuda_runtime_api.h", "cuda_runtime.h"):
         text = (headers / name).read_text(errors="replace")
         section = "runtime: HIGHLEVEL"
-        for comment, code in re.findall(r"/\*\*?(.*?)\*/((?:(?!/\*).)*)", text, re.DOTALL):
+        for comment, code in _COMMENTED.findall(text):
             group = re.search(r"\\(?:defgroup|addtogroup)\s+CUDART_(\w+)", comment)
             section = f"runtime: {group[1]}" if group else section
             for one in re.findall(r"[^;{}()]*\b(?:cuda[A-Z]\w*)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)", _bare(code)):

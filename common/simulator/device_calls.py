@@ -25,7 +25,6 @@ HOST_LIBRARY = {
     "sprintf": "printf()",
     "puts": "printf()",
 }
-_ATTRIBUTES = re.compile(r"(?<!\w)(__global__|__device__|__host__)(?!\w)")
 _NO_NAMES = {"if", "for", "while", "switch", "catch", "return", "sizeof", "alignof", "decltype", "noexcept", "requires"}
 
 

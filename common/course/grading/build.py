@@ -9,12 +9,9 @@ Objects may hold nothing that runs when they are loaded, and of their names only
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import resource
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from common.compiling import toolchain
-from common.compiling.errors import explain_failure
+from common.compiling.errors import CUDA_NAMES, explain_failure
 from common.compiling.flags import LANGUAGE, UNFILLED_NVCC_FLAGS
 from common.compiling.gaps import with_own_headers
 from common.compiling.manifest import read_manifest, tasks
@@ -42,6 +39,7 @@ from common.course.grading.elf import (
     Elf,
     Symbol,
 )
+from common.course.grading.inside import settle
 from common.simulator import rewriter
 
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
@@ -55,23 +53,14 @@ _VARIABLE = re.compile(
 # What the simulator's headers and nvcc's call otherwise, and what nvcc puts before the names of one file
 _OTHERWISE = [
     (re.compile(r"\b_INTERNAL_\w+::"), ""),
-    (re.compile(r"simulator::Float16<simulator::Fp16Format>"), "__half"),
-    (re.compile(r"simulator::Float16<simulator::Bf16Format>"), "__nv_bfloat16"),
+    *((re.compile(name), cuda) for name, cuda in CUDA_NAMES.items()),
     (re.compile(r" (?=>)"), ""),
 ]
 
 
 def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
     """Builds what is asked for until the grader closes its end: a task's name -> what build() gives."""
-    for what, most in (
-        (resource.RLIMIT_CPU, int(cpu)),
-        (resource.RLIMIT_FSIZE, int(file_bytes)),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(what, (most, most))
-    if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
-        shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
+    settle({resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0})
     connection = Connection(int(file))
     while True:
         try:
@@ -124,7 +113,6 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
     """The library. Of the student's names ours see only those that the binding wants and the runtime does not."""
     count = len(plan.place.kernels)
     theirs, binding, *runtime = objects[:count], *objects[count + 1 :]
-    others = [*objects[count:]]
     for source, path in zip(plan.place.kernels, theirs, strict=True):
         _look_at(Elf(path.read_bytes()), source.name)
     whole, names, library = (plan.folder / name for name in ("theirs.o", "kept.txt", plan.library.name))
@@ -135,7 +123,7 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
         kept -= Elf(one.read_bytes()).undefined()
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
     _run(["objcopy", f"--keep-global-symbols={names}", whole])
-    _run([toolchain.host_compiler(), whole, *others, *flags, "-Wl,-z,now", "-o", library])
+    _run([toolchain.host_compiler(), whole, *objects[count:], *flags, "-Wl,-z,now", "-o", library])
     return library
 
 

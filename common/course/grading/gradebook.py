@@ -175,8 +175,8 @@ def write_gradebook(
 ) -> list[str]:
     """What Canvas imports; sentences on what has no place in it.
 
-    Who handed in nothing has an empty cell, which changes nothing in Canvas. Nobody gets a cell whose submission cannot
-    be told.
+    A student without a submission has an empty cell, which changes nothing in Canvas, and so has one whose submission
+    can't be identified.
     """
     known = [name for name in roster[0] if re.fullmatch(rf"{re.escape(assignment)} \(\d+\)", name)]
     rows = [[*CANVAS, known[0] if known else assignment], ["    Points Possible", "", "", "", "", possible]]

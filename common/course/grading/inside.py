@@ -16,6 +16,7 @@ import resource
 import shutil
 import socket
 import sys
+from collections.abc import Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,13 +37,9 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str
     hard = {resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024}
     if os.getuid():
         hard[resource.RLIMIT_NPROC] = int(threads)
-    for what, most in hard.items():
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(what, (most, most))
+    settle(hard)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parents stays below this process
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)  # no worker can write to the memory that all others are forked from
-    if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
-        shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
 
     import_torch(gpu == "1")
     from common.testing.worker.nursery import serve
@@ -52,6 +49,15 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str
     assert_all_from(root)
     serve(socket.socket(fileno=int(file)), partial(_work, root, int(cpu)))
     os._exit(0)  # nothing here is worth a tidy end, and the grader waits for it
+
+
+def settle(limits: Mapping[int, int]) -> None:
+    """Limits this process, and gives it the objects that every build links."""
+    for what, most in limits.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(what, (most, most))
+    if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
+        shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
 
 
 def import_torch(gpu: bool) -> None:

@@ -47,7 +47,7 @@ from common.course.grading.submissions import NoSubmission, name_of, read_submis
 from common.course.grading.workshop import Workshop, course_hash
 
 PR_SET_PDEATHSIG = 1
-PREFIX, JUST_MADE = "grading-", 60  # of workshops' folders; seconds in which nobody takes one for left
+PREFIX, JUST_MADE = "grading-", 60  # of workshops' folders; seconds in which one counts as in use
 # Names under --out that are no submission's.
 TAKEN = ("salt", "grades.csv", "adjustments.csv", "gradebook.csv", "likeness.csv", "roster.csv", "class.json", "slurm")
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -115,7 +115,7 @@ def why_no_kernels() -> str:
 
 
 def _clean(parent: Path) -> None:
-    """Takes the workshops away that killed graders left: those of this user whose lock nobody holds any more."""
+    """Takes the workshops away that killed graders left: those of this user whose lock is free."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Timeout):
             about = folder.lstat()
@@ -139,7 +139,7 @@ def names_of(sources: Sequence[str]) -> dict[str, str]:
         digits = hashlib.sha256(os.fsencode(source)).hexdigest()
         free = number[name] == 1 and name.lower() not in TAKEN and not name.lower().startswith(PREFIX)
         found[source] = name if free else f"{name}-{digits[:6]}"
-        if not free and found[source] in number:  # somebody's submission is called so
+        if not free and found[source] in number:  # another submission has that name
             found[source] = f"{name}-{digits}"
     return found
 
